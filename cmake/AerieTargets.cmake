@@ -1,0 +1,73 @@
+# Helpers that keep a module's CMakeLists.txt at a few lines. A target's DEPS are the only headers it sees: that is how the
+# one-way order of the folders is enforced.
+
+add_library(aerie_options INTERFACE)
+target_compile_options(aerie_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr>)
+if(AERIE_WERROR)
+  target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+                                                 $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
+endif()
+if(AERIE_SANITIZE)
+  target_compile_options(aerie_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${AERIE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(aerie_options INTERFACE -fsanitize=${AERIE_SANITIZE})
+endif()
+if(AERIE_NATIVE)
+  target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+endif()
+if(AERIE_BUILD_FUZZ)
+  target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+
+# aerie_add_library(name SOURCES ... [DEPS ...] [PRIVATE_DEPS ...]): static library aerie_<name>, alias aerie::<name>.
+function(aerie_add_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(aerie_${name} STATIC ${A_SOURCES})
+  add_library(aerie::${name} ALIAS aerie_${name})
+  target_include_directories(aerie_${name} PUBLIC "${PROJECT_SOURCE_DIR}/src")
+  target_link_libraries(aerie_${name} PUBLIC ${A_DEPS} PRIVATE aerie_options ${A_PRIVATE_DEPS})
+endfunction()
+
+# aerie_add_test(name SOURCES ... [DEPS ...] [LABELS unit|golden|slow|crash|gpu|tsan ...] [TIMEOUT s]): one gtest executable,
+# one ctest entry. Tests find their data below AERIE_TEST_DATA (tests/data).
+# The label tsan marks what the thread-sanitizer run repeats; torch-linked tests never carry it.
+function(aerie_add_test name)
+  if(NOT AERIE_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 300)
+  endif()
+  if(NOT A_LABELS)
+    set(A_LABELS unit)
+  endif()
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options deps::gtest_main)
+  target_compile_definitions(${name} PRIVATE AERIE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
+                             AERIE_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs")
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT})
+endfunction()
+
+# aerie_add_fuzzer(name SOURCES ... [DEPS ...]): a libFuzzer target (clang), built by the fuzz preset only.
+function(aerie_add_fuzzer name)
+  if(NOT AERIE_BUILD_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options -fsanitize=fuzzer)
+endfunction()
+
+# aerie_add_bench(name SOURCES ... [DEPS ...]): a Google Benchmark program, built by the bench preset.
+function(aerie_add_bench name)
+  if(NOT AERIE_BUILD_BENCH)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options deps::benchmark)
+endfunction()

@@ -1,0 +1,24 @@
+// One subcommand of the aerie binary. Each lives in its own file, <name>_command.cc, and is listed
+// in main.cc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "aerie/base/status.h"
+
+namespace aerie::tools {
+
+struct Command {
+  const char* name;
+  const char* summary;  // one line for `aerie help`
+  // Runs the command; args exclude "aerie" and the command's name. Prints its own output; an error
+  // Status is printed by main, which turns its code into the exit code (0 done, 1 run failed, 2
+  // command line or config wrong, 3 data wrong).
+  // `--help` must print usage with an example and return ok.
+  Status (*run)(const std::vector<std::string>& args);
+};
+
+Status run_config(const std::vector<std::string>& args);
+
+}  // namespace aerie::tools

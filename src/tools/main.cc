@@ -1,0 +1,69 @@
+// The aerie binary: finds the subcommand and turns its Status into a message and an exit code.
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "aerie/base/check.h"
+#include "aerie/base/status.h"
+#include "command.h"
+
+namespace aerie::tools {
+namespace {
+
+const Command kCommands[] = {
+    {nullptr, nullptr, nullptr},
+};
+
+const Command* find_command(const std::string& name) {
+  for (const Command& command : kCommands)
+    if (command.name != nullptr && name == command.name) return &command;
+  return nullptr;
+}
+
+void print_usage() {
+  std::printf("usage: aerie COMMAND [ARGS]\n\n");
+  for (const Command& command : kCommands)
+    if (command.name != nullptr) std::printf("  %-10s %s\n", command.name, command.summary);
+  std::printf("\n`aerie help COMMAND` shows a command's options with an example.\n");
+}
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names{"help"};
+  for (const Command& command : kCommands)
+    if (command.name != nullptr) names.push_back(command.name);
+  return names;
+}
+
+Status run(std::vector<std::string> args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" ||
+      (args[0] == "help" && args.size() == 1)) {
+    print_usage();
+    return args.empty() ? invalid_argument("no command given") : ok_status();
+  }
+  if (args[0] == "help") args = {args[1], "--help"};
+  const Command* command = find_command(args[0]);
+  if (command == nullptr) {
+    const std::string near = nearest_name(args[0], command_names());
+    return invalid_argument(str_cat("unknown command '", args[0], "'"))
+        .with_hint(near.empty() ? "`aerie help` lists the commands"
+                                : str_cat("did you mean '", near, "'?"));
+  }
+  return command->run({args.begin() + 1, args.end()});
+}
+
+}  // namespace
+}  // namespace aerie::tools
+
+int main(int argc, char** argv) {
+  try {
+    const aerie::Status status = aerie::tools::run({argv + 1, argv + argc});
+    if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
+    return aerie::exit_code_for(status.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: internal error: %s\nThis is a bug in aerie; please report it.\n",
+                 error.what());
+    return 1;
+  }
+}
