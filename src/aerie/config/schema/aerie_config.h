@@ -1,0 +1,64 @@
+// The `aerie:` node: everything NeMo has no key for. It always exists with these defaults.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace aerie::config {
+
+enum class Engine { kAuto, kFast, kReference };
+enum class TokensPrecision { kFloat32, kAutocast };
+enum class Tf32 { kNone, kConv, kAll };  // kConv is torch's default: convolutions only
+enum class OnNan { kSkip, kFallback, kStop };
+enum class OnOom { kSplit, kStop };
+enum class OnBadAudio { kSkip, kZero, kFail };
+enum class EmptyMask { kZero, kNan };
+enum class BatchNormFrames { kPadded, kValid };
+enum class ValidationSeed { kFixed, kRandom };
+enum class ShuffleLevel { kSample, kShard };
+enum class PadAudioMode { kRepeat, kZero };
+enum class MixOn { kAuto, kCpu, kGpu };
+enum class BatchDtype { kAuto, kInt16, kFloat32 };
+enum class CacheFormat { kPcm16, kFlac };
+
+struct AerieDataConfig {
+  std::string cache_dir;     // packed audio and indexes; empty: none
+  bool build_cache = false;  // fill cache_dir during the first epoch
+  CacheFormat cache_format = CacheFormat::kPcm16;
+  std::string index_dir;                    // empty: beside the manifest, else the user's cache
+  std::optional<int64_t> virtual_ranks;     // fixes the global order for any number of ranks
+  std::optional<double> memory_budget_gib;  // for the loader; null: printed, not limited
+  bool skip_bad_lines = false;              // manifest lines that are not JSON
+  ShuffleLevel shuffle_level = ShuffleLevel::kSample;
+  double min_audio_len_secs = 1.0;  // shorter audio is filled up to this
+  PadAudioMode pad_audio_mode = PadAudioMode::kRepeat;
+  MixOn mix_on = MixOn::kAuto;
+  BatchDtype batch_dtype = BatchDtype::kAuto;
+  int64_t max_shapes = 16;  // batch lengths are rounded up to this many values
+};
+
+struct AerieConfig {
+  uint64_t seed = 1234;
+  bool compat_nemo_2_6 = false;  // compat: nemo-2.6
+  Engine engine = Engine::kAuto;
+  TokensPrecision tokens_precision = TokensPrecision::kFloat32;
+  Tf32 tf32 = Tf32::kConv;
+  bool activation_checkpointing = false;
+  OnNan on_nan = OnNan::kSkip;
+  int64_t max_nan_in_a_row = 10;
+  OnOom on_oom = OnOom::kSplit;
+  OnBadAudio on_bad_audio = OnBadAudio::kSkip;
+  double max_bad_fraction = 0.01;
+  EmptyMask empty_mask = EmptyMask::kZero;  // kNan under compat unless set explicitly
+  bool train_pre_encode = false;            // mask_position post_conv: gradients into subsampling
+  BatchNormFrames batch_norm_frames = BatchNormFrames::kPadded;
+  ValidationSeed validation_seed = ValidationSeed::kFixed;
+  std::optional<double> loss_scale;          // 16-mixed: null is dynamic
+  std::vector<std::string> no_weight_decay;  // parameter-name parts that get no weight decay
+  double spike_zscore = 6.0;  // loss or gradient norm beyond this is an event; 0: off
+  AerieDataConfig data;
+};
+
+}  // namespace aerie::config

@@ -1,0 +1,68 @@
+// The whole configuration of a NEST run as plain structs: what `aerie train` and every part under
+// it receive. Plain values, copyable, no pointers into the config tree, free to share between
+// threads once built. build_run_config() (run_config.h) fills them from a resolved tree.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aerie/config/schema/aerie_config.h"
+#include "aerie/config/schema/dataset_config.h"
+#include "aerie/config/schema/model_config.h"
+#include "aerie/config/schema/optim_config.h"
+#include "aerie/config/schema/trainer_config.h"
+
+namespace aerie::config {
+
+// The `model:` node.
+struct ModelConfig {
+  int64_t sample_rate = 16000;
+  int64_t num_classes = 8192;
+  int64_t num_books = 1;
+  int64_t code_dim = 16;
+  bool squeeze_single = false;
+  MaskPosition mask_position = MaskPosition::kPreConv;
+  PreprocessorConfig preprocessor;
+  SpecAugmentConfig spec_augment;
+  MaskingConfig masking;
+  QuantizerConfig quantizer;
+  EncoderConfig encoder;
+  DecoderConfig decoder;
+  LossConfig loss;
+  OptimConfig optim;
+  std::vector<ParamGroupConfig> optim_param_groups;
+  DatasetConfig train_ds;
+  // One entry per loader: NeMo makes one of each manifest of a list. Names are filled in (NeMo's
+  // rule: file stem, '-' to '_', without "manifest" and "dataset", ending in '_'; empty with one
+  // loader and no explicit name). Empty vector: no such node, or its manifest is null.
+  std::vector<DatasetConfig> validation_ds;
+  std::vector<DatasetConfig> test_ds;
+  int64_t val_dl_idx = 0;  // the loader whose loss is val_loss
+  int64_t test_dl_idx = 0;
+};
+
+// init_from_nemo_model | init_from_pretrained_model | init_from_ptl_ckpt (at most one).
+struct InitSource {
+  std::string label;  // key of the mapping form; empty for the string form
+  std::string path;
+  std::vector<std::string> include;  // empty: everything
+  std::vector<std::string> exclude;
+};
+struct InitFromConfig {
+  enum class Kind { kNone, kNemoModel, kPtlCkpt };
+  Kind kind = Kind::kNone;
+  std::vector<InitSource> sources;
+  bool init_strict = true;
+};
+
+struct RunConfig {
+  std::string name;
+  ModelConfig model;
+  TrainerConfig trainer;
+  ExpManagerConfig exp_manager;
+  InitFromConfig init_from;
+  AerieConfig aerie;
+};
+
+}  // namespace aerie::config
