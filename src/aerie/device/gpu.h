@@ -1,0 +1,68 @@
+// GPUs as the rest of aerie sees them, without any CUDA or torch header.
+//
+// The executable links no CUDA library. What needs one lives in a module, libaerie_cuda.so beside
+// the executable, which is loaded the first time somebody asks for it and only where the driver
+// reports a device. So one binary serves machines with and without a GPU, and a machine without one
+// never touches CUDA.
+//
+// Thread-safe; everything here is cheap after the first call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aerie/base/philox.h"
+#include "aerie/base/status.h"
+
+namespace aerie::device {
+
+struct GpuInfo {
+  int index = 0;
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  uint64_t memory_bytes = 0;
+};
+
+struct DriverInfo {
+  bool present = false;  // libcuda.so.1 could be loaded and initialised
+  int cuda_version = 0;  // 13000 = 13.0; 0 without a driver
+  std::string problem;   // why the driver cannot be used although it is installed; empty otherwise
+  std::vector<GpuInfo> gpus;
+};
+
+// Asks the driver (libcuda.so.1, loaded at run time). Honours CUDA_VISIBLE_DEVICES as the driver
+// does.
+const DriverInfo& driver();
+
+// What the CUDA module offers. Implemented in src/aerie/kernels; obtained from gpu_module().
+class GpuModule {
+ public:
+  virtual ~GpuModule() = default;
+
+  virtual std::string cuda_runtime_version() const = 0;
+
+  // Page-locked host memory, for batches that are copied to the device asynchronously.
+  virtual Result<void*> allocate_pinned(size_t bytes) = 0;
+  virtual void free_pinned(void* pointer) = 0;
+
+  // Fills host memory with draws of one random stream, computed on the device (see philox.h). Draw
+  // i goes to out[i].
+  virtual Status philox_u32(PhiloxKey key, uint32_t epoch, uint64_t position,
+                            std::span<uint32_t> out) = 0;
+  virtual Status philox_normal(PhiloxKey key, uint32_t epoch, uint64_t position,
+                               std::span<float> out) = 0;
+};
+
+// The module, loaded on first use. kUnavailable with a reason and a hint when there is no GPU, no
+// module in this build, or the module does not load.
+Result<GpuModule*> gpu_module();
+
+// Loads libtorch_cuda.so beside the libtorch_cpu.so of this process, so that torch sees its CUDA
+// devices.
+Status load_torch_cuda();
+
+}  // namespace aerie::device

@@ -1,0 +1,87 @@
+// libaerie_cuda.so: everything that links CUDA, behind device::GpuModule.
+#include <cuda_runtime.h>
+
+#include "aerie/device/gpu.h"
+#include "aerie/device/module_abi.h"
+#include "aerie/kernels/philox/philox_fill.h"
+
+namespace aerie::kernels {
+namespace {
+
+Status cuda_status(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return ok_status();
+  const std::string text = str_cat(what, ": ", cudaGetErrorString(error));
+  return error == cudaErrorMemoryAllocation ? out_of_memory(text) : internal_error(text);
+}
+
+#define AERIE_CUDA(call) AERIE_RETURN_IF_ERROR(cuda_status((call), #call))
+
+// Device memory for the length of one call.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  ~DeviceBuffer() { cudaFree(pointer_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  Status allocate(size_t bytes) { return cuda_status(cudaMalloc(&pointer_, bytes), "cudaMalloc"); }
+  template <typename T>
+  T* as() {
+    return static_cast<T*>(pointer_);
+  }
+
+ private:
+  void* pointer_ = nullptr;
+};
+
+class CudaModule final : public device::GpuModule {
+ public:
+  std::string cuda_runtime_version() const override {
+    int version = 0;
+    if (cudaRuntimeGetVersion(&version) != cudaSuccess) return "";
+    return str_cat(version / 1000, ".", version % 1000 / 10);
+  }
+
+  Result<void*> allocate_pinned(size_t bytes) override {
+    void* pointer = nullptr;
+    AERIE_CUDA(cudaHostAlloc(&pointer, bytes, cudaHostAllocPortable));
+    return pointer;
+  }
+
+  void free_pinned(void* pointer) override { cudaFreeHost(pointer); }
+
+  Status philox_u32(PhiloxKey key, uint32_t epoch, uint64_t position,
+                    std::span<uint32_t> out) override {
+    return fill(out, [&](uint32_t* device_out, size_t n) {
+      return philox_fill_u32_cuda(device_out, n, key, epoch, position, nullptr);
+    });
+  }
+
+  Status philox_normal(PhiloxKey key, uint32_t epoch, uint64_t position,
+                       std::span<float> out) override {
+    return fill(out, [&](float* device_out, size_t n) {
+      return philox_fill_normal_cuda(device_out, n, key, epoch, position, nullptr);
+    });
+  }
+
+ private:
+  template <typename T, typename Launch>
+  Status fill(std::span<T> out, Launch launch) {
+    DeviceBuffer buffer;
+    AERIE_RETURN_IF_ERROR(buffer.allocate(out.size_bytes()));
+    AERIE_CUDA(static_cast<cudaError_t>(launch(buffer.as<T>(), out.size())));
+    AERIE_CUDA(cudaMemcpy(out.data(), buffer.as<T>(), out.size_bytes(), cudaMemcpyDeviceToHost));
+    return ok_status();
+  }
+};
+
+}  // namespace
+}  // namespace aerie::kernels
+
+extern "C" uint32_t aerie_cuda_module_abi() {
+  return aerie::device::kModuleAbi;
+}
+
+extern "C" aerie::device::GpuModule* aerie_cuda_module() {
+  static aerie::kernels::CudaModule module;
+  return &module;
+}
