@@ -33,6 +33,8 @@ endfunction()
 # aerie_add_test(name SOURCES ... [DEPS ...] [LABELS unit|golden|slow|crash|gpu|tsan ...] [TIMEOUT s]): one gtest executable,
 # one ctest entry. Tests find their data below AERIE_TEST_DATA (tests/data).
 # The label tsan marks what the thread-sanitizer run repeats; torch-linked tests never carry it.
+# The label gpu adds a second entry, <name>_gpu, with the suites called *GpuTest: only they may skip (where there is no GPU);
+# a skip anywhere else fails.
 function(aerie_add_test name)
   if(NOT AERIE_BUILD_TESTS)
     return()
@@ -48,8 +50,15 @@ function(aerie_add_test name)
   target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options deps::gtest_main)
   target_compile_definitions(${name} PRIVATE AERIE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              AERIE_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs")
-  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
-  set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT})
+  set(labels ${A_LABELS})
+  list(REMOVE_ITEM labels gpu)
+  add_test(NAME ${name} COMMAND ${name} --gtest_color=no --gtest_filter=-*GpuTest*)
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${A_TIMEOUT}
+                       FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+  if("gpu" IN_LIST A_LABELS)
+    add_test(NAME ${name}_gpu COMMAND ${name} --gtest_color=no --gtest_filter=*GpuTest*)
+    set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${A_TIMEOUT})
+  endif()
 endfunction()
 
 # aerie_add_fuzzer(name SOURCES ... [DEPS ...]): a libFuzzer target (clang), built by the fuzz preset only.

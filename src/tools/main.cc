@@ -8,6 +8,7 @@
 #include "aerie/base/check.h"
 #include "aerie/base/status.h"
 #include "command.h"
+#include "version.h"
 
 namespace aerie::tools {
 namespace {
@@ -41,6 +42,10 @@ Status run(std::vector<std::string> args) {
       (args[0] == "help" && args.size() == 1)) {
     print_usage();
     return args.empty() ? invalid_argument("no command given") : ok_status();
+  }
+  if (args[0] == "--version") {
+    std::printf("%s", version_text().c_str());
+    return ok_status();
   }
   if (args[0] == "help") args = {args[1], "--help"};
   const Command* command = find_command(args[0]);

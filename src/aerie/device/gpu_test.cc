@@ -5,7 +5,7 @@
 namespace aerie::device {
 namespace {
 
-TEST(GpuTest, ModuleIsThereExactlyWhenAGpuIs) {
+TEST(DriverTest, ModuleIsThereExactlyWhenAGpuIs) {
   const Result<GpuModule*> module = gpu_module();
   if (driver().gpus.empty()) {
     ASSERT_FALSE(module.ok());
@@ -23,7 +23,7 @@ TEST(GpuTest, ModuleIsThereExactlyWhenAGpuIs) {
 #endif
 }
 
-TEST(GpuTest, DriverReportsWholeDevices) {
+TEST(DriverTest, DriverReportsWholeDevices) {
   for (const GpuInfo& gpu : driver().gpus) {
     EXPECT_FALSE(gpu.name.empty());
     EXPECT_GT(gpu.compute_major, 0);
@@ -31,7 +31,7 @@ TEST(GpuTest, DriverReportsWholeDevices) {
   }
 }
 
-TEST(GpuTest, TorchCudaIsRefusedWithoutTorchInTheProcess) {
+TEST(DriverTest, TorchCudaIsRefusedWithoutTorchInTheProcess) {
   EXPECT_EQ(load_torch_cuda().code(), StatusCode::kUnavailable);
 }
 

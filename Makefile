@@ -1,0 +1,47 @@
+# The two commands of the README, and the few that developers need. Each sets up what is missing first.
+#
+#   make          build
+#   make test     build and run all tests
+#   make train    build and run the quick start: make a corpus, pre-train a small NEST on it, report
+#   make sanitize run the torch-free tests under address+undefined and thread sanitizers
+#   make format   rewrite our sources with clang-format
+#   make fuzz     run every fuzz target for FUZZ_SECONDS (default 60) seconds
+#
+# PRESET chooses a preset of CMakePresets.json (default dev, in build/); JOBS the number of compile jobs.
+PRESET ?= dev
+JOBS ?= $(shell scripts/build-jobs)
+BUILD := $(if $(filter dev,$(PRESET)),build,build-$(PRESET))
+FUZZ_SECONDS ?= 60
+
+.PHONY: all setup configure build test train sanitize format fuzz clean
+all: build
+
+setup:
+	@scripts/setup.sh
+
+# The architectures come from the GPU of this machine, except where a preset names its own.
+configure: setup
+	@cmake --preset $(PRESET) $(if $(filter dev cuda debug,$(PRESET)),"-DAERIE_CUDA_ARCHS=$$(scripts/setup.sh --print-archs)") \
+	  > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+	@mv $(BUILD).log $(BUILD)/configure.log
+
+build: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+train: build
+	@scripts/quick-start $(BUILD)/aerie
+
+sanitize: setup
+	@scripts/sanitize $(JOBS)
+
+format:
+	@scripts/format --fix
+
+fuzz: setup
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+clean:
+	rm -rf build build-*
