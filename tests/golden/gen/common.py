@@ -104,8 +104,8 @@ def save(path, tensors, metadata):
     """The safetensors package orders its header by hash, so equal content gives different bytes; this does not."""
     header, blobs, pos = {"__metadata__": metadata}, [], 0
     for k in sorted(tensors, key=lambda k: (-tensors[k].element_size(), k)):
-        t = tensors[k].detach().contiguous()
-        raw = t.view(torch.uint8).numpy().tobytes() if t.dim() else t.reshape(1).view(torch.uint8).numpy().tobytes()
+        t = tensors[k].detach()
+        raw = (t.contiguous().view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes()
         header[k] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [pos, pos + len(raw)]}
         blobs.append(raw)
         pos += len(raw)
