@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "aerie/base/env.h"
 #include "aerie/base/status.h"
 
 namespace aerie::audio {
@@ -73,7 +74,8 @@ struct AudioInfo {
 
 // Reads headers only (Ogg: also the last page; MP3 without a frame count: the frame headers). Any
 // thread. Refuses what the limits refuse.
-Result<AudioInfo> probe_file(const std::string& path, const AudioLimits& limits = {});
+Result<AudioInfo> probe_file(const std::string& path, const AudioLimits& limits = {},
+                             Env& env = Env::real());
 Result<AudioInfo> probe_memory(std::span<const uint8_t> bytes, std::string_view name,
                                const AudioLimits& limits = {});
 

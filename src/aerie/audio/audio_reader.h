@@ -15,6 +15,7 @@
 
 #include "aerie/audio/audio_info.h"
 #include "aerie/audio/channel_selector.h"
+#include "aerie/base/env.h"
 #include "aerie/base/status.h"
 
 namespace aerie::audio {
@@ -39,6 +40,7 @@ struct ReadOptions {
   // channels, no trimming. AudioView::pcm16 is then set instead of samples.
   bool prefer_int16 = false;
   AudioLimits limits;
+  Env* env = nullptr;  // null: the real file system
 };
 
 // Which part of a recording. First frame = trunc(offset_s * file rate), number of frames =

@@ -37,9 +37,9 @@ class ChannelSelector {
   std::vector<int> channels_;
 };
 
-// Applies the selector to `frames` interleaved frames. `out` may equal `in` (selection only ever
-// shrinks a frame, except a list longer than the signal, for which out must be another buffer).
-// output_channels() has accepted the selector. The mean is summed as NumPy sums float32.
+// Applies the selector to `frames` interleaved frames. `out` may equal `in` unless the selector is
+// a list of several channels. output_channels() has accepted the selector. The mean is summed in
+// the order NumPy sums float32.
 void select_channels(const float* in, int64_t frames, int num_channels,
                      const ChannelSelector& selector, float* out);
 
