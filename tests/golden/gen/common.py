@@ -18,7 +18,6 @@ warnings.filterwarnings("ignore")
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True, warn_only=True)
@@ -98,8 +97,25 @@ def jsonable(x):
     return x
 
 
+DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8", torch.bfloat16: "BF16"}
+
+
+def save(path, tensors, metadata):
+    """The safetensors package orders its header by hash, so equal content gives different bytes; this does not."""
+    header, blobs, pos = {"__metadata__": metadata}, [], 0
+    for k in sorted(tensors, key=lambda k: (-tensors[k].element_size(), k)):
+        t = tensors[k].detach()
+        raw = (t.contiguous().view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy().tobytes()
+        header[k] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [pos, pos + len(raw)]}
+        blobs.append(raw)
+        pos += len(raw)
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    with open(path, "wb") as f:
+        f.write(len(head).to_bytes(8, "little") + head + b"".join(blobs))
+
+
 def write(name, kind, config, cases, tensors):
-    tensors = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
     for k, v in tensors.items():
         if k.startswith(("w.", "case")) and v.is_floating_point() and ".out.loss" not in k:
             assert torch.isfinite(v).all(), f"{name}: {k} is not finite"
@@ -107,5 +123,5 @@ def write(name, kind, config, cases, tensors):
                 nemo_version=nemo.__version__, torch_version=torch.__version__)
     os.makedirs(OUT_DIR, exist_ok=True)
     path = os.path.join(OUT_DIR, name + ".safetensors")
-    save_file(tensors, path, metadata=meta)
+    save(path, tensors, meta)
     print(f"{name:34s} {os.path.getsize(path)/1024:8.1f} KiB  {len(cases)} cases", flush=True)

@@ -1,0 +1,53 @@
+// metrics.jsonl of a run: appended line by line, cut back on resume.
+//
+// A full or read-only disk does not stop training: lines that cannot be written wait (a bounded
+// number of them) and are written when the disk takes them again. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aerie/base/env.h"
+#include "aerie/metrics/record.h"
+
+namespace aerie::metrics {
+
+class MetricsLog {
+ public:
+  static constexpr size_t kMaxPending = 100000;  // lines kept while the disk refuses them
+
+  // `env` must outlive the log. Nothing is touched before the first call below.
+  MetricsLog(Env& env, std::string path) : env_(env), path_(std::move(path)) {}
+
+  // Before a resumed run writes: drops every record after `step` (they will be written again) and a
+  // torn last line.
+  Status cut_back_to(int64_t step);
+
+  // Appends one record. An error means that the record is waiting (or, past kMaxPending, that the
+  // oldest was dropped).
+  Status write(const Record& record);
+  Status sync();
+
+  size_t pending() const { return pending_.size(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  Status write_pending();
+
+  Env& env_;
+  std::string path_;
+  std::unique_ptr<WritableFile> file_;
+  std::deque<std::string> pending_;
+};
+
+// Every record of a file; torn or foreign lines are skipped and counted.
+struct MetricsFile {
+  std::vector<Record> records;
+  int64_t bad_lines = 0;
+};
+Result<MetricsFile> read_metrics(Env& env, const std::string& path);
+
+}  // namespace aerie::metrics

@@ -1,0 +1,147 @@
+#include "aerie/metrics/nvml.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <dlfcn.h>
+#include <mutex>
+#include <thread>
+
+namespace aerie::metrics {
+
+namespace {
+
+// The part of nvml.h that is used, declared by hand: the header may be absent where this is
+// compiled.
+using Device = void*;
+struct Utilization {
+  unsigned gpu;
+  unsigned memory;
+};
+struct Memory {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+constexpr int kSuccess = 0;
+constexpr int kTemperatureGpu = 0;
+constexpr double kGib = 1073741824.0;
+
+struct Api {
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*by_index)(unsigned, Device*) = nullptr;
+  int (*by_pci)(const char*, Device*) = nullptr;
+  int (*utilization)(Device, Utilization*) = nullptr;
+  int (*memory)(Device, Memory*) = nullptr;
+  int (*power)(Device, unsigned*) = nullptr;
+  int (*temperature)(Device, int, unsigned*) = nullptr;
+
+  bool load() {
+    void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return false;
+    bool complete = true;
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+      complete = complete && function != nullptr;
+    };
+    find(init, "nvmlInit_v2");
+    find(shutdown, "nvmlShutdown");
+    find(by_index, "nvmlDeviceGetHandleByIndex_v2");
+    find(by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
+    find(utilization, "nvmlDeviceGetUtilizationRates");
+    find(memory, "nvmlDeviceGetMemoryInfo");
+    find(power, "nvmlDeviceGetPowerUsage");
+    find(temperature, "nvmlDeviceGetTemperature");
+    return complete;
+  }
+};
+
+class Sampler final : public NvmlSampler {
+ public:
+  Sampler(const Api& api, Device device, double interval_s)
+      : api_(api), device_(device), interval_s_(interval_s) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Sampler() override {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+    api_.shutdown();
+  }
+
+  std::optional<GpuSample> read() override {
+    std::lock_guard lock(mutex_);
+    if (!have_sample_) return std::nullopt;
+    GpuSample out = latest_;
+    if (count_ > 0) {
+      out.utilisation_percent = utilisation_sum_ / count_;
+      out.power_w = power_sum_ / count_;
+    }
+    utilisation_sum_ = power_sum_ = 0.0;
+    count_ = 0;
+    return out;
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+      lock.unlock();
+      GpuSample sample;
+      Utilization utilization{};
+      Memory memory{};
+      unsigned milliwatts = 0, celsius = 0;
+      const bool ok = api_.utilization(device_, &utilization) == kSuccess &&
+                      api_.memory(device_, &memory) == kSuccess;
+      if (api_.power(device_, &milliwatts) == kSuccess) sample.power_w = milliwatts / 1000.0;
+      if (api_.temperature(device_, kTemperatureGpu, &celsius) == kSuccess)
+        sample.temperature_c = celsius;
+      sample.utilisation_percent = utilization.gpu;
+      sample.memory_used_gib = static_cast<double>(memory.used) / kGib;
+      sample.memory_total_gib = static_cast<double>(memory.total) / kGib;
+      lock.lock();
+      if (ok) {
+        latest_ = sample;
+        have_sample_ = true;
+        utilisation_sum_ += sample.utilisation_percent;
+        power_sum_ += sample.power_w;
+        ++count_;
+      }
+      wake_.wait_for(lock, std::chrono::duration<double>(interval_s_), [this] { return stop_; });
+    }
+  }
+
+  const Api api_;
+  const Device device_;
+  const double interval_s_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;
+  bool have_sample_ = false;
+  GpuSample latest_;
+  double utilisation_sum_ = 0.0;
+  double power_sum_ = 0.0;
+  int count_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<NvmlSampler> NvmlSampler::start(const char* pci_bus_id, double interval_s) {
+  Api api;
+  if (!api.load() || api.init() != kSuccess) return nullptr;
+  Device device = nullptr;
+  const bool found = pci_bus_id != nullptr && pci_bus_id[0] != '\0'
+                         ? api.by_pci(pci_bus_id, &device) == kSuccess
+                         : api.by_index(0, &device) == kSuccess;
+  if (!found) {
+    api.shutdown();
+    return nullptr;
+  }
+  return std::make_unique<Sampler>(api, device, interval_s);
+}
+
+}  // namespace aerie::metrics

@@ -1,0 +1,31 @@
+// GPU utilisation, memory, power and temperature from NVML, loaded at run time and sampled by a
+// thread of its own. Where there is no driver, sampling is simply absent.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+namespace aerie::metrics {
+
+struct GpuSample {
+  double utilisation_percent = 0.0;  // share of time in which any kernel ran
+  double memory_used_gib = 0.0;
+  double memory_total_gib = 0.0;
+  double power_w = 0.0;
+  double temperature_c = 0.0;
+};
+
+class NvmlSampler {
+ public:
+  // Starts sampling GPU `pci_bus_id` ("0000:3b:00.0"; empty: the first one) every `interval_s`;
+  // null without NVML.
+  static std::unique_ptr<NvmlSampler> start(const char* pci_bus_id, double interval_s);
+  virtual ~NvmlSampler() = default;
+
+  // Mean of utilisation and power since the previous call, latest of the rest; nothing before the
+  // first sample.
+  virtual std::optional<GpuSample> read() = 0;
+};
+
+}  // namespace aerie::metrics

@@ -1,0 +1,74 @@
+// Native checkpoints: one directory each, checkpoints/<stem>/, of safetensors files and JSON.
+//
+//   model.safetensors      weights and buffers under NeMo's names
+//   optimizer.safetensors  moments, "exp_avg.<name>" and so on
+//   ema.safetensors        averaged weights, when EMA is on
+//   state.json             TrainState and the engine's scalars
+//   manifest.json          format version, and size and checksum of every other file; written last
+//
+// A checkpoint is written under a temporary name, synced, and renamed: a directory with its final
+// name is whole, or it is reported as damaged and passed over. docs/formats/checkpoint.md describes
+// the format.
+//
+// save() may run in a background thread; one save at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aerie/base/env.h"
+#include "aerie/train/engine.h"
+#include "aerie/train/train_state.h"
+
+namespace aerie::train {
+
+struct CheckpointInfo {
+  std::string path;  // the directory
+  std::string stem;
+  int64_t step = 0;
+  bool is_last = false;
+};
+
+class LoadedCheckpoint : public StateSource {
+ public:
+  virtual const TrainState& state() const = 0;
+  virtual const CheckpointInfo& info() const = 0;
+};
+
+class CheckpointStore {
+ public:
+  // `folder` is <log_dir>/checkpoints; created on the first save. `env` outlives the store.
+  CheckpointStore(Env& env, std::string folder);
+
+  // Writes <folder>/<stem>. An existing checkpoint of that name is replaced only after the new one
+  // is whole.
+  Status save(const std::string& stem, const TrainState& state, StateSnapshot& snapshot);
+  // A second name for a checkpoint just written (`<stem>-last` beside `<stem>`): hard links where
+  // the file system has them, else copies; whole or absent, like save().
+  Status duplicate(const std::string& stem, const std::string& new_stem);
+  Status remove(const std::string& stem);
+
+  // Every directory that looks like a checkpoint, newest step first, by its manifest alone.
+  Result<std::vector<CheckpointInfo>> list() const;
+  // Opens and verifies all checksums.
+  Result<std::unique_ptr<LoadedCheckpoint>> open(const std::string& stem) const;
+  // The newest one that verifies among `candidates` (all when empty); damaged ones are reported
+  // through `report` and passed over. Nothing when there is none.
+  Result<std::unique_ptr<LoadedCheckpoint>> newest_valid(
+      const std::function<void(const CheckpointInfo&, const Status&)>& report) const;
+  // Removes what an interrupted save left behind (temporary directories, `-unfinished` markers and
+  // their checkpoints).
+  Status clean_up();
+
+  const std::string& folder() const { return folder_; }
+
+ private:
+  Env& env_;
+  std::string folder_;
+};
+
+}  // namespace aerie::train

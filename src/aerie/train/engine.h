@@ -1,0 +1,138 @@
+// What the training loop asks of a model: an Engine takes micro-batches to an optimizer step. The
+// loop knows neither torch nor the model; a second back end (captured CUDA graphs) or another
+// system implements the same interface.
+//
+// Results come late: submit() may return before the device has finished, and learning rate, loss
+// scale and the decision to skip a step that is not finite are applied on the device. collect()
+// hands over what has finished, in step order. The loop and its guards live with results that are a
+// few steps old.
+//
+// One thread calls an engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aerie/base/status.h"
+
+namespace aerie::data {
+class Batch;
+}
+
+namespace aerie::train {
+
+// What the loop needs to know about the task, for names and reports.
+struct TaskInfo {
+  std::string name;  // "NEST"
+  std::string train_loss = "train_loss";
+  std::string monitor = "val_loss";
+  bool monitor_max = false;  // higher is better
+  std::string throughput = "audio_s_per_s";
+  std::string throughput_unit = "audio-s/s";
+  bool counts_epochs = true;  // false: iteration-based systems
+};
+
+// One optimizer step.
+struct StepRequest {
+  std::span<const data::Batch* const> micro_batches;
+  int64_t step = 0;  // optimizer steps done before this one; keys nothing random
+  uint64_t first_micro_step =
+      0;  // micro-batches of the run before these; keys dropout, dither and masks
+  int64_t accumulate =
+      1;  // the loss of each micro-batch is divided by this (also in a shorter last window)
+  std::vector<double> learning_rates;  // one per parameter group
+  int64_t split = 1;  // cut every micro-batch into this many parts (after running out of memory)
+};
+
+struct StepOutcome {
+  int64_t step = 0;   // as requested
+  double loss = 0.0;  // mean over the micro-batches
+  std::vector<double> micro_losses;
+  double grad_norm = 0.0;     // L2, before clipping, after unscaling
+  bool skipped = false;       // loss or gradient was not finite: nothing was updated
+  double loss_scale = 1.0;    // the one used for this step
+  int64_t masked_frames = 0;  // frames that entered the loss
+  int64_t frames = 0;         // valid encoder frames
+  int64_t empty_masks = 0;    // micro-batches without any masked frame
+};
+
+struct EvalOutcome {
+  double loss = 0.0;    // as the task defines it for one batch
+  bool counted = true;  // false: the batch has no loss (empty mask) and does not enter the mean
+  int64_t masked_frames = 0;
+};
+
+// A named tensor in host memory, owned by the snapshot.
+struct SnapshotTensor {
+  std::string
+      file;  // "model", "optimizer", "ema": which safetensors file of a checkpoint it belongs to
+  std::string name;
+  std::string dtype;  // safetensors spelling: F32, F64, I64, BF16, F16
+  std::vector<int64_t> shape;
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// State of an engine at one moment. snapshot() only starts the copy; another thread may wait() and
+// read while training goes on.
+class StateSnapshot {
+ public:
+  virtual ~StateSnapshot() = default;
+  virtual Status wait() = 0;
+  virtual const std::vector<SnapshotTensor>& tensors() const = 0;  // after wait()
+  virtual const std::string& scalars_json()
+      const = 0;  // optimizer step counts, scaler; after wait()
+};
+
+// The same state on its way back, read from a checkpoint.
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+  // Names of the tensors in one file of the checkpoint; empty when there is no such file.
+  virtual std::vector<std::string> names(const std::string& file) const = 0;
+  // Copies one tensor into `out` after checking dtype and shape.
+  virtual Status read(const std::string& file, const std::string& name, const std::string& dtype,
+                      const std::vector<int64_t>& shape, void* out) const = 0;
+  virtual const std::string& scalars_json() const = 0;
+};
+
+struct EngineMemory {
+  double current_gib = 0.0;
+  double peak_gib = 0.0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual std::string description() const = 0;  // "reference engine, cpu, float32"
+  virtual int64_t num_param_groups() const = 0;
+  virtual int64_t num_parameters() const = 0;  // trainable
+
+  // Queues one step. kOutOfMemory: nothing was changed and the same request may be repeated with a
+  // larger split.
+  virtual Status submit(const StepRequest& request) = 0;
+  // Finished steps, oldest first. With wait, all that were submitted.
+  virtual Result<std::vector<StepOutcome>> collect(bool wait) = 0;
+
+  // Forward only, in eval mode, with running statistics. `position` keys its random draws (masks).
+  virtual Result<EvalOutcome> evaluate(const data::Batch& batch, uint64_t seed,
+                                       uint64_t position) = 0;
+  // Averaged weights in (true) or out (false) for evaluation; no effect without EMA.
+  virtual Status use_ema_weights(bool on) = 0;
+
+  virtual Result<std::unique_ptr<StateSnapshot>> snapshot() = 0;
+  virtual Status restore(const StateSource& source) = 0;
+
+  // After running into non-finite values in 16-mixed: goes on in bf16-mixed, or in 32 where there
+  // is no bf16. Returns the new precision's name; kUnsupported when there is nothing to fall back
+  // to.
+  virtual Result<std::string> fall_back_precision() = 0;
+
+  virtual EngineMemory memory() const = 0;
+};
+
+}  // namespace aerie::train
