@@ -34,7 +34,7 @@ def rng(seed):
 
 
 def randn(r, *shape, scale=1.0):
-    return torch.from_numpy((scale * r.standard_normal(shape)).astype(np.float32))
+    return torch.from_numpy(np.asarray(scale * r.standard_normal(shape), dtype=np.float32))
 
 
 def randomize(module, seed):
