@@ -8,7 +8,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-GROUPS = ["encoder", "preprocessor", "ssl", "optim"]
+GROUPS = ["encoder", "preprocessor", "ssl", "optim", "model"]
 
 if __name__ == "__main__":
     names = sys.argv[1:] or GROUPS
