@@ -26,7 +26,7 @@ Status merge_at(Value& destination, const Value& source, std::vector<std::string
   if (destination.is_container() && source.is_container() && destination.kind() != source.kind()) {
     const std::string where = path.empty() ? "the config" : str_cat("'", join_path(path), "'");
     return invalid_argument(str_cat(
-        "cannot merge a ", source.kind_name(), " (", source.origin().to_string(), ") into ", where,
+        "cannot merge ", source.kind_phrase(), " (", source.origin().to_string(), ") into ", where,
         ", a ", destination.kind_name(), " (", destination.origin().to_string(), ")"));
   }
   destination = source;

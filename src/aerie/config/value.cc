@@ -84,6 +84,11 @@ Value* Map::find(std::string_view key) {
   return at == kNowhere ? nullptr : &entries_[at].value;
 }
 
+const MapEntry* Map::find_entry(std::string_view key) const {
+  const size_t at = locate(key);
+  return at == kNowhere ? nullptr : &entries_[at];
+}
+
 Value& Map::set(std::string_view key, Value value) {
   return set(MapEntry{std::string(key), std::move(value), Value::Kind::kString, Origin()});
 }
@@ -194,14 +199,14 @@ Map& Value::as_map() {
 
 namespace {
 
-// A list index: decimal, -n counts from the end (as OmegaConf allows).
+// A list index: plain decimal. OmegaConf's paths do not count from the end either.
 std::optional<size_t> parse_index(std::string_view text, size_t size) {
-  int64_t index = 0;
+  size_t index = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  if (index < 0) index += static_cast<int64_t>(size);
-  if (index < 0 || index >= static_cast<int64_t>(size)) return std::nullopt;
-  return static_cast<size_t>(index);
+  if (error != std::errc() || end != text.data() + text.size() || index >= size) {
+    return std::nullopt;
+  }
+  return index;
 }
 
 }  // namespace
@@ -271,7 +276,7 @@ Status Value::set(const std::vector<std::string>& parts, Value value) {
     } else {
       return invalid_argument(
           str_cat("'", join_path({parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i)}),
-                  "' is a ", at->kind_name(), " and cannot have the key '", parts[i], "'"));
+                  "' is ", at->kind_phrase(), " and cannot have the key '", parts[i], "'"));
     }
   }
   *at = std::move(value);
@@ -368,6 +373,11 @@ int Value::depth() const {
 
 const char* Value::kind_name() const {
   return config::kind_name(kind_);
+}
+
+std::string Value::kind_phrase() const {
+  if (is_null()) return "null";
+  return str_cat(is_int() || is_interpolation() ? "an " : "a ", kind_name());
 }
 
 const char* kind_name(Value::Kind kind) {

@@ -55,6 +55,7 @@ class Map {
   bool empty() const { return size() == 0; }
   const Value* find(std::string_view key) const;
   Value* find(std::string_view key);
+  const MapEntry* find_entry(std::string_view key) const;
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   // Replaces the value of an existing key in its place, or appends.
   Value& set(std::string_view key, Value value);
@@ -164,6 +165,8 @@ class Value {
   // "null", "bool", "int", "float", "string", "list", "map", "missing value",
   // "interpolation".
   const char* kind_name() const;
+  // "an int", "a map", "null".
+  std::string kind_phrase() const;
   // One line, for messages: strings quoted, containers like Python's repr, cut after `limit` bytes.
   std::string brief(size_t limit = 80) const;
 

@@ -23,7 +23,8 @@ TEST(ValueTest, FindsByPathInBothSpellings) {
   EXPECT_EQ(tree.find("a.c")->as_int(), 1);
   EXPECT_EQ(tree.find("a.list.1")->as_string(), "two");
   EXPECT_EQ(tree.find("a.list[1]"), tree.find("a.list.1"));
-  EXPECT_EQ(tree.find("a[list][-2]"), tree.find("a.list.1"));
+  EXPECT_EQ(tree.find("a[list][1]"), tree.find("a.list.1"));
+  EXPECT_EQ(tree.find("a.list.-1"), nullptr);
   EXPECT_EQ(tree.find("a.list[3]"), nullptr);
   EXPECT_EQ(tree.find("a.list[x]"), nullptr);
   EXPECT_EQ(tree.find("x.y"), nullptr);
