@@ -1,0 +1,46 @@
+// Element types of stored tensors and their names in the formats we read and write.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace aerie::archive {
+
+// All formats here are little-endian and are read without swapping.
+static_assert(std::endian::native == std::endian::little, "aerie needs a little-endian machine");
+
+enum class DType : uint8_t {
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kU8,
+  kBool,
+  kC64,   // two f32
+  kC128,  // two f64
+  kF8E4M3,
+  kF8E5M2,
+};
+
+size_t dtype_size(DType dtype);                // bytes per element
+const char* dtype_name(DType dtype);           // "float32": as torch prints it
+const char* dtype_torch_storage(DType dtype);  // "FloatStorage"; nullptr: only untyped storages
+const char* dtype_safetensors(DType dtype);    // "F32"; nullptr: the format has none
+const char* dtype_numpy(DType dtype);          // "<f4"; nullptr: numpy has none
+
+std::optional<DType> dtype_from_name(std::string_view name);
+std::optional<DType> dtype_from_torch_storage(std::string_view name);
+std::optional<DType> dtype_from_safetensors(std::string_view name);
+std::optional<DType> dtype_from_numpy(std::string_view descr);
+
+}  // namespace aerie::archive

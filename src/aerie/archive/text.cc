@@ -1,0 +1,106 @@
+#include "aerie/archive/text.h"
+
+#include <cstdio>
+
+#include "aerie/base/strings.h"
+
+namespace aerie::archive {
+namespace {
+
+// Length of the valid UTF-8 sequence at the start of `text`, 0 when there is none.
+size_t sequence_length(std::string_view text) {
+  const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = at(0);
+  if (lead < 0x80) return 1;
+  size_t length = 0;
+  uint32_t code = 0;
+  if ((lead & 0xe0) == 0xc0) {
+    length = 2;
+    code = lead & 0x1fu;
+  } else if ((lead & 0xf0) == 0xe0) {
+    length = 3;
+    code = lead & 0x0fu;
+  } else if ((lead & 0xf8) == 0xf0) {
+    length = 4;
+    code = lead & 0x07u;
+  } else {
+    return 0;
+  }
+  if (text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((at(i) & 0xc0) != 0x80) return 0;
+    code = code << 6 | (at(i) & 0x3fu);
+  }
+  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (code < kSmallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
+  return length;
+}
+
+std::string escape(std::string_view text, size_t max) {
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    if (out.size() >= max) return out + "...";
+    const size_t length = sequence_length(text.substr(i));
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // C1 controls are two bytes in UTF-8: 0xc2 0x80..0x9f.
+    const bool control =
+        byte < 0x20 || byte == 0x7f ||
+        (length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0);
+    if (length == 0 || control) {
+      char buffer[8];
+      std::snprintf(buffer, sizeof buffer, "\\x%02x", byte);
+      out += buffer;
+      ++i;
+    } else {
+      out.append(text.substr(i, length));
+      i += length;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string quoted(std::string_view text, size_t max) {
+  return str_cat("'", escape(text, max), "'");
+}
+
+std::string printable(std::string_view text) {
+  return escape(text, SIZE_MAX);
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = sequence_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+const char* bad_member_name(std::string_view name) {
+  if (name.empty()) return "is empty";
+  if (name.size() > 1024) return "is longer than 1024 bytes";
+  if (name.find('\0') != std::string_view::npos) return "contains a NUL byte";
+  if (name.find('\\') != std::string_view::npos) return "contains a backslash";
+  if (name[0] == '/') return "is absolute";
+  for (size_t start = 0; start <= name.size();) {
+    const size_t end = std::min(name.find('/', start), name.size());
+    if (name.substr(start, end - start) == "..") return "leads out of the archive by '..'";
+    start = end + 1;
+  }
+  return nullptr;
+}
+
+std::string human_bytes(uint64_t bytes) {
+  if (bytes < 1024) return str_cat(bytes, bytes == 1 ? " byte" : " bytes");
+  const char* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (value /= 1024; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.1f %s", value, units[unit]);
+  return buffer;
+}
+
+}  // namespace aerie::archive

@@ -1,0 +1,27 @@
+// Text from files, made safe to show and to keep.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace aerie::archive {
+
+// 'text' with quotes, control characters and broken UTF-8 written as \xNN (a terminal must not obey
+// a file name) and cut to about `max` bytes.
+std::string quoted(std::string_view text, size_t max = 120);
+// As quoted() without the quotes and the cut; for listings.
+std::string printable(std::string_view text);
+
+// Strict UTF-8: no overlong forms, no surrogates, nothing beyond U+10FFFF.
+bool is_utf8(std::string_view text);
+
+// Why a member name of a zip or tar is refused (empty, absolute, "..", backslash, NUL, too long),
+// or nullptr. We never unpack members to disk; a name like this still says that the file is not
+// what it claims to be.
+const char* bad_member_name(std::string_view name);
+
+// "1.5 MiB", "312 bytes".
+std::string human_bytes(uint64_t bytes);
+
+}  // namespace aerie::archive
