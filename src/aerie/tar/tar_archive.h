@@ -1,9 +1,9 @@
 // Members of an indexed archive in any order.
 //
-// Plain archives: one pread per member, any thread at once. Gzip: inflating starts at the nearest
-// access point of the index (one every 4 MiB), each call works alone, any thread. Bzip2 and xz have
-// no access points: reading in archive order is one pass, going back starts over (one reader at a
-// time, the others wait); unpack such archives when they are used at random.
+// Any number of threads at once. Plain archives: one pread per member. Compressed ones: reading on
+// behind an earlier read continues its stream (the last 8 are kept). Going elsewhere starts, for
+// gzip, at the nearest access point of the index (one every 4 MiB); bzip2 and xz have none and
+// start over from the beginning, so unpack such archives when they are used at random.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ class TarArchive {
                                                   const TarOptions& options = {});
   // With an index made before; the archive must not have changed since.
   static Result<std::shared_ptr<TarArchive>> open(const std::string& path,
-                                                  std::shared_ptr<const TarIndex> index);
+                                                  std::shared_ptr<const TarIndex> index,
+                                                  const TarOptions& options = {});
   ~TarArchive();
 
   const TarIndex& index() const;

@@ -2,13 +2,15 @@
 //
 // Understood: v7, ustar, GNU long names, PAX (path, size). Refused: links, devices, FIFOs, sparse
 // and multi-volume members, absolute names, names with "..", bad checksums, sizes beyond the
-// archive, duplicate names, and archives that end early. Directories are passed over.
+// archive, duplicate names, archives that end early and archives with data behind their end.
+// Directories are passed over.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "aerie/base/env.h"
 #include "aerie/base/status.h"
 
 namespace aerie::tar {
@@ -21,16 +23,16 @@ struct TarOptions {
   uint64_t max_name_bytes = 4096;
   // Compressed archives may unpack to this many times their size (plus 16 MiB).
   uint64_t max_expansion = 2000;
+  Env* env = nullptr;  // null: the real file system
 };
 
 struct TarMember {
   std::string name;     // without a leading "./"
   uint64_t offset = 0;  // of the data, in the (uncompressed) archive
   uint64_t size = 0;
-  bool executable = false;
 };
 
-// "a/../b", "/a", "", "a\0b": an error that says why; otherwise ok.
+// "a/../b", "/a", "", a name with control characters: an error that says why; otherwise ok.
 Status check_member_name(std::string_view name);
 
 enum class Compression : uint8_t { kNone, kGzip, kBzip2, kXz };

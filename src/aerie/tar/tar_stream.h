@@ -14,6 +14,9 @@
 
 namespace aerie::tar {
 
+class RawInput;
+struct GzipPoint;
+
 class TarStream {
  public:
   static Result<std::unique_ptr<TarStream>> open(const std::string& path,
@@ -37,6 +40,10 @@ class TarStream {
   uint64_t position() const;
 
  private:
+  friend Result<std::unique_ptr<TarStream>> open_tar_stream(std::unique_ptr<RawInput> input,
+                                                            std::string name,
+                                                            const TarOptions& options,
+                                                            std::vector<GzipPoint>* points);
   struct Impl;
   explicit TarStream(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 
 #include "aerie/base/status.h"
 
@@ -45,8 +46,10 @@ class TarWriter {
   TarWriterOptions options_;
   uint64_t bytes_written_ = 0;
   uint64_t member_left_ = 0;
+  uint64_t member_padding_ = 0;
   bool in_member_ = false;
   bool finished_ = false;
+  std::unordered_set<std::string> names_;
 };
 
 }  // namespace aerie::tar
