@@ -301,7 +301,14 @@ class Parser {
         continue;
       }
       if (c == ':' && is_key) break;
-      if (c != ':' && !is_unquoted_char(c)) break;
+      if (c == ':') {
+        // A colon is one token with the blanks around it.
+        const size_t start = at_++;
+        skip_blanks();
+        append(out, source_.substr(start, at_ - start));
+        continue;
+      }
+      if (!is_unquoted_char(c)) break;
       append(out, source_.substr(at_, 1));
       ++at_;
     }

@@ -1,43 +1,90 @@
+#include "aerie/config/merge.h"
+
 #include "aerie/base/strings.h"
-#include "aerie/config/value.h"
+#include "aerie/config/resolver_engine.h"
 
 namespace aerie::config {
 
 namespace {
 
-Status merge_at(Value& destination, const Value& source, std::vector<std::string>& path) {
-  if (source.is_missing()) {
+class Merger {
+ public:
+  Merger(Value& root, std::vector<std::string> path, bool struct_mode)
+      : root_(root), path_(std::move(path)), struct_mode_(struct_mode) {}
+
+  Status merge(Value& destination, const Value& source) {
+    if (source.is_missing()) return ok_status();
+    if (destination.is_map() && source.is_map()) return merge_maps(destination, source);
+    if (destination.is_container() && source.is_container() &&
+        destination.kind() != source.kind()) {
+      const std::string where = path_.empty() ? "the config" : str_cat("'", join_path(path_), "'");
+      return invalid_argument(str_cat(
+          "cannot merge ", source.kind_phrase(), " (", source.origin().to_string(), ") into ",
+          where, ", ", destination.kind_phrase(), " (", destination.origin().to_string(), ")"));
+    }
+    destination = source;
     return ok_status();
   }
-  if (destination.is_map() && source.is_map()) {
-    Map& into = destination.as_map();
+
+  // After an error: where it happened.
+  const std::vector<std::string>& path() const { return path_; }
+
+ private:
+  Status merge_maps(Value& destination, const Value& source) {
+    if (path_.size() > static_cast<size_t>(kMaxDepth)) {
+      return invalid_argument(str_cat("a config may be nested ", kMaxDepth, " deep, not more"));
+    }
     for (const MapEntry& entry : source.as_map()) {
-      Value* existing = into.find(entry.key);
-      if (!existing) {
-        into.set(entry);
-        continue;
+      Value* existing = destination.as_map().find(entry.key);
+      path_.push_back(entry.key);
+      if (existing) {
+        if (existing->is_interpolation() && entry.value.is_container()) follow(*existing);
+        AERIE_RETURN_IF_ERROR(merge(*existing, entry.value));
+      } else if (struct_mode_) {
+        return not_found(
+            str_cat("Key '", entry.key, "' is not in struct\n    full_key: ", join_path(path_)));
+      } else {
+        destination.as_map().set(entry);
       }
-      path.push_back(entry.key);
-      AERIE_RETURN_IF_ERROR(merge_at(*existing, entry.value, path));
-      path.pop_back();
+      path_.pop_back();
     }
     return ok_status();
   }
-  if (destination.is_container() && source.is_container() && destination.kind() != source.kind()) {
-    const std::string where = path.empty() ? "the config" : str_cat("'", join_path(path), "'");
-    return invalid_argument(str_cat(
-        "cannot merge ", source.kind_phrase(), " (", source.origin().to_string(), ") into ", where,
-        ", a ", destination.kind_name(), " (", destination.origin().to_string(), ")"));
+
+  // A map merged into an interpolation of a map is merged into a copy of that map; an interpolation
+  // that does not lead to a container is replaced.
+  void follow(Value& node) const {
+    const ResolveOptions options;
+    ResolverEngine engine(root_, options);
+    auto place = engine.walk(engine.root(), path_, false);
+    if (!place.ok() || !*place) return;
+    const auto target = engine.evaluate(*place);
+    if (!target.ok() || !(*target)->node->is_container()) return;
+    // By way of a copy: the target may contain the node that is replaced.
+    Value copy = *(*target)->node;
+    if (path_.size() + static_cast<size_t>(copy.depth()) > static_cast<size_t>(kMaxDepth)) return;
+    node = std::move(copy);
   }
-  destination = source;
-  return ok_status();
-}
+
+  Value& root_;
+  std::vector<std::string> path_;
+  bool struct_mode_;
+};
 
 }  // namespace
 
 Status merge(Value& destination, const Value& source) {
-  std::vector<std::string> path;
-  return merge_at(destination, source, path);
+  return Merger(destination, {}, false).merge(destination, source);
+}
+
+Status merge_at(Value& root, const std::vector<std::string>& path, const Value& source,
+                bool struct_mode, std::vector<std::string>& missing) {
+  Value* node = root.find(path);
+  AERIE_CHECK(node, "merge into a node that is not there: ", join_path(path));
+  Merger merger(root, path, struct_mode);
+  const Status status = merger.merge(*node, source);
+  if (status.code() == StatusCode::kNotFound) missing = merger.path();
+  return status;
 }
 
 }  // namespace aerie::config
