@@ -19,7 +19,7 @@ enum class QuantizerDistance { kL2, kCosine };
 enum class Subsampling { kDwStriding, kStriding, kStacking, kStackingNorm };
 enum class SelfAttentionModel { kRelPos, kAbsPos, kRelPosLocalAttn };
 enum class AttContextStyle { kRegular, kChunkedLimited };
-enum class ConvNorm { kBatchNorm, kLayerNorm, kInstanceNorm, kGroupNorm };
+enum class ConvNorm { kBatchNorm, kLayerNorm, kInstanceNorm, kGroupNorm, kFusedBatchNorm };
 enum class StochasticDepthMode { kLinear, kUniform };
 enum class DecoderInit { kXavierUniform, kXavierNormal, kKaimingUniform, kKaimingNormal };
 

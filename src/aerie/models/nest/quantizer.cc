@@ -1,0 +1,80 @@
+#include "aerie/models/nest/quantizer.h"
+
+#include <cmath>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "aerie/base/check.h"
+#include "aerie/nn/ops.h"
+
+namespace aerie::nest {
+namespace {
+
+// Rows whose two best codes are nearer to each other than this are decided by the plain distance.
+constexpr double kTieGap = 1e-9;
+constexpr int64_t kRowsAtOnce = 256;
+
+// Nearest code of every row, in float64. y (N,c), codes (K,c) -> (N).
+at::Tensor nearest(const at::Tensor& y, const at::Tensor& codes) {
+  std::vector<at::Tensor> pieces;
+  const at::Tensor code_energy = codes.square().sum(1);  // (K)
+  for (int64_t begin = 0; begin < y.size(0); begin += kRowsAtOnce) {
+    const at::Tensor rows = y.narrow(0, begin, std::min(kRowsAtOnce, y.size(0) - begin));
+    // |y-C|^2 without |y|^2, which is the same for every code.
+    const at::Tensor distance = code_energy - 2.0 * at::matmul(rows, codes.t());
+    if (codes.size(0) == 1) {
+      pieces.push_back(at::zeros({rows.size(0)}, rows.options().dtype(at::kLong)));
+      continue;
+    }
+    const auto [best, index] = at::topk(distance, 2, 1, /*largest=*/false);
+    at::Tensor token = index.select(1, 0).clone();
+    const at::Tensor close = at::nonzero(best.select(1, 1) - best.select(1, 0) < kTieGap).flatten();
+    if (close.numel() > 0) {
+      // Silence (all-zero rows) always ends here: the code with the smallest rounded norm wins.
+      const at::Tensor exact =
+          at::linalg_vector_norm(rows.index_select(0, close).unsqueeze(-1) - codes.t().unsqueeze(0),
+                                 2, at::IntArrayRef{-2});
+      token.index_copy_(0, close, at::argmin(exact, -1));
+    }
+    pieces.push_back(token);
+  }
+  return at::cat(pieces);
+}
+
+}  // namespace
+
+Quantizer::Quantizer(const nn::Scope& scope, const config::QuantizerConfig& config)
+    : config_(config) {
+  const int64_t in = config.feat_in * config.combine_time_steps;
+  const int64_t out = config.num_books * config.code_dim;
+  const nn::Scope frozen = scope.frozen();
+  codebooks_ = frozen.param("codebooks", {config.num_books, config.num_classes, config.code_dim},
+                            nn::Init::unit_normal_rows(), at::kDouble);
+  proj_ = frozen.child("proj").param(
+      "weight", {out, in}, nn::Init::normal(std::sqrt(2.0 / static_cast<double>(in + out))));
+}
+
+at::Tensor Quantizer::forward(const nn::DtypePolicy& policy, const at::Tensor& features) const {
+  at::NoGradGuard no_grad;
+  const int64_t batch = features.size(0);
+  const int64_t combine = config_.combine_time_steps;
+  AERIE_CHECK(features.size(2) % combine == 0, "quantizer got ", features.size(2),
+              " frames, not a multiple of ", combine);
+  const int64_t frames = features.size(2) / combine;
+  // Index inside a stacked vector = frame within the group * D + bin.
+  const at::Tensor stacked = features.transpose(1, 2).reshape({batch, frames, -1});
+  at::Tensor y = nn::linear(policy, stacked, proj_.tensor(), {});
+  if (policy.mixed()) y = y.to(at::kFloat);
+  y = y.view({batch * frames, config_.num_books, config_.code_dim});
+  y = y / at::linalg_vector_norm(y, 2, at::IntArrayRef{-1}, true).clamp_min(1e-12);
+  y = y.to(at::kDouble);
+
+  std::vector<at::Tensor> books;
+  for (int64_t h = 0; h < config_.num_books; ++h)
+    books.push_back(nearest(y.select(1, h), codebooks_.tensor().select(0, h)));
+  return at::stack(books, -1).view({batch, frames, config_.num_books});
+}
+
+}  // namespace aerie::nest

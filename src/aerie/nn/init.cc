@@ -1,0 +1,81 @@
+#include "aerie/nn/init.h"
+
+#include <cmath>
+#include <string_view>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "aerie/base/check.h"
+#include "aerie/base/philox.h"
+
+namespace aerie::nn {
+namespace {
+
+uint64_t fnv1a(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (char c : text) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 0x100000001b3ull;
+  }
+  return hash;
+}
+
+// The draws of one tensor, computed in double on the host whatever the tensor's dtype and device.
+at::Tensor draw(const ParamInfo& info, uint64_t seed) {
+  const PhiloxKey key = philox_key(seed, Purpose::kWeightInit);
+  const uint64_t position = fnv1a(info.name);
+  at::Tensor out = at::empty({info.numel}, at::kDouble);
+  double* values = out.data_ptr<double>();
+  const bool uniform = info.init.kind == Init::Kind::kUniform;
+  for (int64_t i = 0; i < info.numel; ++i) {
+    const uint64_t index = static_cast<uint64_t>(i);
+    if (uniform) {
+      const double u = (philox_u32(key, 0, position, index) + 0.5) * 2.3283064365386963e-10;
+      values[i] = info.init.a * (2.0 * u - 1.0);
+    } else {
+      values[i] = philox_normal(key, 0, position, index);
+    }
+  }
+  out = out.view(info.shape);
+  if (info.init.kind == Init::Kind::kNormal) out.mul_(info.init.a);
+  if (info.init.kind == Init::Kind::kUnitNormalRows)
+    out.div_(at::linalg_vector_norm(out, 2, at::IntArrayRef{-1}, true).clamp_min_(1e-12));
+  return out;
+}
+
+}  // namespace
+
+void initialize(ParameterRegistry& registry, uint64_t seed) {
+  at::NoGradGuard no_grad;
+  for (int64_t i = 0; i < registry.size(); ++i) {
+    const ParamInfo& info = registry.entries()[static_cast<size_t>(i)];
+    if (info.alias_of >= 0) continue;
+    at::Tensor tensor = registry.tensor(i);
+    switch (info.init.kind) {
+      case Init::Kind::kConstant:
+        tensor.fill_(info.init.a);
+        break;
+      case Init::Kind::kValues: {
+        const std::vector<float>& values = *info.init.values;
+        AERIE_CHECK(static_cast<int64_t>(values.size()) == info.numel, info.name, " has ",
+                    values.size(), " initial values for ", info.numel, " elements");
+        at::Tensor source = at::empty({info.numel}, at::kFloat);
+        std::copy(values.begin(), values.end(), source.data_ptr<float>());
+        tensor.copy_(source.view(info.shape));
+        break;
+      }
+      case Init::Kind::kUniform:
+      case Init::Kind::kNormal:
+      case Init::Kind::kUnitNormalRows:
+        tensor.copy_(draw(info, seed));
+        break;
+    }
+  }
+}
+
+Init default_uniform(int64_t fan_in) {
+  return Init::uniform(fan_in > 0 ? 1.0 / std::sqrt(static_cast<double>(fan_in)) : 0.0);
+}
+
+}  // namespace aerie::nn

@@ -1,0 +1,71 @@
+// Random tensors of the model, drawn from counter-based streams keyed by logical coordinates, so
+// that a draw depends neither on how far a batch is padded nor on the device, and a faster path can
+// make the same draws.
+//
+//   stream    key (seed, purpose), epoch = site, position = (micro_step << 20) | item
+//   item      RandomKey::first_item + row of the batch
+//   index     (B,T,C) tensors: t*C + c; attention weights: (head << 26) + (i << 13) + j, exact for
+//             up to 8192 frames; rows of relative positions p: (p + 8192)*C + c, item 0
+//   keep      draw >= threshold with threshold = round(p * 2^32), halves away from zero, compared
+//   in
+//             64 bits (p = 1 drops everything); kept values are multiplied by 1/(1-p) in float32
+//
+// Everything is generated on the host and copied: this is the reference path.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "aerie/base/philox.h"
+
+namespace aerie::nn {
+
+struct RandomKey {
+  uint64_t seed = 0;
+  uint64_t micro_step = 0;  // number of the micro-batch in the run
+  uint64_t first_item = 0;  // number of row 0 inside the whole (multi-rank) micro-batch
+
+  uint64_t position(uint64_t row) const { return (micro_step << 20) | (first_item + row); }
+};
+
+// Sites of dropout: one number per place, part of the reproducibility contract.
+struct DropoutSite {
+  enum Place : uint32_t {
+    kFeedForward1Inner = 0,
+    kFeedForward1Residual = 1,
+    kAttentionWeights = 2,
+    kAttentionResidual = 3,
+    kConvResidual = 4,
+    kFeedForward2Inner = 5,
+    kFeedForward2Residual = 6,
+    kGlobalAttentionWeights = 7,
+  };
+  static constexpr uint32_t kPreEncoder = 0;
+  static constexpr uint32_t kPositions = 1;
+  static constexpr uint32_t layer(int64_t layer_idx, Place place) {
+    return static_cast<uint32_t>(layer_idx + 1) * 16 + place;
+  }
+};
+
+uint64_t drop_threshold(double p);
+
+// Factors 0 or 1/(1-p), float32, shape (B,T,C).
+at::Tensor dropout_factors_btc(const RandomKey& key, uint32_t site, double p, int64_t batch,
+                               int64_t frames, int64_t channels);
+// Factors for attention weights, shape (B,H,T,S).
+at::Tensor dropout_factors_attention(const RandomKey& key, uint32_t site, double p, int64_t batch,
+                                     int64_t heads, int64_t queries, int64_t keys);
+// Factors for a table of relative positions first, first-1, ..., shape (1,rows,C).
+at::Tensor dropout_factors_positions(const RandomKey& key, uint32_t site, double p,
+                                     int64_t first_position, int64_t rows, int64_t channels);
+
+// Standard normals, float32, shape (B,N): purpose kDither, epoch = which signal, index = sample.
+at::Tensor dither_normals(const RandomKey& key, uint32_t signal, int64_t batch, int64_t samples);
+
+// One number in [0, 1) per (purpose, epoch) of the micro-batch, the same on every rank.
+double uniform_of_step(const RandomKey& key, Purpose purpose, uint32_t epoch);
+// One number in [0, 1) per item.
+double uniform_of_item(const RandomKey& key, Purpose purpose, uint32_t epoch, uint64_t row);
+
+}  // namespace aerie::nn
