@@ -1,0 +1,55 @@
+#include "aerie/base/signals.h"
+
+#include <cstdlib>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/check.h"
+
+namespace aerie {
+namespace {
+
+TEST(SignalsTest, TheFirstSignalSetsTheFlag) {
+  EXPECT_EQ(caught_signal(), 0);
+  {
+    const SignalCatcher catcher;
+    EXPECT_EQ(caught_signal(), 0);
+    ::raise(SIGUSR1);
+    EXPECT_EQ(caught_signal(), SIGUSR1);
+    EXPECT_THROW(SignalCatcher(), InternalError);
+  }
+  EXPECT_EQ(caught_signal(), 0);
+}
+
+TEST(SignalsTest, RestoresWhatWasThere) {
+  struct sigaction before {};
+  ::sigaction(SIGTERM, nullptr, &before);
+  { const SignalCatcher catcher; }
+  struct sigaction after {};
+  ::sigaction(SIGTERM, nullptr, &after);
+  EXPECT_EQ(before.sa_handler, after.sa_handler);
+  const SignalCatcher again;
+  ::raise(SIGTERM);
+  EXPECT_EQ(caught_signal(), SIGTERM);
+}
+
+TEST(SignalsDeathTest, TheSecondSignalLeavesAtOnce) {
+  const auto twice = [](int first, int second) {
+    const SignalCatcher catcher;
+    ::raise(first);
+    ::raise(second);
+    std::exit(0);
+  };
+  EXPECT_EXIT(twice(SIGTERM, SIGTERM), ::testing::ExitedWithCode(128 + SIGTERM), "second signal");
+  EXPECT_EXIT(twice(SIGUSR1, SIGINT), ::testing::ExitedWithCode(128 + SIGINT), "second signal");
+}
+
+TEST(SignalsTest, HasNames) {
+  EXPECT_STREQ(signal_name(SIGTERM), "SIGTERM");
+  EXPECT_STREQ(signal_name(SIGINT), "SIGINT");
+  EXPECT_STREQ(signal_name(SIGUSR1), "SIGUSR1");
+}
+
+}  // namespace
+}  // namespace aerie
