@@ -110,13 +110,14 @@ class [[nodiscard]] Result {
     AERIE_CHECK(ok(), "Result::value() on an error: ", std::get<1>(state_).to_string());
     return std::get<0>(state_);
   }
-  T&& value() && {
+  // By value: a loop over a member of a temporary must not dangle.
+  T value() && {
     AERIE_CHECK(ok(), "Result::value() on an error: ", std::get<1>(state_).to_string());
     return std::move(std::get<0>(state_));
   }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
+  T operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
