@@ -1,0 +1,87 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/mem_env.h"
+#include "aerie/metrics/metrics_log.h"
+#include "aerie/ui/report.h"
+#include "aerie/ui/svg_chart.h"
+#include "aerie/ui/verdict.h"
+
+namespace aerie::ui {
+namespace {
+
+using metrics::Record;
+using metrics::RecordKind;
+
+std::vector<Record> run(double step_ms, double wait_ms, double gpu_util) {
+  std::vector<Record> out;
+  for (int step = 1; step <= 50; ++step) {
+    Record record(RecordKind::kTrain, step, 0, step * 0.1);
+    record.add("train_loss", 5.0 / step)
+        .add("step_ms", step_ms)
+        .add("data_wait_ms", step == 1 ? 5000.0 : wait_ms);
+    if (gpu_util >= 0) record.add("gpu_util", gpu_util);
+    out.push_back(record);
+  }
+  return out;
+}
+
+TEST(VerdictTest, NamesWhatLimitsTheRun) {
+  EXPECT_EQ(judge(run(100, 40, 30)).bound, Bound::kLoader);
+  EXPECT_EQ(judge(run(100, 1, 30)).bound, Bound::kLaunch);
+  EXPECT_EQ(judge(run(100, 1, 97)).bound, Bound::kCompute);
+  EXPECT_EQ(judge(run(100, 1, -1)).bound, Bound::kCompute);
+  EXPECT_EQ(judge({}).bound, Bound::kUnknown);
+  EXPECT_NE(judge(run(100, 40, 30)).sentence.find("40.0 %"), std::string::npos);
+}
+
+TEST(ReportTest, IsSelfContainedAndEscapesWhatFilesSay) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(env->create_dirs("/runs/a").ok());
+  metrics::MetricsLog log(*env, "/runs/a/metrics.jsonl");
+  for (const Record& record : run(100, 40, 30)) ASSERT_TRUE(log.write(record).ok());
+  ASSERT_TRUE(env->write_file("/runs/a/config.yaml", "name: <script>alert(1)</script>\n").ok());
+  ASSERT_TRUE(env->write_file("/runs/a/bad_samples.jsonl",
+                              "{\"path\":\"a&b.wav\",\"reason\":\"<cut>\"}\nnonsense\n")
+                  .ok());
+  const auto path = write_report(*env, "/runs/a/");
+  ASSERT_TRUE(path.ok()) << path.status().to_string();
+  const std::string page = *env->read_file(*path);
+  EXPECT_NE(page.find("loader-bound"), std::string::npos);
+  EXPECT_NE(page.find("a&amp;b.wav"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_EQ(page.find("http://"), std::string::npos);
+  EXPECT_EQ(page.find("https://"), std::string::npos);
+}
+
+TEST(ReportTest, RefusesAFolderThatIsNoRun) {
+  const auto env = new_mem_env();
+  const auto report = write_report(*env, "/nowhere");
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.status().code(), StatusCode::kDataError);
+}
+
+TEST(SvgChartTest, SurvivesOddSeries) {
+  Series line{"x", "red", {1, 2, 3}, {NAN, INFINITY, 2.0}, false, {}};
+  EXPECT_NE(line_chart("t", "u", {line}).find("<path"), std::string::npos);
+  EXPECT_NE(line_chart("t", "u", {}).find("no data"), std::string::npos);
+  Series flat{"x", "red", {1, 2}, {0, 0}, true, {}};
+  EXPECT_EQ(line_chart("t", "u", {flat}).find("nan"), std::string::npos);
+  Series longer{"x", "red", {}, {}, false, {}};
+  for (int i = 0; i < 100000; ++i) {
+    longer.x.push_back(i);
+    longer.y.push_back(i == 5000 ? 9.0 : 1.0);
+  }
+  EXPECT_LT(line_chart("t", "u", {longer}).size(), 60000u);
+}
+
+TEST(SvgChartTest, NumbersAreShort) {
+  EXPECT_EQ(short_number(0.25), "0.25");
+  EXPECT_EQ(short_number(1234), "1234");
+  EXPECT_EQ(short_number(5.59e-8), "5.59e-08");
+  EXPECT_EQ(short_number(10), "10");
+}
+
+}  // namespace
+}  // namespace aerie::ui

@@ -1,0 +1,89 @@
+#include "aerie/ui/verdict.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace aerie::ui {
+
+namespace {
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+}  // namespace
+
+const char* bound_name(Bound bound) {
+  switch (bound) {
+    case Bound::kUnknown:
+      return "unknown";
+    case Bound::kLoader:
+      return "loader-bound";
+    case Bound::kLaunch:
+      return "launch-bound";
+    case Bound::kCompute:
+      return "compute-bound";
+  }
+  return "";
+}
+
+Verdict judge(const std::vector<metrics::Record>& records) {
+  std::vector<const metrics::Record*> train;
+  for (const auto& record : records)
+    if (record.kind() == metrics::RecordKind::kTrain) train.push_back(&record);
+  Verdict out;
+  if (train.empty()) {
+    out.sentence = "no training step was logged: nothing to judge";
+    return out;
+  }
+  if (train.size() > 3)
+    train.erase(train.begin(), train.begin() + static_cast<std::ptrdiff_t>(
+                                                   std::max<size_t>(1, train.size() / 10)));
+  double step_ms = 0.0, wait_ms = 0.0, util = 0.0;
+  int util_count = 0;
+  std::vector<double> steps;
+  for (const auto* record : train) {
+    double value = 0.0;
+    if (record->number("step_ms", &value)) {
+      step_ms += value;
+      steps.push_back(value);
+    }
+    if (record->number("data_wait_ms", &value)) wait_ms += value;
+    if (record->number("gpu_util", &value)) {
+      util += value;
+      ++util_count;
+    }
+  }
+  out.step_ms = median(steps);
+  out.data_wait_share = step_ms > 0.0 ? wait_ms / step_ms : 0.0;
+  if (util_count > 0) out.gpu_util_percent = util / util_count;
+  const std::string numbers = str_cat(
+      "data wait ", fixed(100.0 * out.data_wait_share, 1), " % of step time, ",
+      util_count > 0 ? str_cat("GPU ", fixed(out.gpu_util_percent, 0), " % busy") : "no GPU",
+      ", median step ", fixed(out.step_ms, 1), " ms");
+  if (out.data_wait_share > 0.10) {
+    out.bound = Bound::kLoader;
+    out.sentence =
+        str_cat("loader-bound: ", numbers,
+                ". Raise model.train_ds.num_workers, or pack the data (aerie data pack).");
+  } else if (util_count > 0 && out.gpu_util_percent < 80.0) {
+    out.bound = Bound::kLaunch;
+    out.sentence = str_cat("launch-bound: ", numbers,
+                           ". Raise model.train_ds.batch_size or use aerie.engine=fast.");
+  } else {
+    out.bound = Bound::kCompute;
+    out.sentence = str_cat("compute-bound: ", numbers, ".");
+  }
+  return out;
+}
+
+}  // namespace aerie::ui
