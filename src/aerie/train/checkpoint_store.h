@@ -44,19 +44,17 @@ class CheckpointStore {
   // `folder` is <log_dir>/checkpoints; created on the first save. `env` outlives the store.
   CheckpointStore(Env& env, std::string folder);
 
-  // Writes <folder>/<stem>. An existing checkpoint of that name is replaced only after the new one
-  // is whole.
-  Status save(const std::string& stem, const TrainState& state, StateSnapshot& snapshot);
-  // A second name for a checkpoint just written (`<stem>-last` beside `<stem>`): hard links where
-  // the file system has them, else copies; whole or absent, like save().
-  Status duplicate(const std::string& stem, const std::string& new_stem);
+  // Writes <folder>/<stem> and returns the bytes written. While it works, an empty marker
+  // `<stem>-unfinished` stands beside it, as NeMo's does. An existing checkpoint of that name is
+  // replaced only after the new one is whole.
+  Result<uint64_t> save(const std::string& stem, const TrainState& state, StateSnapshot& snapshot);
   Status remove(const std::string& stem);
 
   // Every directory that looks like a checkpoint, newest step first, by its manifest alone.
   Result<std::vector<CheckpointInfo>> list() const;
   // Opens and verifies all checksums.
   Result<std::unique_ptr<LoadedCheckpoint>> open(const std::string& stem) const;
-  // The newest one that verifies among `candidates` (all when empty); damaged ones are reported
+  // The newest one that verifies; damaged ones are reported
   // through `report` and passed over. Nothing when there is none.
   Result<std::unique_ptr<LoadedCheckpoint>> newest_valid(
       const std::function<void(const CheckpointInfo&, const Status&)>& report) const;

@@ -44,6 +44,9 @@ struct StepRequest {
   int64_t accumulate =
       1;  // the loss of each micro-batch is divided by this (also in a shorter last window)
   std::vector<double> learning_rates;  // one per parameter group
+  // False: only accumulate. The loop cuts a window in two where validation falls inside it; the
+  // outcome comes with the request that finishes the step.
+  bool finish = true;
   int64_t split = 1;  // cut every micro-batch into this many parts (after running out of memory)
 };
 
@@ -111,6 +114,9 @@ class Engine {
   virtual std::string description() const = 0;  // "reference engine, cpu, float32"
   virtual int64_t num_param_groups() const = 0;
   virtual int64_t num_parameters() const = 0;  // trainable
+  // Steps that may be under way before submit() is called again; 0: submit() returns when the step
+  // is done.
+  virtual int64_t max_in_flight() const = 0;
 
   // Queues one step. kOutOfMemory: nothing was changed and the same request may be repeated with a
   // larger split.

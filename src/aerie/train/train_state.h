@@ -22,8 +22,8 @@ struct TrainState {
   std::string schedule_json;     // state of schedules that depend on results (plateau)
   std::string guards_json;       // non-finite streak, spike statistics, smoothed loss
   std::string early_stopping_json;
-  int64_t last_validated_step = -1;
-  double last_monitor = 0.0;  // value of the monitor at last_validated_step
+  int64_t last_saved_step = -1;
+  double last_monitor = 0.0;  // latest value of the monitor
   bool finished = false;      // the run had reached its end
 
   std::string to_json() const;

@@ -1,0 +1,36 @@
+// Where the loop gets its batches: the data engine's loader, or a fake in tests.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "aerie/base/status.h"
+
+namespace aerie::data {
+class Batch;
+}
+
+namespace aerie::train {
+
+struct BatchSummary {
+  double audio_s = 0.0;        // valid input of the batch in the task's throughput unit
+  double padding_share = 0.0;  // share of the batch that is padding
+  std::string sample_ids;      // for reports on batches that went wrong
+};
+
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  virtual int64_t batches_per_epoch() const = 0;
+  // The next batch of the current epoch, null at its end. The batch stays valid until release().
+  virtual Result<const data::Batch*> next() = 0;
+  virtual void release(const data::Batch* batch) = 0;
+  // Goes to the first batch of `epoch`.
+  virtual Status start_epoch(int64_t epoch) = 0;
+  virtual BatchSummary summary(const data::Batch& batch) const = 0;
+  // Position after the last batch that next() handed out, and back to it.
+  virtual std::string cursor_json() const = 0;
+  virtual Status restore(const std::string& cursor_json) = 0;
+};
+
+}  // namespace aerie::train

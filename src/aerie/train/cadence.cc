@@ -1,0 +1,86 @@
+#include "aerie/train/cadence.h"
+
+#include <algorithm>
+
+namespace aerie::train {
+
+Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t loader_batches,
+                              bool has_validation, bool compat) {
+  Cadence out;
+  out.accumulate_ = std::max<int64_t>(1, trainer.accumulate_grad_batches);
+  out.max_steps_ = trainer.max_steps;
+  out.max_epochs_ = trainer.epoch_limit();
+  out.log_every_n_steps_ = std::max<int64_t>(1, trainer.log_every_n_steps);
+
+  config::BatchLimit train_limit = trainer.limit_train_batches;
+  const config::BatchLimit& overfit = trainer.overfit_batches;
+  if (overfit.is_fraction ? overfit.fraction > 0.0 : overfit.count > 0) train_limit = overfit;
+  if (trainer.fast_dev_run > 0) {
+    train_limit = {false, 0.0, trainer.fast_dev_run};
+    out.max_steps_ = trainer.fast_dev_run;
+    out.max_epochs_ = 1;
+    out.log_every_n_steps_ = 1;
+  }
+  out.batches_per_epoch_ = train_limit.of(loader_batches);
+  if (out.batches_per_epoch_ <= 0) {
+    return invalid_argument(str_cat("there is nothing to train on: the loader has ", loader_batches,
+                                    " batches an epoch and limit_train_batches leaves ",
+                                    out.batches_per_epoch_))
+        .with_hint("lower batch_size, set drop_last=false, or raise limit_train_batches");
+  }
+
+  const bool validate = has_validation && (trainer.limit_val_batches.is_fraction
+                                               ? trainer.limit_val_batches.fraction > 0.0
+                                               : trainer.limit_val_batches.count > 0);
+  if (!validate) return out;
+  out.val_counts_globally_ = !trainer.check_val_every_n_epoch.has_value();
+  out.val_every_epochs_ = trainer.check_val_every_n_epoch.value_or(1);
+  const config::BatchLimit interval =
+      trainer.fast_dev_run > 0 ? config::BatchLimit{} : trainer.val_check_interval;
+  if (interval.is_fraction) {
+    if (out.val_counts_globally_ && interval.fraction != 1.0)
+      return invalid_argument(
+          "val_check_interval must be an integer when check_val_every_n_epoch is null");
+    out.val_every_batches_ = std::max<int64_t>(
+        1, static_cast<int64_t>(static_cast<double>(out.batches_per_epoch_) * interval.fraction));
+  } else {
+    out.val_every_batches_ = interval.count;
+    if (!out.val_counts_globally_ && interval.count > out.batches_per_epoch_) {
+      const std::string what = str_cat("val_check_interval ", interval.count, " is more than the ",
+                                       out.batches_per_epoch_, " batches of an epoch");
+      if (compat)
+        return invalid_argument(what).with_hint(
+            "lower it, or set check_val_every_n_epoch=null to count across epochs");
+      out.val_counts_globally_ = true;
+      out.note_ = what + "; it counts across epochs";
+    }
+  }
+  return out;
+}
+
+int64_t Cadence::planned_steps() const {
+  int64_t steps = max_steps_;
+  if (max_epochs_ >= 0) {
+    const int64_t by_epochs = max_epochs_ * steps_per_epoch();
+    steps = steps < 0 ? by_epochs : std::min(steps, by_epochs);
+  }
+  return steps;
+}
+
+int64_t Cadence::next_window(const Position& position) const {
+  return std::min(accumulate_ - position.batch % accumulate_, batches_per_epoch_ - position.batch);
+}
+
+bool Cadence::validate_after(const Position& position) const {
+  if (val_every_batches_ <= 0) return false;
+  if (val_counts_globally_) return position.total_batch % val_every_batches_ == 0;
+  if ((position.epoch + 1) % val_every_epochs_ != 0) return false;
+  return position.batch % val_every_batches_ == 0;
+}
+
+bool Cadence::finished(const Position& position) const {
+  if (max_steps_ >= 0 && position.step >= max_steps_) return true;
+  return max_epochs_ >= 0 && position.epoch >= max_epochs_;
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,60 @@
+// When the loop steps, validates, logs and stops: Lightning's rules as pure functions of counters,
+// so that each has a test.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "aerie/base/status.h"
+#include "aerie/config/schema/trainer_config.h"
+
+namespace aerie::train {
+
+// Counters of the loop. `batch` counts micro-batches of the epoch already used, `total_batch` those
+// of the whole run.
+struct Position {
+  int64_t step = 0;
+  int64_t epoch = 0;
+  int64_t batch = 0;
+  int64_t total_batch = 0;
+};
+
+class Cadence {
+ public:
+  // `loader_batches`: batches the training loader has in an epoch; `has_validation`: there is a
+  // validation set with batches. `compat`: an integer val_check_interval above the batches of an
+  // epoch is an error, as in Lightning; otherwise it counts across epochs and `note()` says so.
+  static Result<Cadence> make(const config::TrainerConfig& trainer, int64_t loader_batches,
+                              bool has_validation, bool compat);
+
+  int64_t batches_per_epoch() const { return batches_per_epoch_; }
+  // Optimizer steps of one epoch: the last window may be shorter.
+  int64_t steps_per_epoch() const { return (batches_per_epoch_ + accumulate_ - 1) / accumulate_; }
+  // Optimizer steps of the whole run as far as steps and epochs bound it; -1 when only time does.
+  int64_t planned_steps() const;
+
+  // Micro-batches of the next optimizer step at `position`: accumulate, or fewer at the end of an
+  // epoch.
+  int64_t next_window(const Position& position) const;
+  // After the micro-batch that made `position`: validate now?
+  bool validate_after(const Position& position) const;
+  bool log_after_step(int64_t step) const { return step % log_every_n_steps_ == 0; }
+  // The run is over at `position` (steps or epochs used up).
+  bool finished(const Position& position) const;
+
+  // A sentence for the user about a rule that was bent, or empty.
+  const std::string& note() const { return note_; }
+
+ private:
+  int64_t batches_per_epoch_ = 0;
+  int64_t accumulate_ = 1;
+  int64_t max_steps_ = -1;
+  int64_t max_epochs_ = -1;
+  int64_t log_every_n_steps_ = 50;
+  int64_t val_every_batches_ = 0;  // 0: never
+  bool val_counts_globally_ = false;
+  int64_t val_every_epochs_ = 1;
+  std::string note_;
+};
+
+}  // namespace aerie::train

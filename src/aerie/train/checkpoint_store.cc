@@ -1,0 +1,338 @@
+#include "aerie/train/checkpoint_store.h"
+
+#include <algorithm>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "aerie/archive/safetensors.h"
+#include "aerie/base/hash.h"
+#include "aerie/base/strings.h"
+
+namespace aerie::train {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kFormatVersion = 1;
+constexpr char kManifest[] = "manifest.json";
+constexpr char kState[] = "state.json";
+constexpr char kUnfinished[] = "-unfinished";
+constexpr char kTemporary[] = ".tmp-";
+constexpr uint64_t kMaxJson = 64u << 20;
+
+struct FileEntry {
+  uint64_t bytes = 0;
+  std::string xxh64;
+};
+
+// Writes through a checksum.
+class HashedFile {
+ public:
+  static Result<HashedFile> create(Env& env, const std::string& path) {
+    AERIE_ASSIGN_OR_RETURN(auto file, env.open_writable(path, WriteMode::kTruncate));
+    HashedFile out;
+    out.file_ = std::move(file);
+    return out;
+  }
+  Status append(std::string_view bytes) {
+    hash_.update(bytes);
+    entry_.bytes += bytes.size();
+    return file_->append(bytes);
+  }
+  Result<FileEntry> finish() {
+    AERIE_RETURN_IF_ERROR(file_->sync());
+    AERIE_RETURN_IF_ERROR(file_->close());
+    entry_.xxh64 = hex64(hash_.digest());
+    return entry_;
+  }
+
+ private:
+  HashedFile() = default;
+  std::unique_ptr<WritableFile> file_;
+  XxHash64 hash_;
+  FileEntry entry_;
+};
+
+Result<FileEntry> write_bytes(Env& env, const std::string& path, std::string_view bytes) {
+  AERIE_ASSIGN_OR_RETURN(HashedFile file, HashedFile::create(env, path));
+  AERIE_RETURN_IF_ERROR(file.append(bytes));
+  return file.finish();
+}
+
+Result<FileEntry> hash_file(Env& env, const std::string& path) {
+  AERIE_ASSIGN_OR_RETURN(const auto file, env.open_random_access(path));
+  XxHash64 hash;
+  FileEntry out;
+  std::string buffer(4u << 20, '\0');
+  while (true) {
+    AERIE_ASSIGN_OR_RETURN(const size_t got,
+                           file->read_at(out.bytes, buffer.data(), buffer.size()));
+    if (got == 0) break;
+    hash.update(buffer.data(), got);
+    out.bytes += got;
+  }
+  out.xxh64 = hex64(hash.digest());
+  return out;
+}
+
+// Creates a folder such that it is still there after a power cut: every new level is synced into
+// the one above.
+Status create_dirs_durably(Env& env, const std::string& path) {
+  if (env.exists(path)) return ok_status();
+  const size_t slash = path.find_last_of('/');
+  const std::string parent = slash == std::string::npos ? "."
+                             : slash == 0               ? "/"
+                                                        : path.substr(0, slash);
+  if (parent != path) AERIE_RETURN_IF_ERROR(create_dirs_durably(env, parent));
+  AERIE_RETURN_IF_ERROR(env.create_dir(path));
+  return env.fsync_dir(parent);
+}
+
+struct Manifest {
+  int64_t step = 0;
+  std::map<std::string, FileEntry> files;
+};
+
+Result<Manifest> read_manifest(Env& env, const std::string& dir) {
+  AERIE_ASSIGN_OR_RETURN(const std::string text,
+                         env.read_file(str_cat(dir, "/", kManifest), kMaxJson));
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("format") || json["format"] != "aerie-checkpoint" ||
+      !json.contains("version") || !json["version"].is_number_integer() || !json.contains("step") ||
+      !json["step"].is_number_integer() || !json.contains("files") || !json["files"].is_object())
+    return data_error(str_cat(dir, "/", kManifest, " is damaged"));
+  if (json["version"].get<int64_t>() > kFormatVersion)
+    return data_error(str_cat(dir, " was written by a newer aerie (format ",
+                              json["version"].get<int64_t>(), ")"))
+        .with_hint("update aerie");
+  Manifest out;
+  out.step = json["step"].get<int64_t>();
+  for (const auto& [name, entry] : json["files"].items()) {
+    // Names come from a file: they must stay inside the directory.
+    if (name.empty() || name.find('/') != std::string::npos || name[0] == '.' ||
+        !entry.is_object() || !entry.contains("bytes") || !entry["bytes"].is_number_unsigned() ||
+        !entry.contains("xxh64") || !entry["xxh64"].is_string())
+      return data_error(str_cat(dir, "/", kManifest, ": entry '", name, "' is damaged"));
+    out.files[name] = {entry["bytes"].get<uint64_t>(), entry["xxh64"].get<std::string>()};
+  }
+  if (!out.files.contains(kState) || !out.files.contains("model.safetensors"))
+    return data_error(str_cat(dir, "/", kManifest, " lists no state or no model"));
+  return out;
+}
+
+class StoredCheckpoint final : public LoadedCheckpoint {
+ public:
+  static Result<std::unique_ptr<LoadedCheckpoint>> open(Env& env, const std::string& dir,
+                                                        CheckpointInfo info) {
+    AERIE_ASSIGN_OR_RETURN(const Manifest manifest, read_manifest(env, dir));
+    for (const auto& [name, expected] : manifest.files) {
+      AERIE_ASSIGN_OR_RETURN(const FileEntry actual, hash_file(env, str_cat(dir, "/", name)));
+      if (actual.bytes != expected.bytes)
+        return data_error(
+            str_cat(dir, "/", name, " has ", actual.bytes, " bytes instead of ", expected.bytes));
+      if (actual.xxh64 != expected.xxh64)
+        return data_error(str_cat(dir, "/", name, " does not match its checksum"));
+    }
+    auto out = std::make_unique<StoredCheckpoint>();
+    info.step = manifest.step;
+    out->info_ = std::move(info);
+    AERIE_ASSIGN_OR_RETURN(const std::string text,
+                           env.read_file(str_cat(dir, "/", kState), kMaxJson));
+    const Json json = Json::parse(text, nullptr, false);
+    if (!json.is_object() || !json.contains("train") || !json.contains("engine"))
+      return data_error(str_cat(dir, "/", kState, " is damaged"));
+    auto state = TrainState::from_json(json["train"].dump());
+    if (!state.ok()) return state.status().with_context(str_cat(dir, "/", kState));
+    out->state_ = std::move(state).value();
+    out->scalars_ = json["engine"].dump();
+    for (const auto& [name, entry] : manifest.files) {
+      if (!ends_with(name, ".safetensors")) continue;
+      AERIE_ASSIGN_OR_RETURN(auto archive, archive::read_safetensors(env, str_cat(dir, "/", name)));
+      out->archives_.emplace(name.substr(0, name.size() - 12), std::move(archive));
+    }
+    return std::unique_ptr<LoadedCheckpoint>(std::move(out));
+  }
+
+  std::vector<std::string> names(const std::string& file) const override {
+    std::vector<std::string> out;
+    if (const auto found = archives_.find(file); found != archives_.end())
+      for (const auto& tensor : found->second.tensors()) out.push_back(tensor.name);
+    return out;
+  }
+
+  Status read(const std::string& file, const std::string& name, const std::string& dtype,
+              const std::vector<int64_t>& shape, void* target) const override {
+    const auto found = archives_.find(file);
+    const archive::TensorInfo* tensor =
+        found == archives_.end() ? nullptr : found->second.find(name);
+    if (tensor == nullptr)
+      return data_error(str_cat("checkpoint ", info_.path, " has no tensor '", name, "' in ", file,
+                                ".safetensors"));
+    if (archive::dtype_safetensors(tensor->dtype) != dtype || tensor->shape != shape)
+      return data_error(str_cat("checkpoint ", info_.path, ": '", name, "' is ",
+                                archive::dtype_safetensors(tensor->dtype),
+                                archive::shape_text(tensor->shape), ", the model has ", dtype,
+                                archive::shape_text(shape)))
+          .with_hint("the configuration differs from the one that wrote the checkpoint");
+    return found->second.read(*tensor, target, tensor->nbytes());
+  }
+
+  const std::string& scalars_json() const override { return scalars_; }
+  const TrainState& state() const override { return state_; }
+  const CheckpointInfo& info() const override { return info_; }
+
+ private:
+  CheckpointInfo info_;
+  TrainState state_;
+  std::string scalars_;
+  std::map<std::string, archive::TensorArchive> archives_;
+};
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(Env& env, std::string folder)
+    : env_(env), folder_(std::move(folder)) {}
+
+Result<uint64_t> CheckpointStore::save(const std::string& stem, const TrainState& state,
+                                       StateSnapshot& snapshot) {
+  AERIE_RETURN_IF_ERROR(snapshot.wait());
+  AERIE_RETURN_IF_ERROR(create_dirs_durably(env_, folder_));
+  const std::string target = str_cat(folder_, "/", stem);
+  const std::string temporary = str_cat(folder_, "/.", stem, kTemporary, "new");
+  const std::string marker = target + kUnfinished;
+  AERIE_RETURN_IF_ERROR(env_.remove_tree(temporary));
+  AERIE_RETURN_IF_ERROR(env_.write_file(marker, ""));
+  AERIE_RETURN_IF_ERROR(env_.create_dir(temporary));
+
+  std::map<std::string, std::vector<archive::OutTensor>> files;
+  for (const SnapshotTensor& tensor : snapshot.tensors()) {
+    const auto dtype = archive::dtype_from_safetensors(tensor.dtype);
+    AERIE_CHECK(dtype.has_value(), "tensor '", tensor.name, "' has dtype ", tensor.dtype);
+    files[tensor.file].push_back({tensor.name, *dtype, tensor.shape, tensor.data, {}});
+  }
+  uint64_t total = 0;
+  Json listed = Json::object();
+  const auto list = [&](const std::string& name, const FileEntry& entry) {
+    listed[name] = {{"bytes", entry.bytes}, {"xxh64", entry.xxh64}};
+    total += entry.bytes;
+  };
+  for (const auto& [file, tensors] : files) {
+    const std::string name = file + ".safetensors";
+    AERIE_ASSIGN_OR_RETURN(HashedFile out, HashedFile::create(env_, str_cat(temporary, "/", name)));
+    AERIE_RETURN_IF_ERROR(archive::write_safetensors(
+        archive::Sink([&](std::string_view bytes) { return out.append(bytes); }), tensors,
+        {{"format", "pt"}}));
+    AERIE_ASSIGN_OR_RETURN(const FileEntry entry, out.finish());
+    list(name, entry);
+  }
+  Json state_json;
+  state_json["train"] = Json::parse(state.to_json());
+  state_json["engine"] = snapshot.scalars_json().empty()
+                             ? Json::object()
+                             : Json::parse(snapshot.scalars_json(), nullptr, false);
+  AERIE_ASSIGN_OR_RETURN(const FileEntry state_entry,
+                         write_bytes(env_, str_cat(temporary, "/", kState), state_json.dump(1)));
+  list(kState, state_entry);
+  Json manifest;
+  manifest["format"] = "aerie-checkpoint";
+  manifest["version"] = kFormatVersion;
+  manifest["step"] = state.step;
+  manifest["files"] = listed;
+  AERIE_ASSIGN_OR_RETURN(const FileEntry manifest_entry,
+                         write_bytes(env_, str_cat(temporary, "/", kManifest), manifest.dump(1)));
+  AERIE_RETURN_IF_ERROR(env_.fsync_dir(temporary));
+
+  // A directory cannot be replaced in one step: the old one is moved aside first. If the power
+  // fails in between, the old one is found under its other name by clean_up().
+  const std::string old = str_cat(folder_, "/.", stem, kTemporary, "old");
+  AERIE_RETURN_IF_ERROR(env_.remove_tree(old));
+  const bool replaces = env_.exists(target);
+  if (replaces) AERIE_RETURN_IF_ERROR(env_.rename(target, old));
+  AERIE_RETURN_IF_ERROR(env_.rename(temporary, target));
+  AERIE_RETURN_IF_ERROR(env_.remove_file(marker));
+  AERIE_RETURN_IF_ERROR(env_.fsync_dir(folder_));
+  if (replaces) AERIE_RETURN_IF_ERROR(env_.remove_tree(old));
+  return total + manifest_entry.bytes;
+}
+
+Status CheckpointStore::remove(const std::string& stem) {
+  // The manifest goes first: what is left of an interrupted removal is not taken for a checkpoint.
+  const std::string dir = str_cat(folder_, "/", stem);
+  if (!env_.exists(dir)) return ok_status();
+  if (env_.exists(str_cat(dir, "/", kManifest)))
+    AERIE_RETURN_IF_ERROR(env_.remove_file(str_cat(dir, "/", kManifest)));
+  return env_.remove_tree(dir);
+}
+
+Result<std::vector<CheckpointInfo>> CheckpointStore::list() const {
+  std::vector<CheckpointInfo> out;
+  if (!env_.exists(folder_)) return out;
+  AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env_.list_dir(folder_));
+  for (const DirEntry& entry : entries) {
+    const std::string path = str_cat(folder_, "/", entry.name);
+    if (!entry.is_dir || starts_with(entry.name, ".") ||
+        !env_.exists(str_cat(path, "/", kManifest)))
+      continue;
+    CheckpointInfo info;
+    info.path = path;
+    info.stem = entry.name;
+    info.is_last = ends_with(entry.name, "-last");
+    // A damaged manifest still makes a candidate: open() reports it.
+    if (const auto manifest = read_manifest(env_, path); manifest.ok()) info.step = manifest->step;
+    out.push_back(std::move(info));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
+    if (a.step != b.step) return a.step > b.step;
+    return a.is_last > b.is_last;
+  });
+  return out;
+}
+
+Result<std::unique_ptr<LoadedCheckpoint>> CheckpointStore::open(const std::string& stem) const {
+  CheckpointInfo info;
+  info.stem = stem;
+  info.path = str_cat(folder_, "/", stem);
+  info.is_last = ends_with(stem, "-last");
+  return StoredCheckpoint::open(env_, info.path, info);
+}
+
+Result<std::unique_ptr<LoadedCheckpoint>> CheckpointStore::newest_valid(
+    const std::function<void(const CheckpointInfo&, const Status&)>& report) const {
+  AERIE_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> all, list());
+  for (const CheckpointInfo& info : all) {
+    auto opened = open(info.stem);
+    if (opened.ok()) return opened;
+    if (report) report(info, opened.status());
+  }
+  return std::unique_ptr<LoadedCheckpoint>();
+}
+
+Status CheckpointStore::clean_up() {
+  if (!env_.exists(folder_)) return ok_status();
+  AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env_.list_dir(folder_));
+  for (const DirEntry& entry : entries) {
+    const std::string path = str_cat(folder_, "/", entry.name);
+    const size_t at = entry.name.rfind(kTemporary);
+    if (entry.is_dir && starts_with(entry.name, ".") && at != std::string::npos) {
+      const std::string target = str_cat(folder_, "/", entry.name.substr(1, at - 1));
+      // Moved aside and never replaced: put it back.
+      if (ends_with(entry.name, "old") && !env_.exists(target)) {
+        AERIE_RETURN_IF_ERROR(env_.rename(path, target));
+      } else {
+        AERIE_RETURN_IF_ERROR(env_.remove_tree(path));
+      }
+    } else if (!entry.is_dir && ends_with(entry.name, kUnfinished)) {
+      // Directories appear whole, so a marker says nothing about them; a Lightning file beside it
+      // is torn.
+      const std::string stem = entry.name.substr(0, entry.name.size() - (sizeof kUnfinished - 1));
+      const std::string file = str_cat(folder_, "/", stem, ".ckpt");
+      if (env_.exists(file)) AERIE_RETURN_IF_ERROR(env_.remove_file(file));
+      AERIE_RETURN_IF_ERROR(env_.remove_file(path));
+    }
+  }
+  return env_.fsync_dir(folder_);
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,259 @@
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/fault_env.h"
+#include "aerie/base/mem_env.h"
+#include "aerie/train/checkpoint_store.h"
+#include "aerie/train/run_checkpointer.h"
+
+namespace aerie::train {
+namespace {
+
+// Two tensors whose values tell the step.
+class TestSnapshot final : public StateSnapshot {
+ public:
+  explicit TestSnapshot(int64_t step) {
+    values_.assign(1000, static_cast<float>(step));
+    list_ = {{"model", "w", "F32", {10, 100}, values_.data(), values_.size() * sizeof(float)},
+             {"optimizer",
+              "exp_avg.w",
+              "F32",
+              {10, 100},
+              values_.data(),
+              values_.size() * sizeof(float)}};
+    scalars_ = "{\"optimizer_step\":" + std::to_string(step) + "}";
+  }
+  Status wait() override { return ok_status(); }
+  const std::vector<SnapshotTensor>& tensors() const override { return list_; }
+  const std::string& scalars_json() const override { return scalars_; }
+
+ private:
+  std::vector<float> values_;
+  std::vector<SnapshotTensor> list_;
+  std::string scalars_;
+};
+
+TrainState state_at(int64_t step) {
+  TrainState out;
+  out.step = step;
+  return out;
+}
+
+Status save(Env& env, const std::string& stem, int64_t step) {
+  TestSnapshot snapshot(step);
+  return CheckpointStore(env, "/ckpt").save(stem, state_at(step), snapshot).status();
+}
+
+// The step of the newest valid checkpoint, after checking that its tensors belong to it; -1 when
+// there is none.
+int64_t newest(Env& env, int* damaged = nullptr) {
+  CheckpointStore store(env, "/ckpt");
+  auto found = store.newest_valid([&](const CheckpointInfo&, const Status&) {
+    if (damaged != nullptr) ++*damaged;
+  });
+  EXPECT_TRUE(found.ok()) << found.status().to_string();
+  if (*found == nullptr) return -1;
+  std::vector<float> values(1000);
+  EXPECT_TRUE((*found)->read("model", "w", "F32", {10, 100}, values.data()).ok());
+  EXPECT_EQ(values[999], static_cast<float>((*found)->state().step));
+  EXPECT_EQ((*found)->scalars_json(),
+            "{\"optimizer_step\":" + std::to_string((*found)->state().step) + "}");
+  return (*found)->state().step;
+}
+
+TEST(CheckpointStoreTest, RoundTrips) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(save(*env, "a", 7).ok());
+  EXPECT_EQ(newest(*env), 7);
+  EXPECT_FALSE(env->exists("/ckpt/a-unfinished"));
+  auto loaded = CheckpointStore(*env, "/ckpt").open("a");
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ((*loaded)->names("optimizer"), (std::vector<std::string>{"exp_avg.w"}));
+  float value = 0;
+  EXPECT_FALSE((*loaded)->read("model", "w", "F32", {1}, &value).ok());
+  EXPECT_FALSE((*loaded)->read("model", "x", "F32", {1}, &value).ok());
+}
+
+TEST(CheckpointStoreTest, PassesOverADamagedOneAndReportsIt) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(save(*env, "a", 1).ok());
+  ASSERT_TRUE(save(*env, "b", 2).ok());
+  std::string bytes = *env->read_file("/ckpt/b/model.safetensors");
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  ASSERT_TRUE(env->write_file("/ckpt/b/model.safetensors", bytes).ok());
+  int damaged = 0;
+  EXPECT_EQ(newest(*env, &damaged), 1);
+  EXPECT_EQ(damaged, 1);
+  ASSERT_TRUE(env->write_file("/ckpt/a/manifest.json", "{}").ok());
+  EXPECT_EQ(newest(*env), -1);
+}
+
+// Power may fail at any operation of a save: an earlier checkpoint or the new one is always there.
+TEST(CheckpointStoreTest, SurvivesAPowerCutAtEveryOperation) {
+  for (const char* second : {"a", "b"}) {
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      for (uint64_t n = 1;; ++n) {
+        const auto memory = new_mem_env();
+        FaultEnv env(*memory);
+        ASSERT_TRUE(save(env, "a", 1).ok());
+        env.crash_at(n);
+        const bool finished = save(env, second, 2).ok();
+        ASSERT_TRUE((seed == 0 ? env.power_loss() : env.power_loss(seed * 1000 + n)).ok());
+        ASSERT_TRUE(CheckpointStore(env, "/ckpt").clean_up().ok());
+        const int64_t step = newest(env);
+        ASSERT_TRUE(finished ? step == 2 : step == 1 || step == 2)
+            << second << " operation " << n << " gives " << step;
+        for (const DirEntry& entry : *env.list_dir("/ckpt"))
+          ASSERT_NE(entry.name[0], '.') << entry.name;
+        ASSERT_TRUE(save(env, "c", 3).ok());
+        ASSERT_EQ(newest(env), 3);
+        if (finished) break;
+      }
+    }
+  }
+}
+
+TEST(CheckpointStoreTest, FullDiskLeavesTheOldOne) {
+  for (uint64_t space : {0u, 100u, 5000u, 8400u}) {
+    const auto memory = new_mem_env();
+    FaultEnv env(*memory);
+    ASSERT_TRUE(save(env, "a", 1).ok());
+    env.set_space(space);
+    EXPECT_FALSE(save(env, "b", 2).ok());
+    env.clear_faults();
+    EXPECT_EQ(newest(env), 1);
+    EXPECT_TRUE(save(env, "b", 2).ok());
+    EXPECT_EQ(newest(env), 2);
+  }
+}
+
+TEST(CheckpointStoreTest, TornAndLostWritesAreFound) {
+  for (uint64_t nth = 1; nth <= 12; ++nth) {
+    const auto memory = new_mem_env();
+    FaultEnv env(*memory);
+    ASSERT_TRUE(save(env, "a", 1).ok());
+    env.tear_append(nth, 3, /*silent=*/true);
+    (void)save(env, "b", 2);
+    env.clear_faults();
+    const int64_t step = newest(env);
+    EXPECT_TRUE(step == 1 || step == 2);
+  }
+  for (uint64_t nth = 1; nth <= 2; ++nth) {
+    const auto memory = new_mem_env();
+    FaultEnv env(*memory);
+    ASSERT_TRUE(save(env, "a", 1).ok());
+    env.lose_rename(nth);
+    (void)save(env, "b", 2);
+    env.clear_faults();
+    ASSERT_TRUE(CheckpointStore(env, "/ckpt").clean_up().ok());
+    EXPECT_GE(newest(env), 1);
+  }
+}
+
+struct RunCheckpointerTest : testing::Test {
+  std::unique_ptr<Env> env = new_mem_env();
+  FakeClock clock;
+  RunCheckpointerOptions options;
+  int nemo_writes = 0;
+
+  void SetUp() override {
+    options.folder = {"/run", "/run/checkpoints", "SSL", ""};
+    options.params.filename = "SSL--{val_loss:.3f}-{step}";
+    options.params.save_top_k = 2;
+    options.write_nemo = [this](const std::string& path, const StateSnapshot&) {
+      ++nemo_writes;
+      return env->atomic_replace(path, "nemo");
+    };
+  }
+  void save(RunCheckpointer& checkpointer, int64_t step, std::optional<double> monitor,
+            SaveReason reason = SaveReason::kValidation) {
+    SaveRequest request;
+    request.state = state_at(step);
+    request.state.last_monitor = monitor.value_or(9.0);
+    request.monitor = monitor;
+    request.reason = reason;
+    ASSERT_TRUE(checkpointer.save(std::move(request), std::make_unique<TestSnapshot>(step)).ok());
+    ASSERT_TRUE(checkpointer.drain().ok());
+  }
+  std::vector<std::string> names() {
+    std::vector<std::string> out;
+    for (const DirEntry& entry : *env->list_dir("/run/checkpoints")) out.push_back(entry.name);
+    return out;
+  }
+};
+
+TEST_F(RunCheckpointerTest, KeepsTheBestAndTheLast) {
+  RunCheckpointer checkpointer(*env, clock, options);
+  save(checkpointer, 10, 5.0);
+  save(checkpointer, 20, 4.0);
+  save(checkpointer, 30, 6.0);
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"SSL--val_loss=4.000-step=20", "SSL--val_loss=5.000-step=10",
+                                      "SSL--val_loss=6.000-step=30-last"}));
+  save(checkpointer, 40, 3.0);
+  EXPECT_EQ(names(), (std::vector<std::string>{"SSL--val_loss=3.000-step=40",
+                                               "SSL--val_loss=3.000-step=40-last",
+                                               "SSL--val_loss=4.000-step=20"}));
+  EXPECT_EQ(checkpointer.best_stem(), "SSL--val_loss=3.000-step=40");
+  EXPECT_EQ(checkpointer.last_stem(), "SSL--val_loss=3.000-step=40-last");
+  EXPECT_EQ(checkpointer.take_reports().size(), 4u);
+}
+
+TEST_F(RunCheckpointerTest, NanIsTheWorst) {
+  options.params.save_top_k = 1;
+  RunCheckpointer checkpointer(*env, clock, options);
+  save(checkpointer, 10, std::nan(""));
+  save(checkpointer, 20, 8.0);
+  EXPECT_EQ(checkpointer.best_stem(), "SSL--val_loss=8.000-step=20");
+  save(checkpointer, 30, std::nan(""));
+  EXPECT_EQ(checkpointer.best_stem(), "SSL--val_loss=8.000-step=20");
+}
+
+TEST_F(RunCheckpointerTest, RebuildsTopKFromNamesAfterARestart) {
+  {
+    RunCheckpointer checkpointer(*env, clock, options);
+    save(checkpointer, 10, 5.0);
+    save(checkpointer, 20, 4.0);
+  }
+  RunCheckpointer checkpointer(*env, clock, options);
+  ASSERT_TRUE(checkpointer.adopt_existing().ok());
+  save(checkpointer, 30, 4.5);
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"SSL--val_loss=4.000-step=20", "SSL--val_loss=4.500-step=30",
+                                      "SSL--val_loss=4.500-step=30-last"}));
+}
+
+TEST_F(RunCheckpointerTest, WritesTheNemoArchiveWhenAsked) {
+  {
+    RunCheckpointer checkpointer(*env, clock, options);
+    save(checkpointer, 10, 5.0);
+    EXPECT_EQ(nemo_writes, 0);
+    save(checkpointer, 12, std::nullopt, SaveReason::kTrainEnd);
+    EXPECT_EQ(nemo_writes, 1);
+    EXPECT_TRUE(env->exists("/run/checkpoints/SSL.nemo"));
+  }
+  options.params.always_save_nemo = true;
+  RunCheckpointer checkpointer(*env, clock, options);
+  save(checkpointer, 20, 5.0);
+  EXPECT_EQ(nemo_writes, 2);
+}
+
+TEST_F(RunCheckpointerTest, AFailedSaveIsReportedAndTheNextOneWorks) {
+  FaultEnv faulty(*env);
+  RunCheckpointer checkpointer(faulty, clock, options);
+  faulty.set_read_only(true);
+  SaveRequest request;
+  request.state = state_at(1);
+  ASSERT_TRUE(checkpointer.save(request, std::make_unique<TestSnapshot>(1)).ok());
+  EXPECT_FALSE(checkpointer.drain().ok());
+  const auto reports = checkpointer.take_reports();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_FALSE(reports[0].status.ok());
+  faulty.clear_faults();
+  save(checkpointer, 2, 5.0);
+  EXPECT_EQ(checkpointer.best_stem(), "SSL--val_loss=5.000-step=2");
+}
+
+}  // namespace
+}  // namespace aerie::train

@@ -1,0 +1,45 @@
+// Decides which checkpoints exist (best k, last) and writes them in the background. Implemented by
+// RunCheckpointer (run_checkpointer.h) on top of CheckpointStore; the loop knows only this.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aerie/train/engine.h"
+#include "aerie/train/train_state.h"
+
+namespace aerie::train {
+
+enum class SaveReason { kValidation, kInterval, kSignal, kTrainEnd, kTimeLimit };
+const char* save_reason_name(SaveReason reason);  // "validation", "interval", ...
+
+struct SaveRequest {
+  TrainState state;
+  SaveReason reason = SaveReason::kValidation;
+  std::optional<double> monitor;  // value of the monitored metric; NaN counts as worst
+};
+
+// A finished (or failed) background save.
+struct SaveReport {
+  std::string stem;
+  int64_t step = 0;
+  SaveReason reason = SaveReason::kValidation;
+  double write_ms = 0.0;  // in the background
+  uint64_t bytes = 0;
+  Status status;  // a failed save is retried with the next one; training goes on
+};
+
+class Checkpointer {
+ public:
+  virtual ~Checkpointer() = default;
+  // Takes the snapshot and returns; waits only while an earlier save is still being written.
+  virtual Status save(SaveRequest request, std::unique_ptr<StateSnapshot> snapshot) = 0;
+  // Saves finished since the last call.
+  virtual std::vector<SaveReport> take_reports() = 0;
+  // Waits until everything handed over is on disk or has failed.
+  virtual Status drain() = 0;
+};
+
+}  // namespace aerie::train

@@ -1,0 +1,201 @@
+#include "aerie/train/run_checkpointer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "aerie/base/log.h"
+
+namespace aerie::train {
+
+RunCheckpointer::RunCheckpointer(Env& env, Clock& clock, RunCheckpointerOptions options)
+    : env_(env),
+      clock_(clock),
+      options_(std::move(options)),
+      store_(env, options_.folder.checkpoints) {
+  thread_ = std::thread([this] { run(); });
+}
+
+RunCheckpointer::~RunCheckpointer() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Status RunCheckpointer::adopt_existing() {
+  AERIE_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> existing, store_.list());
+  std::lock_guard lock(mutex_);
+  for (const CheckpointInfo& info : existing) {
+    if (info.is_last) {
+      if (last_stem_.empty()) last_stem_ = info.stem;
+    } else if (const auto value = metric_from_stem(info.stem, options_.monitor)) {
+      best_[info.stem] = *value;
+    }
+  }
+  return ok_status();
+}
+
+Status RunCheckpointer::save(SaveRequest request, std::unique_ptr<StateSnapshot> snapshot) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !job_.has_value() && !busy_; });
+  job_ = Job{std::move(request), std::move(snapshot)};
+  changed_.notify_all();
+  return ok_status();
+}
+
+std::vector<SaveReport> RunCheckpointer::take_reports() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(reports_, {});
+}
+
+Status RunCheckpointer::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !job_.has_value() && !busy_; });
+  return last_error_;
+}
+
+std::string RunCheckpointer::last_stem() const {
+  std::lock_guard lock(mutex_);
+  return last_stem_;
+}
+
+std::string RunCheckpointer::best_stem() const {
+  std::lock_guard lock(mutex_);
+  const auto better = [this](const auto& a, const auto& b) {
+    return options_.params.mode_max ? a.second > b.second : a.second < b.second;
+  };
+  const auto best = std::min_element(best_.begin(), best_.end(), better);
+  return best == best_.end() ? "" : best->first;
+}
+
+std::string RunCheckpointer::nemo_path() const {
+  return str_cat(options_.folder.checkpoints, "/", options_.params.prefix, options_.folder.name,
+                 options_.params.postfix);
+}
+
+void RunCheckpointer::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return job_.has_value() || stop_; });
+    if (!job_.has_value()) return;
+    Job job = std::move(*job_);
+    job_.reset();
+    busy_ = true;
+    lock.unlock();
+    SaveReport report = write(job);
+    job.snapshot.reset();
+    lock.lock();
+    last_error_ = report.status;
+    reports_.push_back(std::move(report));
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+SaveReport RunCheckpointer::write(Job& job) {
+  SaveReport report;
+  report.step = job.request.state.step;
+  report.reason = job.request.reason;
+  const double start = clock_.monotonic_s();
+  try {
+    report.status = write_all(job, &report);
+  } catch (const std::exception& error) {
+    report.status = internal_error(error.what());
+  }
+  report.write_ms = (clock_.monotonic_s() - start) * 1e3;
+  return report;
+}
+
+Result<std::string> RunCheckpointer::stem_for(const SaveRequest& request) const {
+  const std::string pattern =
+      !options_.params.filename.empty()
+          ? options_.params.filename
+          : str_cat(options_.folder.name, "--{", options_.monitor, ":.4f}-{epoch}");
+  const double monitor = request.monitor.value_or(request.state.last_monitor);
+  const std::vector<StemValue> values{{options_.monitor, monitor, false},
+                                      {"step", static_cast<double>(request.state.step), true},
+                                      {"epoch", static_cast<double>(request.state.epoch), true}};
+  AERIE_ASSIGN_OR_RETURN(std::string stem,
+                         format_stem(pattern, values, options_.params.auto_insert_metric_name));
+  // A stem is one name inside the checkpoint folder.
+  std::replace(stem.begin(), stem.end(), '/', '_');
+  return options_.params.prefix + stem;
+}
+
+Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
+  AERIE_ASSIGN_OR_RETURN(std::string stem, stem_for(job.request));
+  const config::CheckpointCallbackConfig& params = options_.params;
+
+  // Best k: only checkpoints with a fresh monitor value compete, as in Lightning.
+  std::map<std::string, double> best;
+  std::string last;
+  {
+    std::lock_guard lock(mutex_);
+    best = best_;
+    last = last_stem_;
+  }
+  bool in_top_k = job.request.monitor.has_value() && params.save_top_k != 0;
+  const double worst = params.mode_max ? -std::numeric_limits<double>::infinity()
+                                       : std::numeric_limits<double>::infinity();
+  const double value =
+      job.request.monitor && std::isfinite(*job.request.monitor) ? *job.request.monitor : worst;
+  std::string evict;
+  if (in_top_k && params.save_top_k > 0 && static_cast<int64_t>(best.size()) >= params.save_top_k) {
+    const auto poorest =
+        std::max_element(best.begin(), best.end(), [&](const auto& a, const auto& b) {
+          return params.mode_max ? a.second > b.second : a.second < b.second;
+        });
+    const bool better = params.mode_max ? value > poorest->second : value < poorest->second;
+    if (better) {
+      evict = poorest->first;
+    } else {
+      in_top_k = false;
+    }
+  }
+  if (in_top_k) {
+    std::string unique = stem;
+    for (int k = 1; best.contains(unique); ++k) unique = str_cat(stem, "-v", k);
+    stem = unique;
+    AERIE_ASSIGN_OR_RETURN(const uint64_t bytes,
+                           store_.save(stem, job.request.state, *job.snapshot));
+    report->bytes += bytes;
+    report->stem = stem;
+    best[stem] = value;
+    if (!evict.empty()) {
+      AERIE_RETURN_IF_ERROR(store_.remove(evict));
+      best.erase(evict);
+    }
+  }
+  // Without save_last a run that stops still leaves what it needs to go on.
+  const bool write_last =
+      params.save_last || (!in_top_k && job.request.reason != SaveReason::kValidation);
+  if (write_last) {
+    const std::string new_last = stem + "-last";
+    AERIE_ASSIGN_OR_RETURN(const uint64_t bytes,
+                           store_.save(new_last, job.request.state, *job.snapshot));
+    report->bytes += bytes;
+    if (report->stem.empty()) report->stem = new_last;
+    // The earlier one goes only after the new one is whole.
+    if (!last.empty() && last != new_last) AERIE_RETURN_IF_ERROR(store_.remove(last));
+    last = new_last;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    best_ = std::move(best);
+    last_stem_ = std::move(last);
+  }
+  const bool at_end = job.request.reason == SaveReason::kTrainEnd || job.request.state.finished;
+  const bool nemo =
+      options_.write_nemo && (params.always_save_nemo || (params.save_nemo_on_train_end && at_end));
+  if (nemo) {
+    AERIE_RETURN_IF_ERROR(job.snapshot->wait());
+    AERIE_RETURN_IF_ERROR(env_.create_dirs(options_.folder.checkpoints));
+    AERIE_RETURN_IF_ERROR(options_.write_nemo(nemo_path(), *job.snapshot));
+  }
+  return ok_status();
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,78 @@
+// The checkpoints of a run: which stems exist (best k by the monitor, `-last`), written by one
+// background thread, with the .nemo archive beside them.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aerie/base/clock.h"
+#include "aerie/base/env.h"
+#include "aerie/config/schema/trainer_config.h"
+#include "aerie/train/checkpoint_store.h"
+#include "aerie/train/checkpointer.h"
+#include "aerie/train/run_folder.h"
+
+namespace aerie::train {
+
+struct RunCheckpointerOptions {
+  RunFolder folder;
+  config::CheckpointCallbackConfig params;
+  std::string monitor = "val_loss";
+  // Writes a .nemo archive of a snapshot to the given path (atomically); called in the background
+  // thread. May be empty.
+  std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_nemo;
+};
+
+class RunCheckpointer final : public Checkpointer {
+ public:
+  RunCheckpointer(Env& env, Clock& clock, RunCheckpointerOptions options);
+  ~RunCheckpointer() override;  // finishes what was handed over
+
+  // Reads the stems that are there (after a restart): their monitor values come from their names.
+  Status adopt_existing();
+
+  Status save(SaveRequest request, std::unique_ptr<StateSnapshot> snapshot) override;
+  std::vector<SaveReport> take_reports() override;
+  Status drain() override;
+
+  // For the closing lines of a run.
+  std::string last_stem() const;
+  std::string best_stem() const;
+  std::string nemo_path() const;
+
+ private:
+  struct Job {
+    SaveRequest request;
+    std::unique_ptr<StateSnapshot> snapshot;
+  };
+  void run();
+  SaveReport write(Job& job);
+  Status write_all(Job& job, SaveReport* report);
+  Result<std::string> stem_for(const SaveRequest& request) const;
+
+  Env& env_;
+  Clock& clock_;
+  const RunCheckpointerOptions options_;
+  CheckpointStore store_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Job> job_;  // waiting or being written
+  bool busy_ = false;
+  bool stop_ = false;
+  std::vector<SaveReport> reports_;
+  Status last_error_;
+  // Kept by the writer thread, read under the mutex.
+  std::map<std::string, double> best_;  // top-k stems and their monitor
+  std::string last_stem_;
+  std::thread thread_;
+};
+
+}  // namespace aerie::train

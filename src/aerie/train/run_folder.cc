@@ -1,0 +1,276 @@
+#include "aerie/train/run_folder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "aerie/base/strings.h"
+
+namespace aerie::train {
+
+namespace {
+
+// A part of a path that comes from the configuration. Separators are allowed (NeMo's names may
+// nest); stepping up is not.
+Status check_name(const std::string& key, const std::string& name) {
+  if (name.find('\0') != std::string::npos)
+    return invalid_argument(str_cat("exp_manager.", key, " contains a zero byte"));
+  for (const std::string& part : split(name, '/'))
+    if (part == "..")
+      return invalid_argument(
+          str_cat("exp_manager.", key, " '", name, "' leaves the experiment folder"));
+  return ok_status();
+}
+
+bool is_loose_file(const DirEntry& entry) {
+  if (entry.is_dir) return false;
+  // Event files stay for TensorBoard; the metrics are cut back and continued; the list of bad
+  // samples grows.
+  return !starts_with(entry.name, "events.out.tfevents") && entry.name != "metrics.jsonl" &&
+         entry.name != "bad_samples.jsonl";
+}
+
+}  // namespace
+
+Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpManagerConfig& exp,
+                                    const std::string& config_name,
+                                    const std::string& env_version) {
+  RunFolder out;
+  out.name = !exp.name.empty()                     ? exp.name
+             : !config_name.empty() && exp.present ? config_name
+                                                   : "default";
+  AERIE_RETURN_IF_ERROR(check_name("name", out.name));
+  if (!exp.explicit_log_dir.empty()) {
+    // NeMo's rule: it wins over exp_dir, name and version.
+    out.path = exp.explicit_log_dir;
+  } else {
+    const std::string base = exp.exp_dir.empty() ? "./nemo_experiments" : exp.exp_dir;
+    out.path = str_cat(base, "/", out.name);
+    out.version = !exp.version.empty() ? exp.version : env_version;
+    if (exp.resume_if_exists) {
+      // The folder must be the same at every start.
+      if (exp.version.empty()) out.version.clear();
+    } else if (out.version.empty()) {
+      if (exp.use_datetime_version) {
+        out.version = folder_time(clock.wall_ns());
+        // Two runs in one second: the second one waits for the next name rather than mixing with
+        // the first.
+        for (int k = 1; env.exists(str_cat(out.path, "/", out.version)); ++k)
+          out.version = str_cat(folder_time(clock.wall_ns()), "_", k);
+      } else {
+        int64_t next = 0;
+        if (auto entries = env.list_dir(out.path); entries.ok()) {
+          for (const DirEntry& entry : *entries) {
+            if (!starts_with(entry.name, "version_")) continue;
+            char* end = nullptr;
+            const int64_t number = std::strtoll(entry.name.c_str() + 8, &end, 10);
+            if (*end == '\0') next = std::max(next, number + 1);
+          }
+        }
+        out.version = str_cat("version_", next);
+      }
+    }
+    AERIE_RETURN_IF_ERROR(check_name("version", out.version));
+    if (!out.version.empty()) out.path += "/" + out.version;
+  }
+  const std::string& dirpath = exp.checkpoint_callback_params.dirpath;
+  out.checkpoints = dirpath.empty() ? out.path + "/checkpoints" : dirpath;
+  return out;
+}
+
+Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
+                               const config::ExpManagerConfig& exp) {
+  ResumePlan out;
+  std::vector<std::string> ends, last_files, unfinished;
+  std::vector<std::string> native;
+  if (exp.resume_if_exists && env.exists(folder.checkpoints)) {
+    AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env.list_dir(folder.checkpoints));
+    for (const DirEntry& entry : entries) {
+      if (ends_with(entry.name, "-unfinished"))
+        unfinished.push_back(entry.name.substr(0, entry.name.size() - 11));
+    }
+    const auto is_unfinished = [&](const std::string& stem) {
+      return std::find(unfinished.begin(), unfinished.end(), stem) != unfinished.end();
+    };
+    for (const DirEntry& entry : entries) {
+      if (entry.is_dir) {
+        const std::string path = str_cat(folder.checkpoints, "/", entry.name);
+        if (starts_with(entry.name, ".") || !env.exists(path + "/manifest.json") ||
+            is_unfinished(entry.name))
+          continue;
+        (ends_with(entry.name, "-end") ? ends : native).push_back(path);
+      } else if (ends_with(entry.name, "last.ckpt") || ends_with(entry.name, "end.ckpt")) {
+        if (is_unfinished(entry.name.substr(0, entry.name.size() - 5))) continue;
+        (ends_with(entry.name, "end.ckpt") ? ends : last_files)
+            .push_back(str_cat(folder.checkpoints, "/", entry.name));
+      }
+    }
+  }
+  if (!ends.empty()) {
+    if (!exp.resume_past_end)
+      return invalid_argument(
+                 str_cat("found ", ends.front(), ", which says that this run has already ended"))
+          .with_hint(
+              "set exp_manager.resume_past_end=true to train on, or choose another "
+              "exp_manager.name");
+    native.insert(native.end(), ends.begin(), ends.end());
+  }
+  if (!native.empty()) {
+    out.kind = ResumePlan::Kind::kNative;
+    out.path = folder.checkpoints;
+    out.sentence = str_cat("found ", native.size(), " checkpoint", native.size() == 1 ? "" : "s",
+                           " in ", folder.checkpoints, "; the newest valid one is used");
+    return out;
+  }
+  if (last_files.size() > 1)
+    return invalid_argument(str_cat("more than one checkpoint ends in last.ckpt: ", last_files[0],
+                                    ", ", last_files[1]))
+        .with_hint("leave only the one to resume from");
+  if (last_files.size() == 1) {
+    out.kind = ResumePlan::Kind::kForeign;
+    out.path = last_files[0];
+    out.sentence =
+        str_cat("resuming weights and optimizer from the Lightning checkpoint ", out.path);
+    return out;
+  }
+  if (!exp.resume_from_checkpoint.empty()) {
+    if (!env.exists(exp.resume_from_checkpoint))
+      return invalid_argument(str_cat("exp_manager.resume_from_checkpoint ",
+                                      exp.resume_from_checkpoint, " does not exist"));
+    AERIE_ASSIGN_OR_RETURN(const FileStat stat, env.stat(exp.resume_from_checkpoint));
+    out.kind = stat.is_dir ? ResumePlan::Kind::kNative : ResumePlan::Kind::kForeign;
+    out.path = exp.resume_from_checkpoint;
+    out.sentence = str_cat("resuming from ", out.path);
+    return out;
+  }
+  if (!exp.resume_if_exists) return out;
+  if (!unfinished.empty())
+    out.sentence =
+        str_cat("only unfinished checkpoints in ", folder.checkpoints, "; they are removed");
+  if (!exp.resume_ignore_no_checkpoint)
+    return invalid_argument(str_cat("resume_if_exists is set, but there is no checkpoint in ",
+                                    folder.checkpoints))
+        .with_hint("set exp_manager.resume_ignore_no_checkpoint=true to start from scratch");
+  if (out.sentence.empty())
+    out.sentence = str_cat("no checkpoint in ", folder.checkpoints, ": starting from scratch");
+  return out;
+}
+
+Status prepare_run_folder(Env& env, const RunFolder& folder, bool resumed) {
+  AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path));
+  if (!resumed) return ok_status();
+  AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env.list_dir(folder.path));
+  std::vector<std::string> loose;
+  int64_t next = 0;
+  for (const DirEntry& entry : entries) {
+    if (is_loose_file(entry)) loose.push_back(entry.name);
+    if (entry.is_dir && starts_with(entry.name, "run_")) {
+      char* end = nullptr;
+      const int64_t number = std::strtoll(entry.name.c_str() + 4, &end, 10);
+      if (*end == '\0') next = std::max(next, number + 1);
+    }
+  }
+  if (loose.empty()) return ok_status();
+  const std::string target = str_cat(folder.path, "/run_", next);
+  AERIE_RETURN_IF_ERROR(env.create_dir(target));
+  for (const std::string& name : loose)
+    AERIE_RETURN_IF_ERROR(env.rename(str_cat(folder.path, "/", name), str_cat(target, "/", name)));
+  return ok_status();
+}
+
+Status describe_run(Env& env, const RunFolder& folder, const RunDescription& description) {
+  AERIE_RETURN_IF_ERROR(
+      env.atomic_replace(folder.path + "/cmd-args.log", description.command + "\n"));
+  AERIE_RETURN_IF_ERROR(env.atomic_replace(folder.path + "/config.yaml", description.config_yaml));
+  AERIE_RETURN_IF_ERROR(env.atomic_replace(folder.path + "/hparams.yaml", description.config_yaml));
+  if (!description.git_info.empty())
+    AERIE_RETURN_IF_ERROR(env.atomic_replace(folder.path + "/git-info.log", description.git_info));
+  for (const std::string& path : description.files_to_copy) {
+    const std::string name = path.substr(path.rfind('/') + 1);
+    AERIE_RETURN_IF_ERROR(env.copy_file(path, str_cat(folder.path, "/", name))
+                              .with_context("exp_manager.files_to_copy"));
+  }
+  return ok_status();
+}
+
+Result<std::string> format_stem(const std::string& pattern, const std::vector<StemValue>& values,
+                                bool insert_names) {
+  std::string out;
+  size_t at = 0;
+  while (at < pattern.size()) {
+    const size_t open = pattern.find('{', at);
+    out += pattern.substr(at, open == std::string::npos ? open : open - at);
+    if (open == std::string::npos) break;
+    const size_t close = pattern.find('}', open);
+    if (close == std::string::npos)
+      return invalid_argument(str_cat("checkpoint filename '", pattern, "' has a '{' without '}'"));
+    const std::string field = pattern.substr(open + 1, close - open - 1);
+    const size_t colon = field.find(':');
+    const std::string name = field.substr(0, colon);
+    const auto value = std::find_if(values.begin(), values.end(),
+                                    [&](const StemValue& v) { return v.name == name; });
+    if (value == values.end()) {
+      std::vector<std::string> known;
+      for (const StemValue& v : values) known.push_back(v.name);
+      return invalid_argument(str_cat("checkpoint filename '", pattern, "' uses '", name, "'"))
+          .with_hint(str_cat("known: ", join(known, ", ")));
+    }
+    if (insert_names) out += name + "=";
+    int digits = -1;
+    bool as_integer = value->integer;
+    if (colon != std::string::npos) {
+      // Python's ".3f", "d", "02d"; anything else is refused rather than guessed.
+      const std::string spec = field.substr(colon + 1);
+      char* end = nullptr;
+      if (!spec.empty() && spec[0] == '.' && spec.back() == 'f') {
+        digits = static_cast<int>(std::strtol(spec.c_str() + 1, &end, 10));
+        if (end != spec.c_str() + spec.size() - 1 || digits < 0 || digits > 17)
+          return invalid_argument(
+              str_cat("checkpoint filename: format ':", spec, "' is not understood"));
+        as_integer = false;
+      } else if (!spec.empty() && spec.back() == 'd') {
+        const int width = static_cast<int>(std::strtol(spec.c_str(), &end, 10));
+        if (end != spec.c_str() + spec.size() - 1 || width < 0 || width > 18)
+          return invalid_argument(
+              str_cat("checkpoint filename: format ':", spec, "' is not understood"));
+        char text[64];
+        std::snprintf(text, sizeof text, spec[0] == '0' ? "%0*lld" : "%*lld", width,
+                      static_cast<long long>(value->value));
+        out += text;
+        at = close + 1;
+        continue;
+      } else {
+        return invalid_argument(
+                   str_cat("checkpoint filename: format ':", spec, "' is not understood"))
+            .with_hint("use forms like {val_loss:.3f} or {step}");
+      }
+    }
+    char text[64];
+    if (as_integer) {
+      std::snprintf(text, sizeof text, "%lld", static_cast<long long>(value->value));
+    } else if (!std::isfinite(value->value)) {
+      std::snprintf(text, sizeof text, "%s",
+                    std::isnan(value->value) ? "nan"
+                    : value->value > 0       ? "inf"
+                                             : "-inf");
+    } else {
+      std::snprintf(text, sizeof text, "%.*f", digits >= 0 ? digits : 4, value->value);
+    }
+    out += text;
+    at = close + 1;
+  }
+  return out;
+}
+
+std::optional<double> metric_from_stem(const std::string& stem, const std::string& metric) {
+  const size_t at = stem.find(metric + "=");
+  if (at == std::string::npos) return std::nullopt;
+  const char* begin = stem.c_str() + at + metric.size() + 1;
+  char* end = nullptr;
+  const double value = std::strtod(begin, &end);
+  if (end == begin) return std::nullopt;
+  return value;
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,132 @@
+#include "aerie/train/run_folder.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/mem_env.h"
+
+namespace aerie::train {
+namespace {
+
+struct RunFolderTest : testing::Test {
+  std::unique_ptr<Env> env = new_mem_env();
+  FakeClock clock;
+  config::ExpManagerConfig exp;
+
+  void SetUp() override {
+    exp.present = true;
+    exp.exp_dir = "/exp";
+  }
+  void add(const std::string& path) {
+    ASSERT_TRUE(env->create_dirs(path.substr(0, path.rfind('/'))).ok());
+    ASSERT_TRUE(env->write_file(path, "x").ok());
+  }
+  RunFolder choose() {
+    auto folder = choose_run_folder(*env, clock, exp, "SSL", "");
+    EXPECT_TRUE(folder.ok()) << folder.status().to_string();
+    return *folder;
+  }
+};
+
+TEST_F(RunFolderTest, HasAVersionLevelOnlyWhenItDoesNotResume) {
+  const RunFolder fresh = choose();
+  EXPECT_EQ(fresh.path, "/exp/SSL/" + folder_time(clock.wall_ns()));
+  EXPECT_EQ(fresh.checkpoints, fresh.path + "/checkpoints");
+  exp.resume_if_exists = true;
+  EXPECT_EQ(choose().path, "/exp/SSL");
+  exp.version = "v7";
+  EXPECT_EQ(choose().path, "/exp/SSL/v7");
+}
+
+TEST_F(RunFolderTest, NumbersVersionsWithoutDates) {
+  exp.use_datetime_version = false;
+  EXPECT_EQ(choose().path, "/exp/SSL/version_0");
+  add("/exp/SSL/version_0/x");
+  add("/exp/SSL/version_11/x");
+  EXPECT_EQ(choose().path, "/exp/SSL/version_12");
+}
+
+TEST_F(RunFolderTest, DefaultsWithoutAnExpManagerNode) {
+  const auto folder = choose_run_folder(*env, clock, {}, "SSL", "");
+  ASSERT_TRUE(folder.ok());
+  EXPECT_EQ(folder->path, "./nemo_experiments/default/" + folder_time(clock.wall_ns()));
+}
+
+TEST_F(RunFolderTest, ExplicitFolderAndEnvironmentVersion) {
+  EXPECT_EQ(choose_run_folder(*env, clock, exp, "SSL", "from_env")->path, "/exp/SSL/from_env");
+  exp.explicit_log_dir = "/here";
+  EXPECT_EQ(choose().path, "/here");
+}
+
+TEST_F(RunFolderTest, RefusesNamesThatLeaveTheFolder) {
+  exp.name = "../../etc";
+  EXPECT_EQ(choose_run_folder(*env, clock, exp, "", "").status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(RunFolderTest, MovesLooseFilesOfThePreviousRun) {
+  exp.resume_if_exists = true;
+  const RunFolder folder = choose();
+  add(folder.path + "/cmd-args.log");
+  add(folder.path + "/metrics.jsonl");
+  add(folder.path + "/events.out.tfevents.1.h.2.0");
+  add(folder.path + "/run_0/cmd-args.log");
+  ASSERT_TRUE(prepare_run_folder(*env, folder, true).ok());
+  EXPECT_TRUE(env->exists(folder.path + "/run_1/cmd-args.log"));
+  EXPECT_FALSE(env->exists(folder.path + "/cmd-args.log"));
+  EXPECT_TRUE(env->exists(folder.path + "/metrics.jsonl"));
+  EXPECT_TRUE(env->exists(folder.path + "/events.out.tfevents.1.h.2.0"));
+}
+
+TEST_F(RunFolderTest, PlansAResumeByExpManagersRules) {
+  exp.resume_if_exists = true;
+  const RunFolder folder = choose();
+  EXPECT_FALSE(plan_resume(*env, folder, exp).ok());
+  exp.resume_ignore_no_checkpoint = true;
+  EXPECT_EQ(plan_resume(*env, folder, exp)->kind, ResumePlan::Kind::kFresh);
+
+  add(folder.checkpoints + "/SSL--val_loss=5.0-step=10-last.ckpt");
+  auto plan = plan_resume(*env, folder, exp);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->kind, ResumePlan::Kind::kForeign);
+  add(folder.checkpoints + "/other-last.ckpt");
+  EXPECT_FALSE(plan_resume(*env, folder, exp).ok());
+  add(folder.checkpoints + "/other-last-unfinished");
+  EXPECT_EQ(plan_resume(*env, folder, exp)->path,
+            folder.checkpoints + "/SSL--val_loss=5.0-step=10-last.ckpt");
+
+  add(folder.checkpoints + "/SSL--val_loss=4.0-step=20-last/manifest.json");
+  EXPECT_EQ(plan_resume(*env, folder, exp)->kind, ResumePlan::Kind::kNative);
+  add(folder.checkpoints + "/SSL-end/manifest.json");
+  EXPECT_FALSE(plan_resume(*env, folder, exp).ok());
+  exp.resume_past_end = true;
+  EXPECT_TRUE(plan_resume(*env, folder, exp).ok());
+}
+
+TEST_F(RunFolderTest, FallsBackToAGivenCheckpoint) {
+  add("/old/model.ckpt");
+  exp.resume_from_checkpoint = "/old/model.ckpt";
+  EXPECT_EQ(plan_resume(*env, choose(), exp)->path, "/old/model.ckpt");
+  exp.resume_from_checkpoint = "/old/none.ckpt";
+  EXPECT_FALSE(plan_resume(*env, choose(), exp).ok());
+}
+
+TEST(FormatStemTest, FollowsNeMosTemplates) {
+  const std::vector<StemValue> values{
+      {"val_loss", 5.12345, false}, {"step", 2500, true}, {"epoch", 3, true}};
+  EXPECT_EQ(*format_stem("SSL--{val_loss:.3f}-{step}", values, true),
+            "SSL--val_loss=5.123-step=2500");
+  EXPECT_EQ(*format_stem("{epoch:02d}-{val_loss}", values, false), "03-5.1235");
+  EXPECT_EQ(*format_stem("plain", values, true), "plain");
+  EXPECT_FALSE(format_stem("{accuracy}", values, true).ok());
+  EXPECT_FALSE(format_stem("{val_loss", values, true).ok());
+  EXPECT_FALSE(format_stem("{val_loss:%s}", values, true).ok());
+  EXPECT_EQ(*format_stem("{val_loss:.2f}", {{"val_loss", std::nan(""), false}}, true),
+            "val_loss=nan");
+  EXPECT_EQ(metric_from_stem("SSL--val_loss=5.123-step=2500", "val_loss"), 5.123);
+  EXPECT_EQ(metric_from_stem("SSL", "val_loss"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace aerie::train

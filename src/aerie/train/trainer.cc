@@ -1,0 +1,604 @@
+#include "aerie/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "aerie/base/log.h"
+#include "aerie/base/philox.h"
+#include "aerie/base/system.h"
+
+namespace aerie::train {
+
+namespace {
+constexpr double kGib = 1073741824.0;
+}  // namespace
+
+const char* stop_reason_name(StopReason reason) {
+  switch (reason) {
+    case StopReason::kFinished:
+      return "finished";
+    case StopReason::kSignal:
+      return "signal";
+    case StopReason::kTimeLimit:
+      return "time limit";
+    case StopReason::kEarlyStopping:
+      return "early stopping";
+    case StopReason::kFastDevRun:
+      return "fast_dev_run";
+  }
+  return "";
+}
+
+const char* save_reason_name(SaveReason reason) {
+  switch (reason) {
+    case SaveReason::kValidation:
+      return "validation";
+    case SaveReason::kInterval:
+      return "interval";
+    case SaveReason::kSignal:
+      return "signal";
+    case SaveReason::kTrainEnd:
+      return "train_end";
+    case SaveReason::kTimeLimit:
+      return "time_limit";
+  }
+  return "";
+}
+
+Trainer::Trainer(TrainerParts parts, Cadence cadence, TrainState start)
+    : parts_(std::move(parts)),
+      cadence_(std::move(cadence)),
+      state_(std::move(start)),
+      guards_({parts_.config->aerie.max_nan_in_a_row, parts_.config->aerie.spike_zscore}) {
+  position_.step = state_.step;
+  position_.epoch = state_.epoch;
+  position_.batch = state_.batch_in_epoch;
+  position_.total_batch = static_cast<int64_t>(state_.micro_step);
+}
+
+double Trainer::wall_s() const {
+  return state_.wall_s + parts_.clock->monotonic_s() - start_s_;
+}
+
+Status Trainer::restore_parts() {
+  if (!state_.guards_json.empty()) AERIE_RETURN_IF_ERROR(guards_.restore(state_.guards_json));
+  if (!state_.schedule_json.empty())
+    AERIE_RETURN_IF_ERROR(parts_.rates->restore(state_.schedule_json));
+  if (!state_.early_stopping_json.empty()) {
+    const auto json = nlohmann::json::parse(state_.early_stopping_json, nullptr, false);
+    if (!json.is_object() || !json.contains("checks") || !json["checks"].is_number_integer())
+      return data_error("the early-stopping state is damaged");
+    checks_without_gain_ = json["checks"];
+    validations_ = json.value("validations", int64_t{0});
+    if (json.contains("best") && json["best"].is_number())
+      best_monitor_ = json["best"].get<double>();
+  }
+  // A checkpoint taken at the very end of an epoch points at the start of the next one.
+  if (position_.batch >= cadence_.batches_per_epoch()) {
+    position_.batch = 0;
+    ++position_.epoch;
+    parts_.rates->after_epoch();
+    return parts_.train->start_epoch(position_.epoch);
+  }
+  if (!state_.data_cursor_json.empty()) return parts_.train->restore(state_.data_cursor_json);
+  return parts_.train->start_epoch(position_.epoch);
+}
+
+TrainState Trainer::current_state() {
+  TrainState out = state_;
+  out.step = position_.step;
+  out.epoch = position_.epoch;
+  out.batch_in_epoch = position_.batch;
+  out.micro_step = static_cast<uint64_t>(position_.total_batch);
+  out.wall_s = wall_s();
+  out.data_cursor_json = parts_.train->cursor_json();
+  out.schedule_json = parts_.rates->state_json();
+  out.guards_json = guards_.to_json();
+  nlohmann::json early;
+  early["checks"] = checks_without_gain_;
+  early["validations"] = validations_;
+  if (best_monitor_ && std::isfinite(*best_monitor_)) early["best"] = *best_monitor_;
+  out.early_stopping_json = early.dump();
+  out.finished = cadence_.finished(position_);
+  return out;
+}
+
+void Trainer::write_record(const metrics::Record& record) {
+  const Status status = parts_.metrics->write(record);
+  if (!status.ok()) {
+    if (!disk_trouble_)
+      log_warn("train",
+               "cannot write metrics, training goes on and will try again: ", status.to_string());
+    disk_trouble_ = true;
+  } else if (disk_trouble_) {
+    disk_trouble_ = false;
+    log_info("train", "metrics are being written again");
+  }
+}
+
+void Trainer::event(const std::string& name, const std::function<void(metrics::Record&)>& fill) {
+  metrics::Record record(metrics::RecordKind::kEvent, position_.step, position_.epoch, wall_s());
+  record.add("event", name);
+  fill(record);
+  write_record(record);
+}
+
+Result<TrainSummary> Trainer::run() {
+  start_s_ = last_step_done_s_ = parts_.clock->monotonic_s();
+  const config::TrainerConfig& trainer = parts_.config->trainer;
+  const config::ExpManagerConfig& exp = parts_.config->exp_manager;
+  AERIE_RETURN_IF_ERROR(restore_parts());
+  if (!cadence_.note().empty()) log_info("train", cadence_.note());
+
+  const bool fresh = state_.step == 0 && state_.micro_step == 0;
+  if (fresh && trainer.num_sanity_val_steps != 0 && trainer.fast_dev_run == 0)
+    AERIE_RETURN_IF_ERROR(validate(/*sanity=*/true));
+
+  Status status;
+  while (!stop_ && !cadence_.finished(position_)) {
+    status = train_step();
+    if (!status.ok()) break;
+    const int signal =
+        static_cast<int>(parts_.agree(parts_.stop_signal ? parts_.stop_signal() : 0));
+    if (signal != 0) {
+      summary_.reason = StopReason::kSignal;
+      summary_.signal = signal;
+      event("signal", [&](metrics::Record& record) { record.add("signal", signal); });
+      log_info("train", "signal ", signal, ": saving and stopping after step ", position_.step);
+      stop_ = true;
+    }
+    const double elapsed = parts_.clock->monotonic_s() - start_s_;
+    const bool out_of_time = (trainer.max_time_s && wall_s() >= *trainer.max_time_s) ||
+                             (exp.max_time_per_run_s && elapsed >= *exp.max_time_per_run_s);
+    if (!stop_ && parts_.agree(out_of_time ? 1 : 0) != 0) {
+      summary_.reason = StopReason::kTimeLimit;
+      log_info("train", "time limit reached: saving and stopping after step ", position_.step);
+      stop_ = true;
+    }
+  }
+  if (status.ok()) status = collect(/*wait=*/true);
+  if (status.ok() && trainer.fast_dev_run > 0) summary_.reason = StopReason::kFastDevRun;
+  // Whatever ended the loop, the last step is saved once, unless a validation just saved it.
+  if (status.ok() && parts_.checkpointer != nullptr && position_.step != state_.last_saved_step) {
+    const SaveReason reason = summary_.reason == StopReason::kSignal      ? SaveReason::kSignal
+                              : summary_.reason == StopReason::kTimeLimit ? SaveReason::kTimeLimit
+                                                                          : SaveReason::kTrainEnd;
+    status = save(reason, std::nullopt);
+  }
+  if (parts_.checkpointer != nullptr) {
+    const Status drained = parts_.checkpointer->drain();
+    take_save_reports();
+    if (status.ok()) status = drained;
+  }
+  summary_.train_s = parts_.clock->monotonic_s() - start_s_;
+  summary_.state = current_state();
+  summary_.best_monitor = best_monitor_;
+  const Status synced = parts_.metrics->sync();
+  if (!synced.ok()) log_warn("train", "metrics could not be written: ", synced.to_string());
+  if (parts_.tensorboard != nullptr) (void)parts_.tensorboard->flush();
+  if (!status.ok()) return status;
+  return summary_;
+}
+
+Status Trainer::train_step() {
+  const int64_t window = cadence_.next_window(position_);
+  AERIE_RETURN_IF_ERROR(submit_window(window));
+  AERIE_RETURN_IF_ERROR(collect(parts_.engine->max_in_flight() == 0));
+  if (save_after_window_) {
+    save_after_window_ = false;
+    AERIE_RETURN_IF_ERROR(save(SaveReason::kValidation, pending_monitor_));
+  }
+  const auto& every = parts_.config->exp_manager.checkpoint_callback_params.every_n_train_steps;
+  if (every && *every > 0 && position_.step % *every == 0 &&
+      position_.step != state_.last_saved_step)
+    AERIE_RETURN_IF_ERROR(save(SaveReason::kInterval, std::nullopt));
+  if (position_.batch >= cadence_.batches_per_epoch()) AERIE_RETURN_IF_ERROR(end_of_epoch());
+  take_save_reports();
+  return ok_status();
+}
+
+// One optimizer step. Validation may fall inside the window; the window is then submitted in parts.
+Status Trainer::submit_window(int64_t window) {
+  InFlight info;
+  StepRequest request;
+  request.step = position_.step;
+  request.accumulate = std::max<int64_t>(1, parts_.config->trainer.accumulate_grad_batches);
+  request.learning_rates = parts_.rates->at(position_.step);
+  info.learning_rate = request.learning_rates.front();
+  info.epoch = position_.epoch;
+
+  int64_t done = 0;
+  bool validate_now = false;
+  while (done < window) {
+    std::vector<const data::Batch*> part;
+    request.first_micro_step = static_cast<uint64_t>(position_.total_batch);
+    while (done < window && !validate_now) {
+      const double before = parts_.clock->monotonic_s();
+      auto next = parts_.train->next();
+      const double waited = parts_.clock->monotonic_s() - before;
+      info.data_wait_s += waited;
+      summary_.data_wait_s += waited;
+      if (!next.ok()) return next.status();
+      if (*next == nullptr)
+        return internal_error(str_cat("the loader ended after ", position_.batch, " of ",
+                                      cadence_.batches_per_epoch(), " batches"));
+      part.push_back(*next);
+      const BatchSummary summary = parts_.train->summary(**next);
+      info.audio_s += summary.audio_s;
+      info.padding_share += summary.padding_share / static_cast<double>(window);
+      info.sample_ids +=
+          info.sample_ids.empty() ? summary.sample_ids : str_cat(" | ", summary.sample_ids);
+      ++done;
+      ++position_.batch;
+      ++position_.total_batch;
+      validate_now = parts_.agree(cadence_.validate_after(position_) ? 1 : 0) != 0;
+    }
+    request.micro_batches = part;
+    request.finish = done == window;
+    AERIE_RETURN_IF_ERROR(submit_with_split(request));
+    info.batches.insert(info.batches.end(), part.begin(), part.end());
+    if (request.finish) {
+      ++position_.step;
+      info.step = position_.step;
+      in_flight_.push_back(std::move(info));
+    }
+    if (validate_now) {
+      validate_now = false;
+      AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
+      AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
+      // A checkpoint inside a window would lose the gradients gathered so far: it is taken when the
+      // step is done.
+      if (request.finish) {
+        AERIE_RETURN_IF_ERROR(save(SaveReason::kValidation, pending_monitor_));
+      } else {
+        save_after_window_ = true;
+      }
+    }
+  }
+  return ok_status();
+}
+
+Status Trainer::submit_with_split(StepRequest& request) {
+  while (true) {
+    request.split = state_.split;
+    const Status status = parts_.engine->submit(request);
+    const int64_t short_of_memory = parts_.agree(status.code() == StatusCode::kOutOfMemory ? 1 : 0);
+    if (short_of_memory == 0) return status;
+    if (parts_.config->aerie.on_oom == config::OnOom::kStop || state_.split >= 1024)
+      return Status(status).with_hint(
+          "lower model.train_ds.batch_size or max_duration, or set aerie.on_oom=split");
+    state_.split *= 2;
+    event("oom", [&](metrics::Record& record) {
+      record.add("split", state_.split).add("message", status.message());
+    });
+    log_warn("train", "out of memory at step ", request.step + 1, ": batches are cut into ",
+             state_.split, " parts from now on (", status.message(), ")");
+  }
+}
+
+Status Trainer::collect(bool wait) {
+  const bool must_wait =
+      wait || static_cast<int64_t>(in_flight_.size()) > parts_.engine->max_in_flight();
+  AERIE_ASSIGN_OR_RETURN(const std::vector<StepOutcome> outcomes,
+                         parts_.engine->collect(must_wait));
+  for (const StepOutcome& outcome : outcomes) AERIE_RETURN_IF_ERROR(after_outcome(outcome));
+  return ok_status();
+}
+
+Status Trainer::after_outcome(const StepOutcome& outcome) {
+  AERIE_CHECK(!in_flight_.empty() && in_flight_.front().step == outcome.step + 1,
+              "outcomes out of order");
+  const InFlight info = std::move(in_flight_.front());
+  in_flight_.erase(in_flight_.begin());
+  for (const data::Batch* batch : info.batches) parts_.train->release(batch);
+
+  const double now = parts_.clock->monotonic_s();
+  const double step_s = now - last_step_done_s_;
+  last_step_done_s_ = now;
+  ++summary_.steps;
+  summary_.audio_s += info.audio_s;
+  summary_.last_loss = outcome.loss;
+
+  // NeMo's rule for an empty mask is a NaN loss with zero gradients: a number to log, not a
+  // failure.
+  const bool empty_mask_nan =
+      !outcome.skipped && outcome.empty_masks > 0 && std::isnan(outcome.loss);
+  GuardVerdict verdict;
+  if (!empty_mask_nan) verdict = guards_.after_step(outcome);
+
+  if (cadence_.log_after_step(info.step)) {
+    metrics::Record record(metrics::RecordKind::kTrain, info.step, info.epoch, wall_s());
+    record.add(parts_.task.train_loss, outcome.loss)
+        .add("learning_rate", info.learning_rate)
+        .add("grad_norm", outcome.grad_norm)
+        .add("step_ms", step_s * 1e3)
+        .add("data_wait_ms", info.data_wait_s * 1e3)
+        .add(parts_.task.throughput, step_s > 0.0 ? info.audio_s / step_s : 0.0)
+        .add("padding_share", info.padding_share)
+        .add("masked_share", outcome.frames > 0 ? static_cast<double>(outcome.masked_frames) /
+                                                      static_cast<double>(outcome.frames)
+                                                : 0.0);
+    if (outcome.micro_losses.size() > 1) {
+      std::string losses;
+      for (const double loss : outcome.micro_losses)
+        losses += str_cat(losses.empty() ? "" : " ", loss);
+      record.add("micro_losses", losses);
+    }
+    if (outcome.loss_scale != 1.0) record.add("loss_scale", outcome.loss_scale);
+    if (parts_.nvml != nullptr) {
+      if (const auto sample = parts_.nvml->read()) {
+        record.add("gpu_util", sample->utilisation_percent)
+            .add("gpu_mem_gib", sample->memory_used_gib);
+      }
+    }
+    record.add("rss_gib", static_cast<double>(process_memory().rss_bytes) / kGib);
+    write_record(record);
+    if (parts_.tensorboard != nullptr) {
+      // Lightning numbers the points from n - 1.
+      const int64_t x = info.step - 1;
+      const double time = parts_.clock->wall_s();
+      const auto put = [&](const char* tag, double value) {
+        const Status status = parts_.tensorboard->scalar(tag, value, x, time);
+        if (!status.ok())
+          AERIE_LOG_EVERY_S(warn, 60.0, "train", "TensorBoard: ", status.to_string());
+      };
+      put("train_loss", outcome.loss);
+      put("learning_rate", info.learning_rate);
+      put("global_step", static_cast<double>(x));
+      put("epoch", static_cast<double>(info.epoch));
+      if (parts_.config->exp_manager.log_step_timing) put("train_step_timing in s", step_s);
+      put("grad_norm", outcome.grad_norm);
+      put("data_wait_ms", info.data_wait_s * 1e3);
+      put(parts_.task.throughput.c_str(), step_s > 0.0 ? info.audio_s / step_s : 0.0);
+      (void)parts_.tensorboard->flush();
+    }
+  }
+  if (parts_.progress) {
+    ProgressInfo progress;
+    progress.step = info.step;
+    progress.planned_steps = cadence_.planned_steps();
+    progress.epoch = info.epoch;
+    progress.smoothed_loss = guards_.smoothed_loss();
+    progress.learning_rate = info.learning_rate;
+    const double elapsed =
+        std::max(1e-9, now - start_s_ - summary_.validation_s - summary_.save_block_s);
+    progress.steps_per_s = static_cast<double>(summary_.steps) / elapsed;
+    progress.throughput = summary_.audio_s / elapsed;
+    progress.data_wait_share = summary_.data_wait_s / elapsed;
+    if (progress.planned_steps >= 0)
+      progress.eta_s =
+          static_cast<double>(progress.planned_steps - info.step) / progress.steps_per_s;
+    progress.activity = "train";
+    parts_.progress(progress);
+  }
+  if (verdict.loss_spike || verdict.grad_spike) {
+    event("spike", [&](metrics::Record& record) {
+      record.add("train_loss", outcome.loss)
+          .add("grad_norm", outcome.grad_norm)
+          .add("loss_zscore", verdict.loss_zscore)
+          .add("grad_zscore", verdict.grad_zscore)
+          .add("samples", info.sample_ids);
+    });
+  }
+  if (verdict.nonfinite) return on_nonfinite(outcome, info, verdict.give_up);
+  return ok_status();
+}
+
+Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up) {
+  const config::AerieConfig& aerie = parts_.config->aerie;
+  nlohmann::json details;
+  details["step"] = info.step;
+  details["epoch"] = info.epoch;
+  details["loss"] = std::isfinite(outcome.loss) ? nlohmann::json(outcome.loss)
+                                                : nlohmann::json(str_cat(outcome.loss));
+  details["grad_norm"] = std::isfinite(outcome.grad_norm)
+                             ? nlohmann::json(outcome.grad_norm)
+                             : nlohmann::json(str_cat(outcome.grad_norm));
+  details["micro_losses"] = nlohmann::json::array();
+  for (const double loss : outcome.micro_losses) details["micro_losses"].push_back(str_cat(loss));
+  details["loss_scale"] = outcome.loss_scale;
+  details["learning_rate"] = info.learning_rate;
+  details["samples"] = info.sample_ids;
+  details["in_a_row"] = guards_.nonfinite_in_a_row();
+  if (parts_.write_nonfinite) {
+    const Status written = parts_.write_nonfinite(
+        info.step, details.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (!written.ok()) AERIE_LOG_EVERY_S(warn, 60.0, "train", written.to_string());
+  }
+  event("nan", [&](metrics::Record& record) {
+    record.add("in_a_row", guards_.nonfinite_in_a_row())
+        .add("loss_scale", outcome.loss_scale)
+        .add("samples", info.sample_ids);
+  });
+  static LogLimiter limiter(10.0, 3);
+  limiter.warn("nonfinite", "train", "step ", info.step, ": loss ", outcome.loss,
+               ", gradient norm ", outcome.grad_norm,
+               "; the step is skipped (details in nonfinite/step_", info.step, ".json)");
+  const std::string advice = str_cat(
+      "lower model.optim.lr or set trainer.gradient_clip_val=1.0; look at the batches in "
+      "nonfinite/; "
+      "with 16-mixed try trainer.precision=bf16-mixed or aerie.on_nan=fallback");
+  if (aerie.on_nan == config::OnNan::kStop)
+    return Status(StatusCode::kInternal,
+                  str_cat("step ", info.step, " is not finite and aerie.on_nan is stop"))
+        .with_hint(advice);
+  if (!give_up) return ok_status();
+  if (aerie.on_nan == config::OnNan::kFallback) {
+    auto precision = parts_.engine->fall_back_precision();
+    if (precision.ok()) {
+      state_.precision = *precision;
+      guards_.forgive();
+      event("fallback", [&](metrics::Record& record) { record.add("precision", *precision); });
+      log_warn("train", aerie.max_nan_in_a_row, " steps in a row were not finite: going on in ",
+               *precision);
+      return ok_status();
+    }
+  }
+  return Status(StatusCode::kInternal,
+                str_cat(guards_.nonfinite_in_a_row(), " steps in a row were not finite"))
+      .with_hint(advice);
+}
+
+Status Trainer::validate(bool sanity) {
+  if (parts_.validation.empty()) return ok_status();
+  const double start = parts_.clock->monotonic_s();
+  const config::RunConfig& config = *parts_.config;
+  if (parts_.progress) {
+    ProgressInfo progress;
+    progress.step = position_.step;
+    progress.activity = "validate";
+    parts_.progress(progress);
+  }
+  const bool swap =
+      config.exp_manager.ema.enable && !config.exp_manager.ema.validate_original_weights;
+  if (swap) AERIE_RETURN_IF_ERROR(parts_.engine->use_ema_weights(true));
+  // A fixed seed makes val_loss comparable between validations and runs; NeMo draws afresh each
+  // time.
+  const bool fixed = config.aerie.validation_seed == config::ValidationSeed::kFixed;
+  const uint64_t round = fixed ? 0 : static_cast<uint64_t>(validations_ + 1);
+  const uint64_t seed =
+      mix64(config.aerie.seed ^ static_cast<uint64_t>(Purpose::kValidation)) + round;
+  std::vector<double> losses;
+  for (size_t set = 0; set < parts_.validation.size(); ++set) {
+    const ValidationSet& validation = parts_.validation[set];
+    AERIE_RETURN_IF_ERROR(validation.source->start_epoch(static_cast<int64_t>(round)));
+    int64_t limit = validation.batches;
+    if (sanity && config.trainer.num_sanity_val_steps > 0)
+      limit = std::min(limit, config.trainer.num_sanity_val_steps);
+    double sum = 0.0;
+    int64_t counted = 0;
+    for (int64_t i = 0; i < limit; ++i) {
+      AERIE_ASSIGN_OR_RETURN(const data::Batch* batch, validation.source->next());
+      if (batch == nullptr) break;
+      auto outcome = parts_.engine->evaluate(*batch, seed + set, static_cast<uint64_t>(i));
+      validation.source->release(batch);
+      if (!outcome.ok()) return outcome.status().with_context("validation");
+      if (!outcome->counted) continue;
+      sum += outcome->loss;
+      ++counted;
+    }
+    losses.push_back(counted > 0 ? sum / static_cast<double>(counted) : std::nan(""));
+  }
+  if (swap) AERIE_RETURN_IF_ERROR(parts_.engine->use_ema_weights(false));
+  const double took = parts_.clock->monotonic_s() - start;
+  last_step_done_s_ += took;
+  summary_.validation_s += took;
+  if (sanity) return ok_status();
+
+  ++validations_;
+  const size_t monitored = std::min(parts_.monitored_set, losses.size() - 1);
+  const double monitor = losses[monitored];
+  metrics::Record record(metrics::RecordKind::kVal, position_.step, position_.epoch, wall_s());
+  record.add(parts_.task.monitor, monitor);
+  if (losses.size() > 1)
+    for (size_t set = 0; set < losses.size(); ++set)
+      record.add(str_cat(parts_.validation[set].name, parts_.task.monitor), losses[set]);
+  record.add("validation_s", took);
+  write_record(record);
+  if (parts_.tensorboard != nullptr) {
+    const double time = parts_.clock->wall_s();
+    (void)parts_.tensorboard->scalar(parts_.task.monitor, monitor, position_.step, time);
+    if (losses.size() > 1)
+      for (size_t set = 0; set < losses.size(); ++set)
+        (void)parts_.tensorboard->scalar(str_cat(parts_.validation[set].name, parts_.task.monitor),
+                                         losses[set], position_.step, time);
+    (void)parts_.tensorboard->flush();
+  }
+  log_info("train", "step ", position_.step, ": ", parts_.task.monitor, " ", monitor, " (",
+           human_duration(took), ")");
+  summary_.last_monitor = monitor;
+  pending_monitor_ = monitor;
+  parts_.rates->after_validation(monitor);
+  if (early_stop(monitor) && parts_.agree(1) != 0) {
+    summary_.reason = StopReason::kEarlyStopping;
+    stop_ = true;
+  }
+  return ok_status();
+}
+
+bool Trainer::early_stop(double monitor) {
+  const config::ExpManagerConfig& exp = parts_.config->exp_manager;
+  const config::EarlyStoppingConfig& rules = exp.early_stopping_callback_params;
+  const bool higher_is_better =
+      exp.create_early_stopping_callback ? rules.mode_max : parts_.task.monitor_max;
+  const double gain_needed = exp.create_early_stopping_callback ? std::abs(rules.min_delta) : 0.0;
+  const bool gained =
+      std::isfinite(monitor) &&
+      (!best_monitor_ || (higher_is_better ? monitor > *best_monitor_ + gain_needed
+                                           : monitor < *best_monitor_ - gain_needed));
+  checks_without_gain_ = gained ? 0 : checks_without_gain_ + 1;
+  if (gained) best_monitor_ = monitor;
+  if (!exp.create_early_stopping_callback) return false;
+  std::string why;
+  if (rules.check_finite && !std::isfinite(monitor)) {
+    why = "the monitored value is not finite";
+  } else if (rules.stopping_threshold && (higher_is_better ? monitor > *rules.stopping_threshold
+                                                           : monitor < *rules.stopping_threshold)) {
+    why = str_cat("the stopping threshold ", *rules.stopping_threshold, " is reached");
+  } else if (rules.divergence_threshold &&
+             (higher_is_better ? monitor < *rules.divergence_threshold
+                               : monitor > *rules.divergence_threshold)) {
+    why = str_cat("the divergence threshold ", *rules.divergence_threshold, " is passed");
+  } else if (checks_without_gain_ >= rules.patience) {
+    why = str_cat("no gain in ", checks_without_gain_, " validations");
+  }
+  if (why.empty()) return false;
+  log_info("train", "early stopping after step ", position_.step, ": ", why);
+  event("early_stopping", [&](metrics::Record& record) { record.add("reason", why); });
+  return true;
+}
+
+Status Trainer::end_of_epoch() {
+  position_.batch = 0;
+  ++position_.epoch;
+  parts_.rates->after_epoch();
+  if (cadence_.finished(position_)) return ok_status();
+  return parts_.train->start_epoch(position_.epoch);
+}
+
+Status Trainer::save(SaveReason reason, std::optional<double> monitor) {
+  if (parts_.checkpointer == nullptr) return ok_status();
+  AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
+  const double start = parts_.clock->monotonic_s();
+  auto snapshot = parts_.engine->snapshot();
+  if (!snapshot.ok()) return snapshot.status().with_context("saving");
+  SaveRequest request;
+  state_.last_saved_step = position_.step;
+  if (monitor) state_.last_monitor = *monitor;
+  request.state = current_state();
+  request.reason = reason;
+  request.monitor = monitor;
+  const Status status = parts_.checkpointer->save(std::move(request), std::move(snapshot).value());
+  const double blocked = parts_.clock->monotonic_s() - start;
+  last_step_done_s_ += blocked;
+  summary_.save_block_s += blocked;
+  event("save", [&](metrics::Record& record) {
+    record.add("reason", save_reason_name(reason)).add("blocked_ms", blocked * 1e3);
+  });
+  log_info("train", "step ", position_.step,
+           ": checkpoint handed to the writer, training blocked for ",
+           static_cast<int64_t>(blocked * 1e4) / 10.0, " ms");
+  return status;
+}
+
+void Trainer::take_save_reports() {
+  if (parts_.checkpointer == nullptr) return;
+  for (const SaveReport& report : parts_.checkpointer->take_reports()) {
+    event("saved", [&](metrics::Record& record) {
+      record.add("stem", report.stem)
+          .add("saved_step", report.step)
+          .add("write_ms", report.write_ms)
+          .add("bytes", static_cast<int64_t>(report.bytes))
+          .add("ok", report.status.ok());
+      if (!report.status.ok()) record.add("message", report.status.to_string());
+    });
+    if (!report.status.ok())
+      log_warn("train", "checkpoint of step ", report.step,
+               " could not be written, training goes on: ", report.status.to_string());
+  }
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,156 @@
+// The training loop. Model-independent: it moves batches from a source into an engine, validates,
+// logs, saves and stops.
+//
+// Everything it touches is handed in, so that a test can run it with fakes; every decision that
+// ranks of a data-parallel run must take together (stop, skip, split, save, validate) passes
+// through agree().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aerie/base/clock.h"
+#include "aerie/base/status.h"
+#include "aerie/config/schema/nest_config.h"
+#include "aerie/metrics/metrics_log.h"
+#include "aerie/metrics/nvml.h"
+#include "aerie/metrics/tfevents_writer.h"
+#include "aerie/train/batch_source.h"
+#include "aerie/train/cadence.h"
+#include "aerie/train/checkpointer.h"
+#include "aerie/train/engine.h"
+#include "aerie/train/guards.h"
+#include "aerie/train/train_state.h"
+
+namespace aerie::train {
+
+// Learning rates of the parameter groups at a step; schedules that depend on results keep state.
+class LearningRates {
+ public:
+  virtual ~LearningRates() = default;
+  virtual std::vector<double> at(int64_t step) const = 0;
+  virtual void after_epoch() {}
+  virtual void after_validation(double monitor) { (void)monitor; }
+  virtual std::string state_json() const { return "{}"; }
+  virtual Status restore(const std::string& json) {
+    (void)json;
+    return ok_status();
+  }
+};
+
+// What a terminal shows; called from the loop's thread, after every step.
+struct ProgressInfo {
+  int64_t step = 0, planned_steps = -1, epoch = 0;
+  double smoothed_loss = 0.0, learning_rate = 0.0, steps_per_s = 0.0, throughput = 0.0,
+         data_wait_share = 0.0;
+  std::optional<double> gpu_util, gpu_mem_gib;
+  double eta_s = -1.0;
+  std::string activity;  // "train", "validate", "save"
+};
+
+struct ValidationSet {
+  std::string name;  // "" with one set, else NeMo's "<stem>_"
+  BatchSource* source = nullptr;
+  int64_t batches = 0;  // after limit_val_batches
+};
+
+struct TrainerParts {
+  TaskInfo task;
+  const config::RunConfig* config = nullptr;
+  Engine* engine = nullptr;
+  BatchSource* train = nullptr;
+  std::vector<ValidationSet> validation;
+  size_t monitored_set = 0;  // val_dl_idx
+  LearningRates* rates = nullptr;
+  metrics::MetricsLog* metrics = nullptr;
+  metrics::TfEventsWriter* tensorboard = nullptr;  // may be null
+  metrics::NvmlSampler* nvml = nullptr;            // may be null
+  Checkpointer* checkpointer = nullptr;            // may be null: nothing is saved
+  Clock* clock = nullptr;
+  std::function<int()> stop_signal;  // number of a signal that asks to stop, 0 otherwise
+  std::function<void(const ProgressInfo&)> progress;  // may be empty
+  // Writes nonfinite/step_N.json; may be empty.
+  std::function<Status(int64_t step, const std::string& json)> write_nonfinite;
+  // One decision for all ranks; identity at world 1.
+  std::function<int64_t(int64_t)> agree = [](int64_t value) { return value; };
+};
+
+enum class StopReason { kFinished, kSignal, kTimeLimit, kEarlyStopping, kFastDevRun };
+const char* stop_reason_name(StopReason reason);
+
+// Totals for the report and the closing lines.
+struct TrainSummary {
+  StopReason reason = StopReason::kFinished;
+  int signal = 0;
+  int64_t steps = 0;  // done in this process
+  TrainState state;
+  double train_s = 0.0;      // wall time inside the loop
+  double data_wait_s = 0.0;  // of it, waiting for batches
+  double validation_s = 0.0;
+  double save_block_s = 0.0;
+  double audio_s = 0.0;
+  double last_loss = 0.0;
+  std::optional<double> last_monitor, best_monitor;
+};
+
+class Trainer {
+ public:
+  Trainer(TrainerParts parts, Cadence cadence, TrainState start);
+
+  // Runs to the end, a limit or a signal. An error means that the run failed; what could be saved
+  // was saved.
+  Result<TrainSummary> run();
+
+ private:
+  // A step that was submitted and not yet collected, with what its log line needs.
+  struct InFlight {
+    int64_t step = 0;  // optimizer steps done after it
+    int64_t epoch = 0;
+    std::vector<const data::Batch*> batches;
+    double learning_rate = 0.0;
+    double data_wait_s = 0.0;
+    double audio_s = 0.0;
+    double padding_share = 0.0;
+    std::string sample_ids;
+  };
+
+  Status restore_parts();
+  Status train_step();
+  Status submit_window(int64_t window);
+  Status submit_with_split(StepRequest& request);
+  Status collect(bool wait);
+  Status after_outcome(const StepOutcome& outcome);
+  Status on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up);
+  Status validate(bool sanity);
+  Status end_of_epoch();
+  Status save(SaveReason reason, std::optional<double> monitor);
+  void take_save_reports();
+  void write_record(const metrics::Record& record);
+  void event(const std::string& name, const std::function<void(metrics::Record&)>& fill);
+  bool early_stop(double monitor);
+  double wall_s() const;
+  TrainState current_state();
+
+  TrainerParts parts_;
+  Cadence cadence_;
+  TrainState state_;
+  Position position_;
+  Guards guards_;
+  TrainSummary summary_;
+  std::vector<InFlight> in_flight_;
+  double start_s_ = 0.0;
+  double last_step_done_s_ = 0.0;
+  bool save_after_window_ = false;
+  std::optional<double> pending_monitor_;
+  bool stop_ = false;
+  // Early stopping.
+  std::optional<double> best_monitor_;
+  int64_t checks_without_gain_ = 0;
+  int64_t validations_ = 0;
+  bool disk_trouble_ = false;
+};
+
+}  // namespace aerie::train

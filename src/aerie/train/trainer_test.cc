@@ -1,0 +1,367 @@
+#include "aerie/train/trainer.h"
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/mem_env.h"
+#include "aerie/base/philox.h"
+
+namespace aerie::train {
+namespace {
+
+// Batches are numbers; the loop only passes their addresses on.
+class FakeSource final : public BatchSource {
+ public:
+  explicit FakeSource(int64_t batches)
+      : storage_(static_cast<size_t>(batches)), batches_(batches) {}
+  int64_t batches_per_epoch() const override { return batches_; }
+  Result<const data::Batch*> next() override {
+    if (next_ >= batches_) return static_cast<const data::Batch*>(nullptr);
+    ++held;
+    return reinterpret_cast<const data::Batch*>(&storage_[static_cast<size_t>(next_++)]);
+  }
+  void release(const data::Batch*) override { --held; }
+  Status start_epoch(int64_t epoch) override {
+    epoch_ = epoch;
+    next_ = 0;
+    return ok_status();
+  }
+  BatchSummary summary(const data::Batch& batch) const override {
+    return {2.0, 0.1, str_cat("e", epoch_, "b", index(batch))};
+  }
+  std::string cursor_json() const override { return str_cat(epoch_, " ", next_); }
+  Status restore(const std::string& cursor) override {
+    const auto parts = split(cursor, ' ');
+    epoch_ = std::stoll(parts[0]);
+    next_ = std::stoll(parts[1]);
+    return ok_status();
+  }
+  int64_t index(const data::Batch& batch) const {
+    return reinterpret_cast<const char*>(&batch) - storage_.data();
+  }
+  int64_t epoch() const { return epoch_; }
+
+  int held = 0;
+
+ private:
+  std::vector<char> storage_;
+  int64_t batches_;
+  int64_t epoch_ = 0;
+  int64_t next_ = 0;
+};
+
+struct FakeSnapshot final : StateSnapshot {
+  Status wait() override { return ok_status(); }
+  const std::vector<SnapshotTensor>& tensors() const override { return list; }
+  const std::string& scalars_json() const override { return scalars; }
+  std::vector<SnapshotTensor> list;
+  std::string scalars;
+};
+
+// A "model" whose weight is a running hash of everything it has seen, so that two runs agree only
+// if they did the same.
+class FakeEngine final : public Engine {
+ public:
+  FakeEngine(const FakeSource& source, int64_t in_flight)
+      : source_(source), in_flight_(in_flight) {}
+  std::string description() const override { return "fake"; }
+  int64_t num_param_groups() const override { return 1; }
+  int64_t num_parameters() const override { return 1; }
+  int64_t max_in_flight() const override { return in_flight_; }
+  Status submit(const StepRequest& request) override {
+    if (request.split < needed_split) return out_of_memory("fake memory");
+    splits.push_back(request.split);
+    for (const data::Batch* batch : request.micro_batches) {
+      micro.push_back(str_cat("e", source_.epoch(), "b", source_.index(*batch)));
+      losses_.push_back(1.0 / static_cast<double>(micro.size()));
+    }
+    if (!request.finish) return ok_status();
+    windows.push_back(static_cast<int64_t>(losses_.size()));
+    rates.push_back(request.learning_rates[0]);
+    StepOutcome outcome;
+    outcome.step = request.step;
+    for (const double loss : losses_) outcome.loss += loss / static_cast<double>(losses_.size());
+    outcome.micro_losses = losses_;
+    outcome.grad_norm = 1.0;
+    outcome.skipped = bad_steps.contains(request.step) || (always_bad && precision != "bf16-mixed");
+    if (outcome.skipped) outcome.loss = std::nan("");
+    losses_.clear();
+    weight = mix64(weight ^ static_cast<uint64_t>(micro.size()) ^ (outcome.skipped ? 1u : 0u));
+    pending_.push_back(outcome);
+    return ok_status();
+  }
+  Result<std::vector<StepOutcome>> collect(bool wait) override {
+    if (!wait) return std::vector<StepOutcome>{};
+    return std::exchange(pending_, {});
+  }
+  Result<EvalOutcome> evaluate(const data::Batch&, uint64_t seed, uint64_t position) override {
+    EvalOutcome out;
+    out.loss = eval_loss + static_cast<double>(position);
+    eval_seeds.push_back(seed);
+    out.counted = !empty_eval.contains(position);
+    return out;
+  }
+  Status use_ema_weights(bool on) override {
+    ema.push_back(on);
+    return ok_status();
+  }
+  Result<std::unique_ptr<StateSnapshot>> snapshot() override {
+    return std::unique_ptr<StateSnapshot>(std::make_unique<FakeSnapshot>());
+  }
+  Status restore(const StateSource&) override { return ok_status(); }
+  Result<std::string> fall_back_precision() override {
+    precision = "bf16-mixed";
+    return precision;
+  }
+  EngineMemory memory() const override { return {}; }
+
+  uint64_t weight = 0;
+  int64_t needed_split = 1;
+  std::map<int64_t, bool> bad_steps;
+  bool always_bad = false;
+  std::string precision = "16-mixed";
+  double eval_loss = 5.0;
+  std::map<uint64_t, bool> empty_eval;
+  std::vector<std::string> micro;
+  std::vector<int64_t> windows, splits;
+  std::vector<double> rates;
+  std::vector<uint64_t> eval_seeds;
+  std::vector<bool> ema;
+
+ private:
+  const FakeSource& source_;
+  int64_t in_flight_;
+  std::vector<double> losses_;
+  std::vector<StepOutcome> pending_;
+};
+
+class FakeRates final : public LearningRates {
+ public:
+  std::vector<double> at(int64_t step) const override { return {static_cast<double>(step) * 0.5}; }
+};
+
+class FakeCheckpointer final : public Checkpointer {
+ public:
+  Status save(SaveRequest request, std::unique_ptr<StateSnapshot>) override {
+    saves.push_back(std::move(request));
+    return ok_status();
+  }
+  std::vector<SaveReport> take_reports() override { return {}; }
+  Status drain() override { return ok_status(); }
+  std::vector<SaveRequest> saves;
+};
+
+struct FakeRun {
+  explicit FakeRun(int64_t batches, int64_t val_batches = 0, int64_t in_flight = 0)
+      : env(new_mem_env()),
+        train(batches),
+        val(val_batches),
+        engine(train, in_flight),
+        log(*env, "/metrics.jsonl") {
+    config.trainer.max_epochs = -1;
+    config.trainer.log_every_n_steps = 1;
+    config.trainer.num_sanity_val_steps = 0;
+  }
+  Result<TrainSummary> go(TrainState start = {}) {
+    TrainerParts parts;
+    parts.config = &config;
+    parts.engine = &engine;
+    parts.train = &train;
+    if (val.batches_per_epoch() > 0)
+      parts.validation.push_back({"", &val, val.batches_per_epoch()});
+    parts.rates = &rates;
+    parts.metrics = &log;
+    parts.checkpointer = &checkpointer;
+    parts.clock = &clock;
+    parts.stop_signal = [this] {
+      return static_cast<int64_t>(engine.windows.size()) >= signal_after ? 15 : 0;
+    };
+    parts.write_nonfinite = [this](int64_t step, const std::string& json) {
+      nonfinite[step] = json;
+      return ok_status();
+    };
+    auto cadence = Cadence::make(config.trainer, train.batches_per_epoch(),
+                                 val.batches_per_epoch() > 0, false);
+    if (!cadence.ok()) return cadence.status();
+    return Trainer(parts, *cadence, start).run();
+  }
+  std::vector<metrics::Record> records(metrics::RecordKind kind) {
+    std::vector<metrics::Record> out;
+    const auto file = metrics::read_metrics(*env, "/metrics.jsonl");
+    for (const auto& record : file->records)
+      if (record.kind() == kind) out.push_back(record);
+    return out;
+  }
+
+  std::unique_ptr<Env> env;
+  config::RunConfig config;
+  FakeSource train, val;
+  FakeEngine engine;
+  FakeRates rates;
+  FakeCheckpointer checkpointer;
+  metrics::MetricsLog log;
+  FakeClock clock;
+  int64_t signal_after = std::numeric_limits<int64_t>::max();
+  std::map<int64_t, std::string> nonfinite;
+};
+
+TEST(TrainerTest, AccumulatesIncludingTheLastPartialWindow) {
+  FakeRun run(5);
+  run.config.trainer.accumulate_grad_batches = 2;
+  run.config.trainer.max_steps = 6;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  EXPECT_EQ(run.engine.windows, (std::vector<int64_t>{2, 2, 1, 2, 2, 1}));
+  EXPECT_EQ(run.engine.rates, (std::vector<double>{0.0, 0.5, 1.0, 1.5, 2.0, 2.5}));
+  EXPECT_EQ(run.train.held, 0);
+  EXPECT_EQ(run.records(metrics::RecordKind::kTrain).size(), 6u);
+  EXPECT_EQ(summary->state.step, 6);
+}
+
+TEST(TrainerTest, ValidatesInsideAWindowAndSavesAfterIt) {
+  FakeRun run(6, 2);
+  run.config.trainer.accumulate_grad_batches = 2;
+  run.config.trainer.val_check_interval = {false, 0.0, 3};
+  run.config.trainer.max_steps = 3;
+  ASSERT_TRUE(run.go().ok());
+  EXPECT_EQ(run.engine.windows, (std::vector<int64_t>{2, 2, 2}));
+  const auto val = run.records(metrics::RecordKind::kVal);
+  ASSERT_EQ(val.size(), 2u);
+  EXPECT_EQ(val[0].step(), 1);  // after micro-batch 3: one optimizer step done
+  EXPECT_EQ(val[1].step(), 3);
+  ASSERT_EQ(run.checkpointer.saves.size(), 2u);
+  EXPECT_EQ(run.checkpointer.saves[0].state.step, 2);
+  EXPECT_EQ(run.checkpointer.saves[1].state.step, 3);
+  double loss = 0;
+  ASSERT_TRUE(val[0].number("val_loss", &loss));
+  EXPECT_EQ(loss, 5.5);
+}
+
+TEST(TrainerTest, FixedValidationSeedRepeatsAndRandomDoesNot) {
+  FakeRun fixed(4, 1);
+  fixed.config.trainer.val_check_interval = {false, 0.0, 2};
+  fixed.config.trainer.max_steps = 4;
+  ASSERT_TRUE(fixed.go().ok());
+  ASSERT_EQ(fixed.engine.eval_seeds.size(), 2u);
+  EXPECT_EQ(fixed.engine.eval_seeds[0], fixed.engine.eval_seeds[1]);
+  FakeRun random(4, 1);
+  random.config = fixed.config;
+  random.config.aerie.validation_seed = config::ValidationSeed::kRandom;
+  ASSERT_TRUE(random.go().ok());
+  EXPECT_NE(random.engine.eval_seeds[0], random.engine.eval_seeds[1]);
+}
+
+TEST(TrainerTest, EmptyEvaluationBatchesDoNotCount) {
+  FakeRun run(1, 3);
+  run.config.trainer.max_steps = 1;
+  run.engine.empty_eval[1] = true;
+  ASSERT_TRUE(run.go().ok());
+  double loss = 0;
+  ASSERT_TRUE(run.records(metrics::RecordKind::kVal)[0].number("val_loss", &loss));
+  EXPECT_EQ(loss, 6.0);  // mean of 5 and 7
+}
+
+TEST(TrainerTest, ResumedRunEqualsAnUninterruptedOne) {
+  for (const int64_t in_flight : {0, 3}) {
+    FakeRun whole(7, 0, in_flight);
+    whole.config.trainer.accumulate_grad_batches = 3;
+    whole.config.trainer.max_steps = 20;
+    ASSERT_TRUE(whole.go().ok());
+    for (const int64_t cut : {1, 2, 3, 7, 19}) {
+      FakeRun first(7, 0, in_flight);
+      first.config = whole.config;
+      first.signal_after = cut;
+      const auto stopped = first.go();
+      ASSERT_TRUE(stopped.ok());
+      EXPECT_EQ(stopped->reason, StopReason::kSignal);
+      ASSERT_FALSE(first.checkpointer.saves.empty());
+      FakeRun second(7, 0, in_flight);
+      second.config = whole.config;
+      ASSERT_TRUE(second.go(first.checkpointer.saves.back().state).ok());
+      std::vector<std::string> both = first.engine.micro;
+      both.insert(both.end(), second.engine.micro.begin(), second.engine.micro.end());
+      EXPECT_EQ(both, whole.engine.micro) << "cut after " << cut;
+      std::vector<double> rates = first.engine.rates;
+      rates.insert(rates.end(), second.engine.rates.begin(), second.engine.rates.end());
+      EXPECT_EQ(rates, whole.engine.rates);
+    }
+  }
+}
+
+TEST(TrainerTest, NonFiniteStepsAreReportedAndTooManyStopTheRun) {
+  FakeRun run(4);
+  run.config.trainer.max_steps = 20;
+  run.engine.bad_steps = {{3, true}, {5, true}};
+  ASSERT_TRUE(run.go().ok());
+  EXPECT_EQ(run.nonfinite.size(), 2u);
+  EXPECT_NE(run.nonfinite[4].find("e0b3"), std::string::npos);
+
+  FakeRun hopeless(4);
+  hopeless.config.trainer.max_steps = 100;
+  hopeless.config.aerie.max_nan_in_a_row = 10;
+  hopeless.engine.always_bad = true;
+  const auto failed = hopeless.go();
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(hopeless.engine.windows.size(), 10u);
+  EXPECT_NE(failed.status().hint().find("gradient_clip_val"), std::string::npos);
+}
+
+TEST(TrainerTest, FallsBackToAnotherPrecision) {
+  FakeRun run(4);
+  run.config.trainer.max_steps = 15;
+  run.config.aerie.on_nan = config::OnNan::kFallback;
+  run.config.aerie.max_nan_in_a_row = 3;
+  run.engine.always_bad = true;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  EXPECT_EQ(summary->state.precision, "bf16-mixed");
+}
+
+TEST(TrainerTest, SplitsBatchesWhenOutOfMemoryAndRemembers) {
+  FakeRun run(4);
+  run.config.trainer.max_steps = 3;
+  run.engine.needed_split = 4;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(run.engine.splits, (std::vector<int64_t>{4, 4, 4}));
+  EXPECT_EQ(summary->state.split, 4);
+  FakeRun stop(4);
+  stop.config.trainer.max_steps = 3;
+  stop.config.aerie.on_oom = config::OnOom::kStop;
+  stop.engine.needed_split = 2;
+  EXPECT_EQ(stop.go().status().code(), StatusCode::kOutOfMemory);
+}
+
+TEST(TrainerTest, StopsEarlyWithoutGain) {
+  FakeRun run(2, 1);
+  run.config.trainer.max_steps = 100;
+  run.config.exp_manager.create_early_stopping_callback = true;
+  run.config.exp_manager.early_stopping_callback_params.patience = 3;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->reason, StopReason::kEarlyStopping);
+  EXPECT_EQ(summary->state.step, 8);  // best at 2, three checks without gain
+}
+
+TEST(TrainerTest, SwapsAveragedWeightsInForValidation) {
+  FakeRun run(1, 1);
+  run.config.trainer.max_steps = 1;
+  run.config.exp_manager.ema.enable = true;
+  ASSERT_TRUE(run.go().ok());
+  EXPECT_EQ(run.engine.ema, (std::vector<bool>{true, false}));
+}
+
+TEST(TrainerTest, FailedMetricsWritesDoNotStopTraining) {
+  FakeRun run(2);
+  run.config.trainer.max_steps = 3;
+  run.log.~MetricsLog();
+  new (&run.log) metrics::MetricsLog(*run.env, "/no/such/folder/metrics.jsonl");
+  EXPECT_TRUE(run.go().ok());
+  EXPECT_GE(run.log.pending(), 3u);
+}
+
+}  // namespace
+}  // namespace aerie::train
