@@ -213,21 +213,23 @@ Result<std::shared_ptr<const ManifestIndex>> ManifestIndex::open(const std::stri
       log_debug("data", file, ": ", index.status().to_string(), "; made again");
   }
 
-  ManifestIndexBuilder builder;
-  AERIE_RETURN_IF_ERROR(builder.scan(env, path).with_context(path));
+  auto builder = std::make_unique<ManifestIndexBuilder>();
+  AERIE_RETURN_IF_ERROR(builder->scan(env, path).with_context(path));
   for (const std::string& file : files) {
     Status written = env.create_dirs(parent_path(file));
-    if (written.ok()) written = builder.write(env, file);
+    if (written.ok()) written = builder->write(env, file);
     if (!written.ok()) {
       log_debug("data", "manifest index not kept: ", written.to_string());
       continue;
     }
+    builder.reset();  // not twice in memory
     Result<std::shared_ptr<ManifestIndex>> index = load(env, path, file);
-    if (!index.ok()) break;  // changed under our hands: go on with what was read
+    if (!index.ok()) return build(given, &env);  // the manifest is being changed
     (*index)->from_cache_ = false;
     return finish(std::move(index).value());
   }
-  auto bytes = std::make_shared<std::string>(builder.serialize());
+  auto bytes = std::make_shared<std::string>(builder->serialize());
+  builder.reset();
   AERIE_ASSIGN_OR_RETURN(std::shared_ptr<ManifestIndex> index, parse(*bytes, bytes));
   return finish(std::move(index));
 }
