@@ -14,26 +14,25 @@ namespace aerie::tools {
 namespace {
 
 const Command kCommands[] = {
-    {nullptr, nullptr, nullptr},
+    {"report", "write report.html for the folder of a run", run_report},
 };
 
 const Command* find_command(const std::string& name) {
   for (const Command& command : kCommands)
-    if (command.name != nullptr && name == command.name) return &command;
+    if (name == command.name) return &command;
   return nullptr;
 }
 
 void print_usage() {
   std::printf("usage: aerie COMMAND [ARGS]\n\n");
   for (const Command& command : kCommands)
-    if (command.name != nullptr) std::printf("  %-10s %s\n", command.name, command.summary);
+    std::printf("  %-10s %s\n", command.name, command.summary);
   std::printf("\n`aerie help COMMAND` shows a command's options with an example.\n");
 }
 
 std::vector<std::string> command_names() {
   std::vector<std::string> names{"help"};
-  for (const Command& command : kCommands)
-    if (command.name != nullptr) names.push_back(command.name);
+  for (const Command& command : kCommands) names.push_back(command.name);
   return names;
 }
 
