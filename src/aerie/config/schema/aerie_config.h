@@ -31,12 +31,13 @@ struct AerieDataConfig {
   std::optional<int64_t> virtual_ranks;     // fixes the global order for any number of ranks
   std::optional<double> memory_budget_gib;  // for the loader; null: printed, not limited
   bool skip_bad_lines = false;              // manifest lines that are not JSON
-  ShuffleLevel shuffle_level = ShuffleLevel::kSample;
-  double min_audio_len_secs = 1.0;  // shorter audio is filled up to this
+  ShuffleLevel shuffle_level = ShuffleLevel::kSample;  // compat: kShard unless set
+  double min_audio_len_secs = 1.0;                     // shorter audio is filled up to this
   PadAudioMode pad_audio_mode = PadAudioMode::kRepeat;
   MixOn mix_on = MixOn::kAuto;
   BatchDtype batch_dtype = BatchDtype::kAuto;
   int64_t max_shapes = 16;  // batch lengths are rounded up to this many values
+  bool operator==(const AerieDataConfig&) const = default;
 };
 
 struct AerieConfig {
@@ -51,14 +52,15 @@ struct AerieConfig {
   OnOom on_oom = OnOom::kSplit;
   OnBadAudio on_bad_audio = OnBadAudio::kSkip;
   double max_bad_fraction = 0.01;
-  EmptyMask empty_mask = EmptyMask::kZero;  // kNan under compat unless set explicitly
+  EmptyMask empty_mask = EmptyMask::kZero;  // compat: kNan unless set
   bool train_pre_encode = false;            // mask_position post_conv: gradients into subsampling
   BatchNormFrames batch_norm_frames = BatchNormFrames::kPadded;
-  ValidationSeed validation_seed = ValidationSeed::kFixed;
-  std::optional<double> loss_scale;          // 16-mixed: null is dynamic
+  ValidationSeed validation_seed = ValidationSeed::kFixed;  // compat: kRandom unless set
+  std::optional<double> loss_scale;                         // 16-mixed: null is dynamic
   std::vector<std::string> no_weight_decay;  // parameter-name parts that get no weight decay
   double spike_zscore = 6.0;  // loss or gradient norm beyond this is an event; 0: off
   AerieDataConfig data;
+  bool operator==(const AerieConfig&) const = default;
 };
 
 }  // namespace aerie::config

@@ -29,12 +29,14 @@ struct PathList {
     for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
     return all;
   }
+  bool operator==(const PathList&) const = default;
 };
 
 struct ChannelSelector {
   enum class Kind { kAll, kIndices, kAverage };
   Kind kind = Kind::kAll;
   std::vector<int64_t> indices;  // kIndices: one for an int, several for a list
+  bool operator==(const ChannelSelector&) const = default;
 };
 
 // SpeakerNoiseAugmentation and MultiSpeakerNoiseAugmentation.
@@ -53,6 +55,7 @@ struct BatchAugmentorConfig {
   int64_t max_num_segments = 5;
   int64_t min_num_speakers = 1;
   int64_t max_num_speakers = 4;
+  bool operator==(const BatchAugmentorConfig&) const = default;
 };
 
 // `augmentor`: perturbations of one utterance, applied in the order written, each with its prob.
@@ -62,24 +65,29 @@ struct SpeedPerturbation {
   double min_speed_rate = 0.9;
   double max_speed_rate = 1.1;
   int64_t num_rates = 5;  // negative: continuous
+  bool operator==(const SpeedPerturbation&) const = default;
 };
 struct GainPerturbation {
   double min_gain_dbfs = -10;
   double max_gain_dbfs = 10;
+  bool operator==(const GainPerturbation&) const = default;
 };
 struct ShiftPerturbation {
   double min_shift_ms = -5.0;
   double max_shift_ms = 5.0;
+  bool operator==(const ShiftPerturbation&) const = default;
 };
 struct WhiteNoisePerturbation {
   int64_t min_level = -90;  // dB, drawn as an integer from [min_level, max_level)
   int64_t max_level = -46;
+  bool operator==(const WhiteNoisePerturbation&) const = default;
 };
 struct PerturbationConfig {
   std::string name;  // speed | gain | shift | white_noise
   double prob = 0.0;
   std::variant<SpeedPerturbation, GainPerturbation, ShiftPerturbation, WhiteNoisePerturbation>
       params;
+  bool operator==(const PerturbationConfig&) const = default;
 };
 
 enum class ConcatTechnique { kTemperature, kRandom, kRoundRobin };
@@ -145,6 +153,7 @@ struct DatasetConfig {
   std::optional<int64_t> seed;  // null: aerie.seed ("trng" and "randomized" mean the same here)
   bool skip_missing_manifest_entries = false;
   bool force_finite = false;
+  bool operator==(const DatasetConfig&) const = default;
 };
 
 }  // namespace aerie::config

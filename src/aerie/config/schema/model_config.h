@@ -21,7 +21,8 @@ enum class SelfAttentionModel { kRelPos, kAbsPos, kRelPosLocalAttn };
 enum class AttContextStyle { kRegular, kChunkedLimited };
 enum class ConvNorm { kBatchNorm, kLayerNorm, kInstanceNorm, kGroupNorm, kFusedBatchNorm };
 enum class StochasticDepthMode { kLinear, kUniform };
-enum class DecoderInit { kXavierUniform, kXavierNormal, kKaimingUniform, kKaimingNormal };
+// kDefault (init_mode: null) keeps torch's own Conv1d initialisation.
+enum class DecoderInit { kXavierUniform, kXavierNormal, kKaimingUniform, kKaimingNormal, kDefault };
 
 // AudioToMelSpectrogramPreprocessor. Seconds and Hz unless the name says samples.
 struct PreprocessorConfig {
@@ -37,8 +38,8 @@ struct PreprocessorConfig {
   std::optional<double> preemph = 0.97;
   int64_t features = 64;
   double lowfreq = 0.0;
-  std::optional<double> highfreq;  // null: sample_rate / 2
-  std::string mel_norm = "slaney";
+  std::optional<double> highfreq;   // null: sample_rate / 2
+  std::string mel_norm = "slaney";  // slaney | none
   double mag_power = 2.0;
   bool log = true;
   bool log_zero_guard_clamp = false;                     // log_zero_guard_type: add | clamp
@@ -69,6 +70,7 @@ struct PreprocessorConfig {
     while (size < win_length()) size *= 2;
     return size;
   }
+  bool operator==(const PreprocessorConfig&) const = default;
 };
 
 // SpectrogramAugmentation. NeMo demands the node and never applies it to NEST; kept for archives.
@@ -79,6 +81,7 @@ struct SpecAugmentConfig {
   double time_width = 10;  // frames when written as an integer, else a fraction of the length
   bool time_width_is_fraction = false;
   double mask_value = 0.0;
+  bool operator==(const SpecAugmentConfig&) const = default;
 };
 
 // RandomBlockMasking. block_size is in feature frames as written in the config, also for post_conv
@@ -91,6 +94,7 @@ struct MaskingConfig {
   bool freeze = true;
   bool allow_overlap = false;
   double max_mask_ratio = 0.8;
+  bool operator==(const MaskingConfig&) const = default;
 };
 
 // RandomProjectionVectorQuantizer.
@@ -100,10 +104,10 @@ struct QuantizerConfig {
   int64_t num_classes = 8192;
   int64_t num_books = 1;
   QuantizerDistance dist_fn = QuantizerDistance::kCosine;
-  bool time_ahead = false;
   bool freeze = true;
   bool squeeze_single = false;
   int64_t combine_time_steps = 1;
+  bool operator==(const QuantizerConfig&) const = default;
 };
 
 // ConformerEncoder. feat_in, n_layers and d_model have no default in NeMo; those here are NEST-L's.
@@ -151,6 +155,7 @@ struct EncoderConfig {
     const int64_t half = (conv_kernel_size - 1) / 2;
     return conv_context_size.value_or(std::array<int64_t, 2>{half, half});
   }
+  bool operator==(const EncoderConfig&) const = default;
 };
 
 // MultiSoftmaxDecoder.
@@ -161,6 +166,7 @@ struct DecoderConfig {
   DecoderInit init_mode = DecoderInit::kXavierUniform;
   bool use_bias = false;
   bool squeeze_single = false;
+  bool operator==(const DecoderConfig&) const = default;
 };
 
 // MultiMLMLoss.
@@ -169,6 +175,7 @@ struct LossConfig {
   double mask_threshold = 0.8;  // any number: below 0 every frame counts
   int64_t num_decoders = 1;
   bool squeeze_single = false;
+  bool operator==(const LossConfig&) const = default;
 };
 
 }  // namespace aerie::config

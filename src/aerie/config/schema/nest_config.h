@@ -40,6 +40,7 @@ struct ModelConfig {
   std::vector<DatasetConfig> test_ds;
   int64_t val_dl_idx = 0;  // the loader whose loss is val_loss
   int64_t test_dl_idx = 0;
+  bool operator==(const ModelConfig&) const = default;
 };
 
 // init_from_nemo_model | init_from_pretrained_model | init_from_ptl_ckpt (at most one).
@@ -48,12 +49,14 @@ struct InitSource {
   std::string path;
   std::vector<std::string> include;  // empty: everything
   std::vector<std::string> exclude;
+  bool operator==(const InitSource&) const = default;
 };
 struct InitFromConfig {
   enum class Kind { kNone, kNemoModel, kPtlCkpt };
   Kind kind = Kind::kNone;
   std::vector<InitSource> sources;
   bool init_strict = true;
+  bool operator==(const InitFromConfig&) const = default;
 };
 
 struct RunConfig {
@@ -63,6 +66,7 @@ struct RunConfig {
   ExpManagerConfig exp_manager;
   InitFromConfig init_from;
   AerieConfig aerie;
+  bool operator==(const RunConfig&) const = default;
 };
 
 }  // namespace aerie::config

@@ -71,6 +71,7 @@ struct SchedulerConfig {
   bool cycle_momentum = true;
   double base_momentum = 0.8;
   double max_momentum = 0.9;
+  bool operator==(const SchedulerConfig&) const = default;
 };
 
 struct OptimConfig {
@@ -90,6 +91,7 @@ struct OptimConfig {
   double luc_trust = 1e-3;
   double luc_eps = 1e-8;
   std::optional<SchedulerConfig> sched;
+  bool operator==(const OptimConfig&) const = default;
 };
 
 // One entry of optim_param_groups: the parameters whose name starts with `module`. What is unset
@@ -104,6 +106,7 @@ struct ParamGroupConfig {
   std::optional<double> dampening;
   std::optional<bool> nesterov;
   std::optional<bool> amsgrad;
+  bool operator==(const ParamGroupConfig&) const = default;
 };
 
 }  // namespace aerie::config

@@ -25,6 +25,7 @@ struct BatchLimit {
     if (!is_fraction) return count < available ? count : available;
     return static_cast<int64_t>(static_cast<double>(available) * fraction);
   }
+  bool operator==(const BatchLimit&) const = default;
 };
 
 struct DevicesConfig {
@@ -32,6 +33,7 @@ struct DevicesConfig {
   Kind kind = Kind::kAuto;
   int64_t count = 1;
   std::vector<int64_t> ids;
+  bool operator==(const DevicesConfig&) const = default;
 };
 
 // `strategy` as a name or as a mapping with _target_. The options matter from two devices on.
@@ -44,6 +46,7 @@ struct StrategyConfig {
   double bucket_cap_mb = 25.0;
   std::string process_group_backend;
   double timeout_s = 1800.0;
+  bool operator==(const StrategyConfig&) const = default;
 };
 
 struct TrainerConfig {
@@ -84,6 +87,7 @@ struct TrainerConfig {
     if (max_epochs) return *max_epochs;
     return max_steps < 0 && !max_time_s ? 1000 : -1;
   }
+  bool operator==(const TrainerConfig&) const = default;
 };
 
 struct CheckpointCallbackConfig {
@@ -107,6 +111,7 @@ struct CheckpointCallbackConfig {
   bool save_on_train_epoch_end = false;
   bool async_save = false;  // ours always writes in the background
   int64_t save_last_n_optim_states = -1;
+  bool operator==(const CheckpointCallbackConfig&) const = default;
 };
 
 struct EarlyStoppingConfig {
@@ -120,6 +125,7 @@ struct EarlyStoppingConfig {
   std::optional<double> stopping_threshold;
   std::optional<double> divergence_threshold;
   bool check_on_train_epoch_end = false;
+  bool operator==(const EarlyStoppingConfig&) const = default;
 };
 
 struct EmaConfig {
@@ -128,6 +134,7 @@ struct EmaConfig {
   bool cpu_offload = false;
   bool validate_original_weights = false;
   int64_t every_n_steps = 1;
+  bool operator==(const EmaConfig&) const = default;
 };
 
 struct ExpManagerConfig {
@@ -158,6 +165,7 @@ struct ExpManagerConfig {
   bool disable_validation_on_resume = true;
   EmaConfig ema;
   std::optional<double> max_time_per_run_s;
+  bool operator==(const ExpManagerConfig&) const = default;
 };
 
 }  // namespace aerie::config

@@ -1,0 +1,16 @@
+// The parts of build_run_config(), one file each. Internal to the schema library.
+#pragma once
+
+#include "aerie/config/schema/nest_config.h"
+#include "aerie/config/schema/node_reader.h"
+
+namespace aerie::config {
+
+void build_model_parts(const NodeReader& model, ModelConfig& out);
+void build_datasets(const NodeReader& model, ModelConfig& out);
+void build_optim(const NodeReader& model, ModelConfig& out);
+void build_trainer(const NodeReader& trainer, TrainerConfig& out);
+void build_exp_manager(const NodeReader& exp_manager, ExpManagerConfig& out);
+void build_aerie(const NodeReader& aerie, AerieConfig& out);
+
+}  // namespace aerie::config

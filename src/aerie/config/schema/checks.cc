@@ -1,0 +1,95 @@
+#include "aerie/config/schema/checks.h"
+
+#include "aerie/base/strings.h"
+#include "aerie/config/schema/key_table.h"
+#include "aerie/config/schema/value_parsers.h"
+
+namespace aerie::config {
+
+const Value* CheckContext::written(std::string_view path) const {
+  const Value* value = root_.find(path);
+  return value == nullptr || value->is_null() || value->is_missing() ? nullptr : value;
+}
+
+std::optional<Value> CheckContext::effective(std::string_view path) const {
+  if (const Value* value = root_.find(path)) return *value;
+  const KeySpec* spec = find_key(path);
+  if (spec == nullptr) return std::nullopt;
+  return default_of(*spec);
+}
+
+std::optional<int64_t> CheckContext::integer(std::string_view path) const {
+  const auto value = effective(path);
+  if (!value || !value->is_number()) return std::nullopt;
+  return whole_number(*value);
+}
+
+std::optional<double> CheckContext::number(std::string_view path) const {
+  const auto value = effective(path);
+  if (!value || !value->is_number()) return std::nullopt;
+  return value->as_float();
+}
+
+std::optional<bool> CheckContext::flag(std::string_view path) const {
+  const auto value = effective(path);
+  if (!value || !value->is_bool()) return std::nullopt;
+  return value->as_bool();
+}
+
+std::optional<std::string> CheckContext::text(std::string_view path) const {
+  const auto value = effective(path);
+  if (!value || !value->is_string()) return std::nullopt;
+  return value->as_string();
+}
+
+void CheckContext::add(Finding::Severity severity, std::string_view path, std::string message,
+                       std::string hint) {
+  // The nearest node that exists tells where to look.
+  Origin origin;
+  std::string at(path);
+  while (true) {
+    if (const Value* value = root_.find(at)) {
+      origin = value->origin();
+      break;
+    }
+    const size_t dot = at.rfind('.');
+    if (dot == std::string::npos) break;
+    at.resize(dot);
+  }
+  findings_.add({severity, std::string(path), std::move(message), std::move(hint),
+                 origin.kind == Origin::Kind::kDefault ? "" : origin.to_string()});
+}
+
+void CheckContext::error(std::string_view path, std::string message, std::string hint) {
+  add(Finding::Severity::kError, path, std::move(message), std::move(hint));
+}
+
+void CheckContext::warn(std::string_view path, std::string message, std::string hint) {
+  add(Finding::Severity::kWarning, path, std::move(message), std::move(hint));
+}
+
+namespace {
+
+void check_init_from(CheckContext& context) {
+  const char* first = nullptr;
+  for (const char* key :
+       {"init_from_nemo_model", "init_from_pretrained_model", "init_from_ptl_ckpt"}) {
+    if (context.written(key) == nullptr) continue;
+    if (first != nullptr)
+      context.error(key, str_cat("given together with ", first, "; only one of them can be used"));
+    if (first == nullptr) first = key;
+  }
+}
+
+}  // namespace
+
+void check_relations(const Value& root, const ValidateOptions& options, Findings& findings) {
+  CheckContext context(root, options, findings);
+  check_init_from(context);
+  check_model(context);
+  check_datasets(context);
+  check_optim(context);
+  check_trainer(context);
+}
+
+}  // namespace aerie::config

@@ -1,0 +1,119 @@
+// Rules about trainer and exp_manager.
+#include "aerie/base/strings.h"
+#include "aerie/config/schema/checks.h"
+#include "aerie/config/schema/devices.h"
+#include "aerie/config/schema/value_parsers.h"
+
+namespace aerie::config {
+namespace {
+
+void check_devices(CheckContext& context) {
+  const Value* written = context.written("trainer.devices");
+  const auto devices = parse_devices(written != nullptr ? *written : Value());
+  if (!devices.ok()) {
+    context.error("trainer.devices", devices.status().message(), "for example 1, -1 or [0]");
+    return;
+  }
+  TrainerConfig trainer;
+  trainer.devices = *devices;
+  trainer.num_nodes = context.integer("trainer.num_nodes").value_or(1);
+  const std::string accelerator = context.text("trainer.accelerator").value_or("auto");
+  if (accelerator == "cpu") trainer.accelerator = Accelerator::kCpu;
+  if (accelerator == "gpu" || accelerator == "cuda") trainer.accelerator = Accelerator::kGpu;
+  const ValidateOptions& options = context.options();
+  const auto plan = plan_devices(trainer, options.num_gpus);
+  int64_t world = 1;
+  bool depends_on_machine = true;
+  if (plan.ok()) {
+    world = plan->world_size;
+    const bool counted =
+        devices->kind == DevicesConfig::Kind::kCount || devices->kind == DevicesConfig::Kind::kIds;
+    depends_on_machine = !counted && trainer.num_nodes == 1;
+  } else {
+    if (options.for_training)
+      context.error("trainer.devices", plan.status().message(), plan.status().hint());
+    // What this machine lacks another may have; what is asked for can still be judged.
+    if (devices->kind == DevicesConfig::Kind::kCount) world = devices->count;
+    if (devices->kind == DevicesConfig::Kind::kIds)
+      world = static_cast<int64_t>(devices->ids.size());
+    world *= trainer.num_nodes;
+    depends_on_machine = false;
+  }
+  if (world <= 1) return;
+  const std::string key = trainer.num_nodes > 1 ? "trainer.num_nodes" : "trainer.devices";
+  const std::string message =
+      str_cat("asks for ", world, " devices; aerie trains on one device for now");
+  const std::string hint = "set trainer.devices=1 and trainer.num_nodes=1";
+  if (options.for_training || !depends_on_machine)
+    context.error(key, message, hint);
+  else
+    context.warn(key, message, hint);
+}
+
+void check_limits(CheckContext& context) {
+  for (const char* key : {"limit_train_batches", "limit_val_batches", "limit_test_batches",
+                          "overfit_batches", "val_check_interval"}) {
+    const std::string path = str_cat("trainer.", key);
+    const Value* value = context.written(path);
+    if (value == nullptr || !value->is_number()) continue;
+    const auto limit = parse_batch_limit(*value);
+    if (!limit.ok())
+      context.error(path, limit.status().message());
+    else if (std::string_view(key) == "val_check_interval" && !limit->is_fraction &&
+             limit->count == 0)
+      context.error(path, "must be above 0", "limit_val_batches=0 turns validation off");
+  }
+  if (context.integer("trainer.accumulate_grad_batches").value_or(1) < 1) return;
+  const struct {
+    const char* path;
+    bool numbers;
+  } kTimes[] = {
+      {"trainer.max_time", false},
+      {"trainer.strategy.timeout", true},
+      {"exp_manager.max_time_per_run", false},
+      {"exp_manager.checkpoint_callback_params.train_time_interval", true},
+  };
+  for (const auto& time : kTimes) {
+    const Value* value = context.written(time.path);
+    if (value == nullptr) continue;
+    const auto seconds = parse_duration(*value, time.numbers);
+    if (!seconds.ok())
+      context.error(time.path, seconds.status().message(), seconds.status().hint());
+  }
+}
+
+void check_exp_manager(CheckContext& context) {
+  const Value* node = context.written("exp_manager");
+  if (node == nullptr || !node->is_map()) return;
+  const Value* logger = context.written("trainer.logger");
+  const bool has_logger = logger != nullptr && !(logger->is_bool() && !logger->as_bool());
+  bool makes_logger = false;
+  for (const char* key :
+       {"create_tensorboard_logger", "create_wandb_logger", "create_mlflow_logger"})
+    makes_logger = makes_logger || context.flag(str_cat("exp_manager.", key)).value_or(false);
+  if (has_logger && makes_logger)
+    context.error("trainer.logger",
+                  "the trainer has a logger while exp_manager creates one; only one of them can",
+                  "set trainer.logger=false");
+  if (context.flag("trainer.enable_checkpointing").value_or(false) &&
+      context.flag("exp_manager.create_checkpoint_callback").value_or(false))
+    context.error("trainer.enable_checkpointing",
+                  "the trainer writes checkpoints while exp_manager does; only one of them can",
+                  "set trainer.enable_checkpointing=false");
+}
+
+}  // namespace
+
+void check_trainer(CheckContext& context) {
+  check_devices(context);
+  check_limits(context);
+  check_exp_manager(context);
+  if (context.text("aerie.on_nan").value_or("") == "fallback") {
+    const auto precision = context.written("trainer.precision");
+    const auto parsed = parse_precision(precision != nullptr ? *precision : Value());
+    if (parsed.ok() && *parsed != Precision::k16Mixed)
+      context.warn("aerie.on_nan", "fallback has no effect unless trainer.precision is 16-mixed");
+  }
+}
+
+}  // namespace aerie::config

@@ -1,0 +1,25 @@
+// The schema table as a tree, for walking a config beside it. Internal to the schema library.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aerie/config/schema/key_table.h"
+
+namespace aerie::config {
+
+struct KeyNode {
+  const KeySpec* spec = nullptr;             // null: a node that only groups others
+  std::map<std::string, KeyNode*> children;  // owned by the tree
+  KeyNode* any = nullptr;                    // `*`
+
+  const KeyNode* child(std::string_view name) const;
+  bool is_leaf() const { return children.empty() && any == nullptr; }
+  std::vector<std::string> names() const;
+};
+
+const KeyNode& key_tree();
+
+}  // namespace aerie::config

@@ -1,0 +1,123 @@
+// Rows of the `aerie:` node and of the top level.
+#include "aerie/config/schema/key_table.h"
+
+namespace aerie::config {
+namespace {
+
+constexpr KeyStatus kWorks = KeyStatus::kWorks;
+constexpr KeyStatus kNoEffect = KeyStatus::kNoEffect;
+constexpr KeyStatus kRefused = KeyStatus::kRefused;
+
+constexpr KeySpec kTopLevel[] = {
+    {"name", "str|null", "null", "", "", kWorks,
+     "Name of the experiment; interpolations such as `${name}` read it."},
+    {"init_from_nemo_model", "str|map|null", "null", "", "", kWorks,
+     "A `.nemo` file whose matching weights start the run, or a mapping of entries with `path`, "
+     "`include`, `exclude`. At most one init_from_* key may be given."},
+    {"init_from_nemo_model.*.path", "str", kRequired, "", "", kWorks, "The `.nemo` file."},
+    {"init_from_nemo_model.*.include", "str|list[str]|null", "null", "", "", kWorks,
+     "Load a tensor only when its name contains one of these; null: all."},
+    {"init_from_nemo_model.*.exclude", "str|list[str]|null", "null", "", "", kWorks,
+     "Leave out tensors whose name contains one of these."},
+    {"init_from_ptl_ckpt", "str|map|null", "null", "", "", kWorks,
+     "The same from a Lightning `.ckpt` or a native checkpoint."},
+    {"init_from_ptl_ckpt.*.path", "str", kRequired, "", "", kWorks, "The checkpoint."},
+    {"init_from_ptl_ckpt.*.include", "str|list[str]|null", "null", "", "", kWorks,
+     "As for init_from_nemo_model."},
+    {"init_from_ptl_ckpt.*.exclude", "str|list[str]|null", "null", "", "", kWorks,
+     "As for init_from_nemo_model."},
+    {"init_from_pretrained_model", "str|map|null", "null", "", "", kRefused,
+     "A model name to download.",
+     "aerie downloads nothing; fetch the .nemo file and name it in init_from_nemo_model"},
+    {"init_from_pretrained_model.*.name", "str", "", "", "", kRefused, "A model name to download.",
+     "aerie downloads nothing; fetch the .nemo file and name it in init_from_nemo_model"},
+    {"init_from_pretrained_model.*.include", "str|list[str]|null", "null", "", "", kNoEffect,
+     "Belongs to init_from_pretrained_model."},
+    {"init_from_pretrained_model.*.exclude", "str|list[str]|null", "null", "", "", kNoEffect,
+     "Belongs to init_from_pretrained_model."},
+    {"init_strict", "bool", "true", "", "", kWorks,
+     "Whether the source archive must restore without missing or extra tensors."},
+    {"hydra", "any", "", "", "", kNoEffect, "Hydra's own settings; read by nothing here."},
+};
+
+constexpr KeySpec kOwn[] = {
+    {"aerie.seed", "int", "1234", ">=0", "", kWorks,
+     "Everything random hangs off it: initial weights, masks, dropout, shuffling, mixing."},
+    {"aerie.compat", "str|null", "null", "", "nemo-2.6", kWorks,
+     "`nemo-2.6` reproduces NeMo's quirks instead of the repaired behaviour."},
+    {"aerie.engine", "str", "auto", "", "auto|fast|reference", kWorks,
+     "Which implementation runs the step. `auto` takes the fast one on a GPU where it covers the "
+     "config and says so when it does not."},
+    {"aerie.tokens_precision", "str", "float32", "", "float32|autocast", kWorks,
+     "Precision of the quantizer's projection; `autocast` is NeMo's and makes targets depend on "
+     "trainer.precision."},
+    {"aerie.tf32", "str", "conv", "", "none|conv|all", kWorks,
+     "TF32 at precision 32 on a GPU: nowhere, convolutions only (torch's default), or everywhere."},
+    {"aerie.activation_checkpointing", "bool", "false", "", "", kWorks,
+     "Recompute each encoder layer in the backward pass: less memory, about a third more time."},
+    {"aerie.on_nan", "str", "skip", "", "skip|fallback|stop", kWorks,
+     "Non-finite loss or gradient: skip the step, fall back from 16-mixed to bf16-mixed (32 where "
+     "there is no bf16), or stop."},
+    {"aerie.max_nan_in_a_row", "int", "10", ">=1", "", kWorks,
+     "With on_nan skip: stop after so many skipped steps in a row."},
+    {"aerie.on_oom", "str", "split", "", "split|stop", kWorks,
+     "Out of memory: split the batch and retry, or stop."},
+    {"aerie.on_bad_audio", "str", "skip", "", "skip|zero|fail", kWorks,
+     "A recording that cannot be read: leave it out, use silence, or stop."},
+    {"aerie.max_bad_fraction", "float", "0.01", "[0,1]", "", kWorks,
+     "Stop when more than this share of the recordings was bad."},
+    {"aerie.empty_mask", "str|null", "null", "", "zero|nan", kWorks,
+     "Loss of a batch in which nothing is masked; null: zero, or nan under compat."},
+    {"aerie.train_pre_encode", "bool", "false", "", "", kWorks,
+     "mask_position post_conv: let gradients reach the subsampling stack (NeMo cuts them off)."},
+    {"aerie.batch_norm_frames", "str", "padded", "", "padded|valid", kWorks,
+     "Frames that enter BatchNorm statistics: all up to the padded length as in NeMo, or valid "
+     "ones only."},
+    {"aerie.validation_seed", "str|null", "null", "", "fixed|random", kWorks,
+     "Masks and mixing in validation: the same every time, or new ones as in NeMo; null: fixed, or "
+     "random under compat."},
+    {"aerie.loss_scale", "float|null", "null", ">0", "", kWorks,
+     "16-mixed: a constant loss scale; null: dynamic, from 65536."},
+    {"aerie.no_weight_decay", "list[str]", "[]", "", "", kWorks,
+     "Parameters whose name contains one of these get no weight decay, e.g. `[bias, norm]`."},
+    {"aerie.spike_zscore", "float", "6.0", ">=0", "", kWorks,
+     "A loss or gradient norm this many deviations from its recent mean is reported; 0: off."},
+    {"aerie.data.cache_dir", "str|null", "null", "", "", kWorks,
+     "Folder of the packed audio cache; null: none."},
+    {"aerie.data.build_cache", "bool", "false", "", "", kWorks,
+     "Fill cache_dir during the first epoch."},
+    {"aerie.data.cache_format", "str", "pcm16", "", "pcm16|flac", kWorks,
+     "How build_cache stores audio."},
+    {"aerie.data.index_dir", "str|null", "null", "", "", kWorks,
+     "Folder of manifest and tar indexes; null: beside the data, or the user's cache folder where "
+     "that cannot be written."},
+    {"aerie.data.virtual_ranks", "int|null", "null", ">=1", "", kWorks,
+     "Fixes the global sample order so that it does not depend on the number of devices."},
+    {"aerie.data.memory_budget_gib", "float|null", "null", ">0", "", kWorks,
+     "Upper bound of the loader's memory; null: what workers x prefetch x batch needs."},
+    {"aerie.data.skip_bad_lines", "bool", "false", "", "", kWorks,
+     "Go on without manifest lines that are not valid; otherwise they end the run."},
+    {"aerie.data.shuffle_level", "str|null", "null", "", "sample|shard", kWorks,
+     "What shuffle_n shuffles in tarred data; null: samples, or shards under compat."},
+    {"aerie.data.min_audio_len_secs", "float", "1.0", ">=0", "", kWorks,
+     "Shorter audio is filled up to this length."},
+    {"aerie.data.pad_audio_mode", "str", "repeat", "", "repeat|zero", kWorks,
+     "How short audio is filled up."},
+    {"aerie.data.mix_on", "str", "auto", "", "auto|cpu|gpu", kWorks,
+     "Where noise and speech are mixed; both give the same samples."},
+    {"aerie.data.batch_dtype", "str", "auto", "", "auto|int16|float32", kWorks,
+     "How audio travels to the GPU. `auto`: int16 where that loses nothing."},
+    {"aerie.data.max_shapes", "int", "16", ">=1", "", kWorks,
+     "Batch lengths are rounded up to at most this many values, so that the GPU sees few shapes."},
+};
+
+}  // namespace
+
+std::span<const KeySpec> top_level_keys() {
+  return kTopLevel;
+}
+std::span<const KeySpec> own_keys() {
+  return kOwn;
+}
+
+}  // namespace aerie::config
