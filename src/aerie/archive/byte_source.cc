@@ -33,6 +33,19 @@ class MemorySource final : public ByteSource {
   std::string bytes_;
 };
 
+class BorrowedSource final : public ByteSource {
+ public:
+  BorrowedSource(const void* bytes, size_t size, std::string name)
+      : ByteSource(std::move(name), size), bytes_(static_cast<const char*>(bytes)) {}
+
+ private:
+  Status read_checked(uint64_t offset, void* out, size_t n) const override {
+    std::memcpy(out, bytes_ + offset, n);
+    return ok_status();
+  }
+  const char* bytes_;
+};
+
 class ChunkedSource final : public ByteSource {
  public:
   ChunkedSource(std::vector<std::string> chunks, size_t chunk_bytes, std::string name,
@@ -89,6 +102,10 @@ Result<SourcePtr> file_source(Env& env, const std::string& path) {
 
 SourcePtr memory_source(std::string bytes, std::string name) {
   return std::make_shared<MemorySource>(std::move(bytes), std::move(name));
+}
+
+SourcePtr borrowed_source(const void* bytes, size_t size, std::string name) {
+  return std::make_shared<BorrowedSource>(bytes, size, std::move(name));
 }
 
 SourcePtr chunked_source(std::vector<std::string> chunks, size_t chunk_bytes, std::string name) {

@@ -45,6 +45,8 @@ using SourcePtr = std::shared_ptr<const ByteSource>;
 // A regular file; the Env must outlive the source.
 Result<SourcePtr> file_source(Env& env, const std::string& path);
 SourcePtr memory_source(std::string bytes, std::string name);
+// Memory of the caller's, which must outlive the source.
+SourcePtr borrowed_source(const void* bytes, size_t size, std::string name);
 // Memory in pieces of equal size (but the last), for data whose size is not known while it arrives.
 SourcePtr chunked_source(std::vector<std::string> chunks, size_t chunk_bytes, std::string name);
 // Bytes [offset, offset + size) of `parent`, which must lie within it.

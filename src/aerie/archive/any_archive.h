@@ -1,0 +1,39 @@
+// Opens any of the formats of this folder by what the file holds, not by its name; for tools that
+// take whatever the user has.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aerie/archive/lightning_checkpoint.h"
+#include "aerie/archive/nemo.h"
+#include "aerie/archive/tensor_archive.h"
+#include "aerie/archive/torch_file.h"
+
+namespace aerie::archive {
+
+enum class FileKind {
+  kNemo,
+  kLightning,  // a torch file with a state_dict and Lightning's counters
+  kTorch,      // any other torch file
+  kSafetensors,
+  kNpy,
+  kNpz,
+};
+
+const char* file_kind_name(FileKind kind);  // "NeMo archive", ...
+
+struct AnyArchive {
+  FileKind kind = FileKind::kTorch;
+  uint64_t file_bytes = 0;
+  // The named tensors a user means: the state dict where there is one, else all tensors.
+  TensorArchive tensors;
+  std::optional<NemoArchive> nemo;
+  std::optional<LightningCheckpoint> lightning;
+  std::optional<TorchFile> torch;  // kTorch only; lightning holds its own
+};
+
+Result<AnyArchive> open_any(Env& env, const std::string& path);
+
+}  // namespace aerie::archive
