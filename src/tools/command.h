@@ -19,6 +19,7 @@ struct Command {
   Status (*run)(const std::vector<std::string>& args);
 };
 
+Status run_config(const std::vector<std::string>& args);
 Status run_report(const std::vector<std::string>& args);
 
 }  // namespace aerie::tools

@@ -14,6 +14,7 @@ namespace aerie::tools {
 namespace {
 
 const Command kCommands[] = {
+    {"config", "show, check and compare configurations", run_config},
     {"report", "write report.html for the folder of a run", run_report},
 };
 

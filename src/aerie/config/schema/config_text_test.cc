@@ -25,6 +25,22 @@ TEST(ConfigTextTest, AnnotatedYamlReadsBackEqual) {
   EXPECT_TRUE(*again == checked.resolved);
 }
 
+// What a .nemo archive stores: the resolved model node, keys in order, types kept.
+TEST(ConfigTextTest, ModelNodeSurvivesARoundTrip) {
+  const Checked checked = check_stock({});
+  const Value* model = checked.resolved.find("model");
+  ASSERT_NE(model, nullptr);
+  const auto text = emit_yaml(*model);
+  ASSERT_TRUE(text.ok());
+  EXPECT_EQ(text->find("${"), std::string::npos);
+  const auto again = parse_yaml(*text, "model_config.yaml");
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_TRUE(*again == *model);
+  EXPECT_EQ(again->as_map().keys(), model->as_map().keys());
+  EXPECT_TRUE(again->find("optim.weight_decay")->is_float());
+  EXPECT_TRUE(again->find("train_ds.manifest_filepath")->is_missing());
+}
+
 TEST(ConfigTextTest, OriginsStandBesideValues) {
   const Checked checked = check_stock({{"trainer.max_steps", 10}});
   const std::string text = *annotated_yaml(checked.resolved);

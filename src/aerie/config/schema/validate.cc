@@ -251,7 +251,8 @@ class Validator {
 std::string Finding::to_string() const {
   std::string out;
   if (!where.empty()) out += str_cat(where, ": ");
-  if (!key.empty()) out += str_cat(key, ": ");
+  // Messages in NeMo's wording name the key themselves.
+  if (!key.empty() && message.find(key) == std::string::npos) out += str_cat(key, ": ");
   out += message;
   if (!hint.empty()) out += str_cat(" (", hint, ")");
   return out;

@@ -1,0 +1,187 @@
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "aerie/base/strings.h"
+#include "command.h"
+
+namespace aerie::tools {
+namespace {
+
+struct Outcome {
+  std::string out;
+  std::string err;
+  Status status;
+  int exit_code() const { return exit_code_for(status.code()); }
+};
+
+Outcome run(const std::vector<std::string>& args) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.status = run_config(args);
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+Outcome with_config(const std::string& verb, const std::string& name,
+                    std::vector<std::string> more = {}) {
+  std::vector<std::string> args = {verb, "--config-path", std::string(AERIE_CONFIG_DIR) + "/nest",
+                                   "--config-name=" + name};
+  args.insert(args.end(), more.begin(), more.end());
+  return run(args);
+}
+
+#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+std::string write_config(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(ConfigCommandTest, ShowPrintsValuesAndOrigins) {
+  const Outcome shown =
+      with_config("show", "nest_fast-conformer_fast",
+                  {"model.train_ds.manifest_filepath=a.json", "trainer.max_steps=10"});
+  EXPECT_EQ(shown.exit_code(), 0) << shown.status.to_string();
+  EXPECT_HAS(shown.out, "manifest_filepath: a.json");
+  EXPECT_HAS(shown.out, "# command line: trainer.max_steps=10");
+  EXPECT_HAS(shown.out, "precision: 16-mixed");
+  EXPECT_HAS(shown.out, "nest_fast-conformer_fast.yaml:");
+  EXPECT_HAS(shown.out, "seed: 1234");
+  EXPECT_HAS(shown.out, "# default");
+  EXPECT_EQ(shown.out.find("${"), std::string::npos);
+}
+
+TEST(ConfigCommandTest, MisspelledOverridesFailWithASuggestion) {
+  const Outcome node = with_config("show", "nest_fast-conformer_fast", {"modle.x=1"});
+  EXPECT_EQ(node.exit_code(), 2);
+  EXPECT_HAS(node.status.to_string(), "Could not override 'modle.x'");
+  EXPECT_HAS(node.status.to_string(), "nest_fast-conformer_fast.yaml");
+  EXPECT_HAS(node.status.to_string(), "did you mean 'model");
+  const Outcome key = with_config("show", "nest_fast-conformer_fast", {"trainer.max_step=10"});
+  EXPECT_EQ(key.exit_code(), 2);
+  EXPECT_HAS(key.status.to_string(), "trainer.max_step");
+  EXPECT_HAS(key.status.to_string(), "nest_fast-conformer_fast.yaml");
+  EXPECT_HAS(key.status.to_string(), "did you mean 'trainer.max_steps'");
+  const Outcome added = with_config("show", "nest_fast-conformer_fast", {"+trainer.max_step=10"});
+  EXPECT_EQ(added.exit_code(), 2);
+  EXPECT_HAS(added.status.to_string(), "command line: +trainer.max_step=10");
+  EXPECT_HAS(added.status.to_string(), "did you mean 'trainer.max_steps'");
+  const Outcome allowed =
+      with_config("show", "nest_fast-conformer_fast", {"+trainer.max_step=10", "--allow-unknown"});
+  EXPECT_EQ(allowed.exit_code(), 0);
+  EXPECT_HAS(allowed.err, "warning: command line: +trainer.max_step=10");
+}
+
+TEST(ConfigCommandTest, OverrideFormsReachTheConfig) {
+  const Outcome shown = with_config(
+      "show", "nest_fast-conformer",
+      {"--json", "aerie.seed=7", "+trainer.limit_train_batches=0.5", "++trainer.precision=bf16",
+       "~model.train_ds.batch_augmentor", "model.train_ds.manifest_filepath=[[a.json],[b.json,c]]",
+       "model.optim={lr:1e-3,sched:{warmup_steps:10}}", "exp_manager.name='${name}_x'",
+       "model.train_ds.tarred_audio_filepaths='s_{0..3}.tar'"});
+  ASSERT_EQ(shown.exit_code(), 0) << shown.status.to_string();
+  const auto config = nlohmann::json::parse(shown.out)["config"];
+  EXPECT_EQ(config["aerie"]["seed"], 7);
+  EXPECT_EQ(config["trainer"]["limit_train_batches"], 0.5);
+  EXPECT_EQ(config["trainer"]["precision"], "bf16");
+  EXPECT_FALSE(config["model"]["train_ds"].contains("batch_augmentor"));
+  EXPECT_EQ(config["model"]["train_ds"]["manifest_filepath"][1][0], "b.json");
+  EXPECT_EQ(config["model"]["optim"]["lr"], 1e-3);
+  EXPECT_EQ(config["model"]["optim"]["sched"]["min_lr"], 1e-6);
+  EXPECT_EQ(config["exp_manager"]["name"], "SSL-NEST-FastConformer_x");
+  EXPECT_EQ(config["model"]["train_ds"]["tarred_audio_filepaths"], "s_{0..3}.tar");
+}
+
+TEST(ConfigCommandTest, ValidateListsEverythingWrong) {
+  const std::string file = write_config(
+      "bad.yaml", "trainer:\n  precision: 16-true\n  max_step: 1\nexp_manager:\n  bogus: 1\n");
+  const Outcome checked = run({"validate", file});
+  EXPECT_EQ(checked.exit_code(), 2);
+  const std::string text = checked.status.to_string();
+  EXPECT_HAS(text, "3 errors");
+  EXPECT_HAS(text, "bad.yaml:2:14: trainer.precision: '16-true' is refused");
+  EXPECT_HAS(text, "bad.yaml:3:3: trainer.max_step");
+  EXPECT_HAS(text, "bad.yaml:5:3: exp_manager.bogus");
+  const Outcome json = run({"validate", file, "--json"});
+  EXPECT_EQ(json.exit_code(), 2);
+  const auto parsed = nlohmann::json::parse(json.out);
+  EXPECT_FALSE(parsed["ok"]);
+  EXPECT_EQ(parsed["findings"].size(), 3u);
+  EXPECT_EQ(with_config("validate", "nest_fast-conformer_ddp_example").exit_code(), 0);
+}
+
+TEST(ConfigCommandTest, AerieNodeNeedsNotBeInTheFile) {
+  const std::string file = write_config("tiny.yaml", "trainer: {devices: 1}\n");
+  const Outcome shown = run({"show", file, "aerie.data.virtual_ranks=4", "--json"});
+  ASSERT_EQ(shown.exit_code(), 0) << shown.status.to_string();
+  EXPECT_EQ(nlohmann::json::parse(shown.out)["config"]["aerie"]["data"]["virtual_ranks"], 4);
+  // A partial or empty node is completed.
+  const std::string partial =
+      write_config("partial.yaml", "aerie: {seed: 3, data: {cache_dir: x}}\n");
+  const auto config = nlohmann::json::parse(run({"show", partial, "--json"}).out)["config"];
+  EXPECT_EQ(config["aerie"]["seed"], 3);
+  EXPECT_EQ(config["aerie"]["data"]["cache_dir"], "x");
+  EXPECT_EQ(config["aerie"]["data"]["max_shapes"], 16);
+  const std::string empty = write_config("empty.yaml", "aerie:\ntrainer: {devices: 1}\n");
+  const Outcome none = run({"show", empty, "aerie.on_oom=stop", "--json"});
+  ASSERT_EQ(none.exit_code(), 0) << none.status.to_string();
+  EXPECT_EQ(nlohmann::json::parse(none.out)["config"]["aerie"]["on_oom"], "stop");
+}
+
+TEST(ConfigCommandTest, DiffNamesKeysAndOrigins) {
+  const std::string folder = std::string(AERIE_CONFIG_DIR) + "/nest";
+  const Outcome different =
+      run({"diff", "--config-path", folder, "nest_fast-conformer", "nest_fast-conformer_m"});
+  EXPECT_EQ(different.exit_code(), 0) << different.status.to_string();
+  EXPECT_HAS(different.out, "model.encoder.d_model\n  - 512");
+  EXPECT_HAS(different.out, "  + 256");
+  EXPECT_HAS(different.out, "nest_fast-conformer_m.yaml:");
+  const Outcome same =
+      run({"diff", folder + "/nest_fast-conformer.yaml", folder + "/nest_fast-conformer_l.yaml"});
+  EXPECT_HAS(same.out, "no difference");
+  EXPECT_EQ(run({"diff", "--config-path", folder, "nest_fast-conformer"}).exit_code(), 2);
+}
+
+TEST(ConfigCommandTest, CfgJobPrintsTheComposedFile) {
+  const Outcome job = with_config("show", "nest_fast-conformer", {"--cfg", "job"});
+  EXPECT_HAS(job.out, "feat_in: ${model.preprocessor.features}");
+  const Outcome resolved = with_config("show", "nest_fast-conformer", {"-c", "job", "--resolve"});
+  EXPECT_HAS(resolved.out, "feat_in: 80");
+  EXPECT_EQ(with_config("show", "nest_fast-conformer", {"--cfg", "everything"}).exit_code(), 2);
+}
+
+TEST(ConfigCommandTest, KeysCanBeFiltered) {
+  const Outcome keys = run({"keys", "model.validation_ds.num_workers"});
+  EXPECT_EQ(keys.exit_code(), 0);
+  EXPECT_HAS(keys.out, "model.validation_ds.num_workers: int|str = 0");
+  EXPECT_EQ(run({"keys", "nothing.here"}).exit_code(), 2);
+  EXPECT_HAS(run({"keys", "--markdown"}).out, "# Configuration keys");
+  EXPECT_GT(nlohmann::json::parse(run({"keys", "--json"}).out).size(), 450u);
+}
+
+TEST(ConfigCommandTest, WrongCommandLinesAreExplained) {
+  EXPECT_EQ(run({"--help"}).exit_code(), 0);
+  EXPECT_EQ(run({}).exit_code(), 2);
+  EXPECT_HAS(run({"shwo"}).status.to_string(), "did you mean 'show'?");
+  EXPECT_HAS(run({"show", "--config-pth", "x"}).status.to_string(), "--config-path");
+  EXPECT_HAS(run({"show"}).status.to_string(), "no config is named");
+  EXPECT_HAS(run({"show", "x.yaml", "word"}).status.to_string(), "word=value");
+  EXPECT_HAS(run({"show", "--multirun", "x.yaml"}).status.to_string(), "one run at a time");
+  EXPECT_HAS(run({"show", "--config-name"}).status.to_string(), "needs a value");
+  EXPECT_HAS(run({"show", "x.yaml", "--json=1"}).status.to_string(), "takes no value");
+  EXPECT_EQ(with_config("show", "no_such_config").exit_code(), 2);
+  EXPECT_EQ(with_config("show", "nest_fast-conformer", {"trainer.max_steps=1,2"}).exit_code(), 2);
+  EXPECT_EQ(with_config("show", "nest_fast-conformer", {"model.encoder.d_model='${no.such}'"})
+                .exit_code(),
+            2);
+}
+
+}  // namespace
+}  // namespace aerie::tools
