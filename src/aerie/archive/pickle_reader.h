@@ -26,7 +26,7 @@ struct PickleLimits {
   size_t max_nodes = 500000;
   size_t max_stack = 1000000;
   size_t max_memo = 1000000;
-  size_t max_tensors = 200000;
+  size_t max_tensors = 100000;
 };
 
 enum class ForeignObjects {

@@ -10,7 +10,7 @@
 namespace aerie::archive {
 namespace {
 
-constexpr size_t kMaxTensors = 200000;
+constexpr size_t kMaxTensors = 100000;
 constexpr size_t kMaxStringBytes = 65536;
 constexpr size_t kMaxMetadataBytes = size_t{4} << 20;
 

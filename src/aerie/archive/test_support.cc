@@ -128,27 +128,46 @@ std::string small_nemo(const std::string& weights) {
 }
 
 namespace {
-std::string compress(std::string_view bytes, int window_bits) {
+std::string compress(std::string_view head, uint64_t zeros, int window_bits) {
   z_stream stream{};
-  AERIE_CHECK(deflateInit2(&stream, 9, Z_DEFLATED, window_bits, 8, Z_DEFAULT_STRATEGY) == Z_OK,
+  AERIE_CHECK(deflateInit2(&stream, zeros > 0 ? 1 : 9, Z_DEFLATED, window_bits, 8,
+                           Z_DEFAULT_STRATEGY) == Z_OK,
               "deflateInit2");
-  std::string out(deflateBound(&stream, bytes.size()), '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  AERIE_CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END, "deflate");
-  out.resize(stream.total_out);
+  const std::string block(65536, '\0');
+  std::string out, piece(65536, '\0');
+  const auto feed = [&](std::string_view bytes, int flush) {
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+    stream.avail_in = static_cast<uInt>(bytes.size());
+    do {
+      stream.next_out = reinterpret_cast<Bytef*>(piece.data());
+      stream.avail_out = static_cast<uInt>(piece.size());
+      AERIE_CHECK(deflate(&stream, flush) != Z_STREAM_ERROR, "deflate");
+      out.append(piece, 0, piece.size() - stream.avail_out);
+    } while (stream.avail_out == 0);
+  };
+  feed(head, Z_NO_FLUSH);
+  for (uint64_t left = zeros; left > 0;) {
+    const auto take = static_cast<size_t>(std::min<uint64_t>(left, block.size()));
+    feed(std::string_view(block).substr(0, take), Z_NO_FLUSH);
+    left -= take;
+  }
+  feed({}, Z_FINISH);
   deflateEnd(&stream);
   return out;
 }
 }  // namespace
 
 std::string gzip(std::string_view bytes) {
-  return compress(bytes, MAX_WBITS + 16);
+  return compress(bytes, 0, MAX_WBITS + 16);
 }
 std::string deflate_raw(std::string_view bytes) {
-  return compress(bytes, -MAX_WBITS);
+  return compress(bytes, 0, -MAX_WBITS);
+}
+std::string gzip_bomb(std::string_view head, uint64_t zeros) {
+  return compress(head, zeros, MAX_WBITS + 16);
+}
+std::string deflate_bomb(uint64_t zeros) {
+  return compress({}, zeros, -MAX_WBITS);
 }
 
 }  // namespace aerie::archive::testing

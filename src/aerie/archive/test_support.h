@@ -82,5 +82,8 @@ std::string small_nemo(const std::string& weights = small_torch_file());
 
 std::string gzip(std::string_view bytes);
 std::string deflate_raw(std::string_view bytes);
+// `head` and then `zeros` zeros, compressed without ever being in memory: a bomb.
+std::string gzip_bomb(std::string_view head, uint64_t zeros);
+std::string deflate_bomb(uint64_t zeros);
 
 }  // namespace aerie::archive::testing

@@ -141,9 +141,11 @@ Result<TorchFile> read_torch_file(SourcePtr source, const PickleOptions& options
     if (known != by_key.end()) return StorageRef{known->second, storages[known->second]->size()};
     const ZipEntry* entry = zip.find(str_cat(prefix, "data/", key));
     if (entry == nullptr) return data_error(str_cat("storage ", quoted(key), " is missing"));
-    AERIE_ASSIGN_OR_RETURN(SourcePtr storage, zip.open_entry(*entry));
+    auto storage = zip.open_entry(*entry);
+    if (!storage.ok())
+      return data_error(storage.status().message()).with_hint(storage.status().hint());
     const auto index = static_cast<uint32_t>(storages.size());
-    storages.push_back(std::move(storage));
+    storages.push_back(std::move(storage).value());
     by_key.emplace(key, index);
     return StorageRef{index, storages.back()->size()};
   };
