@@ -61,7 +61,7 @@ std::string escape(std::string_view text, size_t max) {
 
 }  // namespace
 
-std::string quoted(std::string_view text, size_t max) {
+std::string Quoted::operator()(std::string_view text, size_t max) const {
   return str_cat("'", escape(text, max), "'");
 }
 

@@ -9,7 +9,11 @@ namespace aerie::archive {
 
 // 'text' with quotes, control characters and broken UTF-8 written as \xNN (a terminal must not obey
 // a file name) and cut to about `max` bytes.
-std::string quoted(std::string_view text, size_t max = 120);
+// An object rather than a function, so that an unqualified call never finds std::quoted.
+struct Quoted {
+  std::string operator()(std::string_view text, size_t max = 120) const;
+};
+inline constexpr Quoted quoted;
 // As quoted() without the quotes and the cut; for listings.
 std::string printable(std::string_view text);
 

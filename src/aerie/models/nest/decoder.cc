@@ -23,6 +23,8 @@ nn::Init weight_init(config::DecoderInit mode, int64_t fan_in, int64_t fan_out) 
       return nn::Init::uniform(std::sqrt(6.0 / in));
     case config::DecoderInit::kKaimingNormal:
       return nn::Init::normal(std::sqrt(2.0 / in));
+    case config::DecoderInit::kDefault:
+      return nn::Init::uniform(1.0 / std::sqrt(in));
   }
   return nn::Init::constant(0.0);
 }
