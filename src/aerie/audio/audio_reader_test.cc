@@ -189,6 +189,19 @@ TEST(AudioReaderTest, Int16SelectsChannelsLikeFloat) {
   }
 }
 
+TEST(AudioReaderTest, SelectsChannelsOfAnEmptyCut) {
+  // Found by fuzzing: a list selector on a file whose data is shorter than one frame.
+  std::vector<uint8_t> bytes = read_bytes(kDir + "ten.wav");
+  bytes.resize(44 + 15);
+  ReadOptions options;
+  options.channels = ChannelSelector::list({1, 0});
+  AudioReader reader(options);
+  const Result<AudioView> view = reader.read_memory(bytes, "short.wav");
+  ASSERT_TRUE(view.ok()) << view.status().to_string();
+  EXPECT_EQ(view->frames, 0);
+  EXPECT_EQ(view->channels, 2);
+}
+
 TEST(AudioReaderTest, FallsBackToFloatWhereInt16WouldLose) {
   ReadOptions options;
   options.prefer_int16 = true;

@@ -113,6 +113,7 @@ Result<int> ChannelSelector::output_channels(int num_channels) const {
 
 void select_channels(const float* in, int64_t frames, int num_channels,
                      const ChannelSelector& selector, float* out) {
+  if (frames == 0) return;
   switch (selector.kind()) {
     case ChannelSelector::Kind::kAll:
       if (out != in)
