@@ -7,6 +7,16 @@ namespace aerie::config {
 
 namespace {
 
+size_t count_nodes(const Value& value) {
+  size_t count = 1;
+  if (value.is_list()) {
+    for (const Value& item : value.as_list()) count += count_nodes(item);
+  } else if (value.is_map()) {
+    for (const MapEntry& entry : value.as_map()) count += count_nodes(entry.value);
+  }
+  return count;
+}
+
 class Merger {
  public:
   Merger(Value& root, std::vector<std::string> path, bool struct_mode)
@@ -38,7 +48,9 @@ class Merger {
       Value* existing = destination.as_map().find(entry.key);
       path_.push_back(entry.key);
       if (existing) {
-        if (existing->is_interpolation() && entry.value.is_container()) follow(*existing);
+        if (existing->is_interpolation() && entry.value.is_container()) {
+          AERIE_RETURN_IF_ERROR(follow(*existing));
+        }
         AERIE_RETURN_IF_ERROR(merge(*existing, entry.value));
       } else if (struct_mode_) {
         return not_found(
@@ -53,22 +65,32 @@ class Merger {
 
   // A map merged into an interpolation of a map is merged into a copy of that map; an interpolation
   // that does not lead to a container is replaced.
-  void follow(Value& node) const {
+  Status follow(Value& node) {
     const ResolveOptions options;
     ResolverEngine engine(root_, options);
-    auto place = engine.walk(engine.root(), path_, false);
-    if (!place.ok() || !*place) return;
+    const auto place = engine.walk(engine.root(), path_, false);
+    if (!place.ok() || !*place) return ok_status();
     const auto target = engine.evaluate(*place);
-    if (!target.ok() || !(*target)->node->is_container()) return;
+    if (!target.ok() || !(*target)->node->is_container()) return ok_status();
+    const Value& source = *(*target)->node;
+    copied_nodes_ += count_nodes(source);
+    if (copied_nodes_ > options.max_nodes) {
+      return invalid_argument(
+          str_cat("merging copies more than ", options.max_nodes, " values; refused"));
+    }
+    if (path_.size() + static_cast<size_t>(source.depth()) > static_cast<size_t>(kMaxDepth)) {
+      return invalid_argument(str_cat("a config may be nested ", kMaxDepth, " deep, not more"));
+    }
     // By way of a copy: the target may contain the node that is replaced.
-    Value copy = *(*target)->node;
-    if (path_.size() + static_cast<size_t>(copy.depth()) > static_cast<size_t>(kMaxDepth)) return;
+    Value copy = source;
     node = std::move(copy);
+    return ok_status();
   }
 
   Value& root_;
   std::vector<std::string> path_;
   bool struct_mode_;
+  size_t copied_nodes_ = 0;
 };
 
 }  // namespace

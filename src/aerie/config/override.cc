@@ -162,7 +162,7 @@ class Parser {
 
   Status sweep() const {
     return invalid_argument(str_cat(
-        "Ambiguous value for argument '", text_,
+        "Ambiguous value for argument '", text_.substr(0, 200),
         "': a sweep over several values needs --multirun, which is not supported; to use it "
         "as a list write key=[value1,value2], as a string quote the value: "
         "key=\\'value1,value2\\'"));
