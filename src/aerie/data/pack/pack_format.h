@@ -1,0 +1,93 @@
+// The packed cache: decoded, resampled, cut audio as 16-bit samples (or FLAC) in shard files that
+// are mapped into memory. The bytes are described in docs/formats/pack.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "aerie/audio/audio_reader.h"
+#include "aerie/base/status.h"
+
+namespace aerie::data {
+
+enum class PackEncoding : uint32_t { kPcm16 = 0, kFlac = 1 };
+Result<PackEncoding> parse_pack_encoding(std::string_view text);  // "pcm16", "flac"
+const char* pack_encoding_name(PackEncoding encoding);
+
+// What a sample is found by: a hash of where it comes from and which part of it.
+struct PackKey {
+  uint64_t low = 0;
+  uint64_t high = 0;
+  auto operator<=>(const PackKey&) const = default;
+};
+struct PackKeyHash {
+  size_t operator()(const PackKey& key) const { return key.low; }
+};
+
+// Where a sample comes from, as absolute names: a file, a list of files stacked as channels, or a
+// member of an archive ("<archive>#<member>").
+std::string pack_source(std::span<const std::string> paths);
+std::string pack_tar_source(const std::string& archive, std::string_view member);
+
+// `source` from one of the functions above. Offset and duration as in audio::Segment: values <= 0
+// and NaN mean start and end.
+PackKey pack_key(std::string_view source, double offset_s, double duration_s,
+                 const audio::ChannelSelector& channels);
+
+// Which reading options shape the samples; stored in every shard. Packs made with others are not
+// used.
+std::string pack_settings(const audio::ReadOptions& options);
+
+// The state of the source when it was packed, to notice later changes. 0, 0: not known.
+struct PackSourceStamp {
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  bool operator==(const PackSourceStamp&) const = default;
+};
+
+// --- on disk, little endian ---
+
+constexpr char kPackMagic[8] = {'A', 'E', 'R', 'P', 'A', 'C', 'K', '1'};
+constexpr uint32_t kPackVersion = 1;
+constexpr uint64_t kPackAlignment = 64;
+constexpr std::string_view kPackSuffix = ".aerie-pack";
+
+struct PackHead {
+  char magic[8];
+  uint32_t version;
+  uint32_t encoding;
+  uint32_t sample_rate;
+  uint32_t reserved[11];
+};
+
+struct PackEntry {
+  PackKey key;
+  uint64_t offset;     // of the data in the file, a multiple of kPackAlignment
+  uint64_t bytes;      // stored
+  uint64_t frames;     // samples after decoding
+  uint64_t data_hash;  // XXH3-64 of the stored bytes
+  PackSourceStamp source;
+  float scale;           // value of one unit; 2^-15 unless the source was louder than full scale
+  uint32_t name_offset;  // into the names; a name ends where the next begins
+};
+
+struct PackFooter {
+  uint64_t num_entries;
+  uint64_t index_offset;  // entries, then names, then settings, then this footer
+  uint64_t names_bytes;
+  uint64_t settings_bytes;
+  uint64_t total_frames;
+  uint64_t index_hash;  // XXH3-64 of entries, names and settings
+  uint32_t encoding;
+  uint32_t sample_rate;
+  uint32_t version;
+  uint32_t reserved;
+  char magic[8];
+  uint64_t footer_hash;  // XXH3-64 of everything above in the footer
+};
+
+static_assert(sizeof(PackHead) == 64 && sizeof(PackEntry) == 72 && sizeof(PackFooter) == 80);
+
+}  // namespace aerie::data

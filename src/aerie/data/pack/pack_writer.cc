@@ -1,0 +1,178 @@
+#include "aerie/data/pack/pack_writer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include <xxhash.h>
+
+#include "aerie/audio/audio_writer.h"
+#include "aerie/base/parse.h"
+#include "aerie/base/path.h"
+
+namespace aerie::data {
+
+std::string pack_file_name(uint64_t shard) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "pack_%05llu", static_cast<unsigned long long>(shard));
+  return str_cat(text, kPackSuffix);
+}
+
+Status encode_pack_item(const audio::AudioView& view, PackEncoding encoding, PackItem* item) {
+  if (view.channels != 1)
+    return data_error(str_cat("has ", view.channels, " channels; packs hold one"))
+        .with_hint("set channel_selector");
+  item->frames = static_cast<uint64_t>(view.frames);
+  item->scale = 1.0f / 32768.0f;
+  audio::AudioView ints = view;
+  std::vector<int16_t> quantized;
+  if (view.pcm16 == nullptr && view.frames > 0) {
+    float peak = 0.0f;
+    for (int64_t i = 0; i < view.frames; ++i) peak = std::max(peak, std::abs(view.samples[i]));
+    quantized.resize(static_cast<size_t>(view.frames));
+    if (peak <= 1.0f) {
+      audio::quantize_int16(view.samples, view.frames, quantized.data());
+    } else {
+      item->scale = peak / 32767.0f;
+      for (int64_t i = 0; i < view.frames; ++i)
+        quantized[static_cast<size_t>(i)] =
+            static_cast<int16_t>(std::nearbyint(view.samples[i] / item->scale));
+    }
+    ints.samples = nullptr;
+    ints.pcm16 = quantized.data();
+  }
+  item->bytes.clear();
+  if (view.frames > 0) {
+    if (encoding == PackEncoding::kFlac) {
+      audio::EncodeOptions options;
+      options.format = audio::FileFormat::kFlac;
+      AERIE_RETURN_IF_ERROR(audio::encode_audio(ints, options, &item->bytes));
+    } else {
+      item->bytes.resize(static_cast<size_t>(view.frames) * sizeof(int16_t));
+      std::memcpy(item->bytes.data(), ints.pcm16, item->bytes.size());
+    }
+  }
+  item->data_hash = XXH3_64bits(item->bytes.data(), item->bytes.size());
+  return ok_status();
+}
+
+PackWriter::PackWriter(const PackWriterOptions& options)
+    : options_(options), env_(options.env != nullptr ? *options.env : Env::real()) {}
+
+Result<std::unique_ptr<PackWriter>> PackWriter::create(const PackWriterOptions& options) {
+  std::unique_ptr<PackWriter> writer(new PackWriter(options));
+  AERIE_RETURN_IF_ERROR(writer->env_.create_dirs(options.dir));
+  AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, writer->env_.list_dir(options.dir));
+  for (const DirEntry& entry : entries) {
+    if (!starts_with(entry.name, "pack_") || !ends_with(entry.name, kPackSuffix)) continue;
+    const std::string digits = entry.name.substr(5, entry.name.size() - 5 - kPackSuffix.size());
+    if (const Result<uint64_t> number = parse_uint64(digits); number.ok())
+      writer->next_shard_ = std::max(writer->next_shard_, *number + 1);
+  }
+  return writer;
+}
+
+PackWriter::~PackWriter() {
+  if (file_ == nullptr) return;
+  file_.reset();
+  (void)env_.remove_file(temporary_);
+}
+
+uint64_t PackWriter::num_entries() const {
+  const std::lock_guard lock(mutex_);
+  return num_entries_;
+}
+
+uint64_t PackWriter::bytes_written() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_written_;
+}
+
+Status PackWriter::begin_shard() {
+  final_ = join_path(options_.dir, pack_file_name(next_shard_++));
+  temporary_ = final_ + ".tmp";
+  AERIE_ASSIGN_OR_RETURN(file_, env_.open_writable(temporary_));
+  PackHead head{};
+  std::memcpy(head.magic, kPackMagic, sizeof(kPackMagic));
+  head.version = kPackVersion;
+  head.encoding = static_cast<uint32_t>(options_.encoding);
+  head.sample_rate = static_cast<uint32_t>(options_.sample_rate);
+  position_ = sizeof(head);
+  shard_frames_ = 0;
+  entries_.clear();
+  names_.clear();
+  return file_->append(&head, sizeof(head));
+}
+
+Status PackWriter::append(const PackItem& item) {
+  static const char kZeros[kPackAlignment] = {};
+  const std::lock_guard lock(mutex_);
+  AERIE_CHECK(!finished_, "append after finish");
+  if (!seen_.insert(item.key).second) return ok_status();
+  if (file_ != nullptr && position_ > sizeof(PackHead) &&
+      (position_ + item.bytes.size() > options_.shard_bytes ||
+       names_.size() + item.name.size() > UINT32_MAX))
+    AERIE_RETURN_IF_ERROR(finish_shard());
+  if (file_ == nullptr) AERIE_RETURN_IF_ERROR(begin_shard());
+  PackEntry entry{};
+  entry.key = item.key;
+  entry.offset = position_;
+  entry.bytes = item.bytes.size();
+  entry.frames = item.frames;
+  entry.data_hash = item.data_hash;
+  entry.source = item.source;
+  entry.scale = item.scale;
+  entry.name_offset = static_cast<uint32_t>(names_.size());
+  AERIE_RETURN_IF_ERROR(file_->append(item.bytes.data(), item.bytes.size()));
+  const uint64_t padding = (kPackAlignment - item.bytes.size() % kPackAlignment) % kPackAlignment;
+  AERIE_RETURN_IF_ERROR(file_->append(kZeros, padding));
+  position_ += item.bytes.size() + padding;
+  bytes_written_ += item.bytes.size() + padding;
+  shard_frames_ += item.frames;
+  names_ += item.name;
+  entries_.push_back(entry);
+  ++num_entries_;
+  return ok_status();
+}
+
+Status PackWriter::finish_shard() {
+  PackFooter footer{};
+  footer.num_entries = entries_.size();
+  footer.index_offset = position_;
+  footer.names_bytes = names_.size();
+  footer.settings_bytes = options_.settings.size();
+  footer.total_frames = shard_frames_;
+  footer.encoding = static_cast<uint32_t>(options_.encoding);
+  footer.sample_rate = static_cast<uint32_t>(options_.sample_rate);
+  footer.version = kPackVersion;
+  std::memcpy(footer.magic, kPackMagic, sizeof(kPackMagic));
+  XXH3_state_t* state = XXH3_createState();
+  if (state == nullptr) return out_of_memory("no memory to hash an index");
+  XXH3_64bits_reset(state);
+  XXH3_64bits_update(state, entries_.data(), entries_.size() * sizeof(PackEntry));
+  XXH3_64bits_update(state, names_.data(), names_.size());
+  XXH3_64bits_update(state, options_.settings.data(), options_.settings.size());
+  footer.index_hash = XXH3_64bits_digest(state);
+  XXH3_freeState(state);
+  footer.footer_hash = XXH3_64bits(&footer, offsetof(PackFooter, footer_hash));
+  AERIE_RETURN_IF_ERROR(file_->append(entries_.data(), entries_.size() * sizeof(PackEntry)));
+  AERIE_RETURN_IF_ERROR(file_->append(names_));
+  AERIE_RETURN_IF_ERROR(file_->append(options_.settings));
+  AERIE_RETURN_IF_ERROR(file_->append(&footer, sizeof(footer)));
+  AERIE_RETURN_IF_ERROR(file_->sync());
+  AERIE_RETURN_IF_ERROR(file_->close());
+  AERIE_RETURN_IF_ERROR(env_.rename(temporary_, final_));
+  file_.reset();
+  return env_.fsync_dir(options_.dir);
+}
+
+Status PackWriter::finish() {
+  const std::lock_guard lock(mutex_);
+  AERIE_CHECK(!finished_, "finish twice");
+  if (file_ != nullptr) AERIE_RETURN_IF_ERROR(finish_shard());
+  finished_ = true;
+  return ok_status();
+}
+
+}  // namespace aerie::data
