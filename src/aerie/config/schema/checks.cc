@@ -1,7 +1,7 @@
 #include "aerie/config/schema/checks.h"
 
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/key_table.h"
+#include "aerie/config/schema/key_tree.h"
 #include "aerie/config/schema/value_parsers.h"
 
 namespace aerie::config {
@@ -11,34 +11,33 @@ const Value* CheckContext::written(std::string_view path) const {
   return value == nullptr || value->is_null() || value->is_missing() ? nullptr : value;
 }
 
-std::optional<Value> CheckContext::effective(std::string_view path) const {
-  if (const Value* value = root_.find(path)) return *value;
-  const KeySpec* spec = find_key(path);
-  if (spec == nullptr) return std::nullopt;
-  return default_of(*spec);
+const Value* CheckContext::effective(std::string_view path) const {
+  if (const Value* value = root_.find(path)) return value;
+  const KeyNode* node = find_key_node(path);
+  return node != nullptr && node->spec != nullptr ? &node->default_value : nullptr;
 }
 
 std::optional<int64_t> CheckContext::integer(std::string_view path) const {
-  const auto value = effective(path);
-  if (!value || !value->is_number()) return std::nullopt;
+  const Value* value = effective(path);
+  if (value == nullptr || !value->is_number()) return std::nullopt;
   return whole_number(*value);
 }
 
 std::optional<double> CheckContext::number(std::string_view path) const {
-  const auto value = effective(path);
-  if (!value || !value->is_number()) return std::nullopt;
+  const Value* value = effective(path);
+  if (value == nullptr || !value->is_number()) return std::nullopt;
   return value->as_float();
 }
 
 std::optional<bool> CheckContext::flag(std::string_view path) const {
-  const auto value = effective(path);
-  if (!value || !value->is_bool()) return std::nullopt;
+  const Value* value = effective(path);
+  if (value == nullptr || !value->is_bool()) return std::nullopt;
   return value->as_bool();
 }
 
 std::optional<std::string> CheckContext::text(std::string_view path) const {
-  const auto value = effective(path);
-  if (!value || !value->is_string()) return std::nullopt;
+  const Value* value = effective(path);
+  if (value == nullptr || !value->is_string()) return std::nullopt;
   return value->as_string();
 }
 

@@ -32,7 +32,7 @@ class CheckContext {
   void warn(std::string_view path, std::string message, std::string hint = {});
 
  private:
-  std::optional<Value> effective(std::string_view path) const;
+  const Value* effective(std::string_view path) const;
   void add(Finding::Severity severity, std::string_view path, std::string message,
            std::string hint);
 

@@ -43,14 +43,8 @@ std::vector<const KeySpec*> all_keys() {
 }
 
 const KeySpec* find_key(std::string_view path) {
-  const auto parts = parse_path(path);
-  if (!parts.ok()) return nullptr;
-  const KeyNode* node = &key_tree();
-  for (const std::string& part : *parts) {
-    node = node->child(part);
-    if (node == nullptr) return nullptr;
-  }
-  return node->spec;
+  const KeyNode* node = find_key_node(path);
+  return node != nullptr ? node->spec : nullptr;
 }
 
 Value default_of(const KeySpec& key) {

@@ -15,6 +15,8 @@ class KeyTree {
       KeyNode* node = root_;
       for (const std::string& part : split(key->path, '.')) node = descend(node, part);
       node->spec = key;
+      node->type = TypeSpec::parse(key->type);
+      node->default_value = default_of(*key);
     }
     // Nodes that have the same keys share one subtree.
     KeyNode* model = root_->children.at("model");
@@ -65,6 +67,17 @@ std::vector<std::string> KeyNode::names() const {
 const KeyNode& key_tree() {
   static const KeyTree kTree;
   return kTree.root();
+}
+
+const KeyNode* find_key_node(std::string_view path) {
+  const auto parts = parse_path(path);
+  if (!parts.ok()) return nullptr;
+  const KeyNode* node = &key_tree();
+  for (const std::string& part : *parts) {
+    node = node->child(part);
+    if (node == nullptr) return nullptr;
+  }
+  return node;
 }
 
 }  // namespace aerie::config

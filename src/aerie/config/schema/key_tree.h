@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "aerie/config/schema/key_table.h"
+#include "aerie/config/schema/type_spec.h"
 
 namespace aerie::config {
 
 struct KeyNode {
   const KeySpec* spec = nullptr;             // null: a node that only groups others
+  TypeSpec type;                             // of spec, parsed
+  Value default_value;                       // of spec, parsed; null when it has none
   std::map<std::string, KeyNode*> children;  // owned by the tree
   KeyNode* any = nullptr;                    // `*`
 
@@ -21,5 +24,7 @@ struct KeyNode {
 };
 
 const KeyNode& key_tree();
+// The node of a concrete key, or null.
+const KeyNode* find_key_node(std::string_view path);
 
 }  // namespace aerie::config

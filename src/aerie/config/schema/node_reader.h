@@ -104,12 +104,14 @@ class NodeReader {
                  std::initializer_list<std::pair<std::string_view, E>> names) const {
     const Value* value = find(key);
     if (value == nullptr || value->is_null()) return;
-    if (value->is_string())
-      for (const auto& [name, enumerator] : names)
-        if (value->as_string() == name) {
-          out = enumerator;
-          return;
-        }
+    // On the command line `nan` is a number; as a choice it is a name.
+    std::string text;
+    if (!convert(*value, text)) return fail(key, *value);
+    for (const auto& [name, enumerator] : names)
+      if (text == name) {
+        out = enumerator;
+        return;
+      }
     fail(key, *value);
   }
 

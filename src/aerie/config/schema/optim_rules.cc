@@ -77,7 +77,7 @@ const OptimizerRule* optimizer_of(const Value& optim) {
     return nullptr;
   }
   const Value* name = optim.child("name");
-  if (name == nullptr || name->is_null()) return find_optimizer("adam");
+  if (name == nullptr || name->is_null() || name->is_missing()) return find_optimizer("adam");
   return name->is_string() ? find_optimizer(name->as_string()) : nullptr;
 }
 

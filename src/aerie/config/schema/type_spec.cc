@@ -116,8 +116,11 @@ bool TypeSpec::accepts(const Value& value) const {
         if (value.is_int() || (is_whole(value) && !has(Kind::kFloat))) return true;
         break;
       case Kind::kFloat:
+        if (value.is_number()) return true;
+        break;
       case Kind::kStr:
-        if (value.is_number() || (alternative.kind == Kind::kStr && value.is_string())) return true;
+        if (value.is_string()) return true;
+        if (value.is_number() && !has(Kind::kInt) && !has(Kind::kFloat)) return true;
         break;
       case Kind::kMap:
         if (value.is_map()) return true;

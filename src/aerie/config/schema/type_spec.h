@@ -23,7 +23,7 @@ struct TypeSpec {
   static TypeSpec parse(std::string_view text);
 
   // ints pass for floats, floats without fraction for ints where float is not an alternative,
-  // numbers for strings where nothing else fits.
+  // numbers for strings where no number is an alternative.
   bool accepts(const Value& value) const;
   bool has(Kind kind) const;
   // "a whole number, a list of numbers, or null"

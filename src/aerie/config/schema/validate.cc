@@ -67,7 +67,7 @@ class Validator {
       return;
     }
     if (node.spec != nullptr) {
-      if (!check(value, *node.spec, path)) return;
+      if (!check(value, node, path)) return;
       if (node.spec->type == "any") return;
     } else if (!value.is_map()) {
       if (!value.is_null())
@@ -142,14 +142,15 @@ class Validator {
   }
 
   // False when the value is of no use for looking further.
-  bool check(const Value& value, const KeySpec& spec, const std::string& path) {
-    const TypeSpec type = TypeSpec::parse(spec.type);
+  bool check(const Value& value, const KeyNode& node, const std::string& path) {
+    const KeySpec& spec = *node.spec;
+    const TypeSpec& type = node.type;
     const auto error = [&](std::string message, std::string hint) {
       add(Finding::Severity::kError, path, value.origin(), std::move(message), std::move(hint));
       return false;
     };
     if (spec.status == KeyStatus::kRefused && !value.is_null() &&
-        (spec.default_value.empty() || !python_equal(value, default_of(spec))))
+        (spec.default_value.empty() || !python_equal(value, node.default_value)))
       return error(str_cat(value.brief(40), " is refused: ", std::string(spec.note)), "");
     if (!type.accepts(value))
       return error(str_cat("expected ", type.describe(), expected_choices(spec, type), ", got ",
@@ -159,7 +160,7 @@ class Validator {
     if (ends_with(path, "._target_") && value.is_string()) return check_target(value, spec, path);
     if (!check_choice(value, spec, type, path)) return false;
     if (spec.status == KeyStatus::kLater && spec.warn && !value.is_null() &&
-        !python_equal(value, default_of(spec)))
+        !python_equal(value, node.default_value))
       add(Finding::Severity::kWarning, path, value.origin(),
           str_cat("not available: ", std::string(spec.note)), "");
     return true;
@@ -212,7 +213,8 @@ class Validator {
     std::string text;
     if (value.is_string()) {
       text = value.as_string();
-    } else if (value.is_number() && spec.range.empty()) {
+    } else if (value.is_number() && (spec.range.empty() || (!type.has(TypeSpec::Kind::kInt) &&
+                                                            !type.has(TypeSpec::Kind::kFloat)))) {
       text = python_str(value);
     } else {
       return true;

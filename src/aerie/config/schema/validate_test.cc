@@ -1,8 +1,13 @@
 #include "aerie/config/schema/validate.h"
 
+#include <cmath>
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "aerie/base/strings.h"
+#include "aerie/config/schema/key_table.h"
+#include "aerie/config/schema/run_config.h"
 #include "aerie/config/schema/test_util.h"
 
 namespace aerie::config {
@@ -359,6 +364,53 @@ TEST(ValidateTest, TrainingNeedsANestModel) {
       "model.quantizer: this node is needed");
   EXPECT_HAS(check_text("model: {encoder: {feat_in: 80}}\n").errors(),
              "model.encoder.d_model: required");
+}
+
+// Any value anywhere: findings or a struct, never an exception, and what passes validation builds.
+TEST(ValidateTest, OddValuesNeverCrash) {
+  const Checked stock = check_stock({{"model.train_ds.manifest_filepath", "a.json"},
+                                     {"model.validation_ds.manifest_filepath", "b.json"}});
+  Map odd_map;
+  odd_map.set("a.b", Value(1));
+  odd_map.set("_target_", Value("x"));
+  const Value kOdd[] = {Value(),
+                        Value(true),
+                        Value(-1),
+                        Value(0),
+                        Value(std::numeric_limits<int64_t>::max()),
+                        Value(0.5),
+                        Value(std::nan("")),
+                        Value(std::numeric_limits<double>::infinity()),
+                        Value(""),
+                        Value("a,b"),
+                        Value::missing(),
+                        Value(List()),
+                        Value(List{Value(List{Value(), Value("x")}), Value(1)}),
+                        Value(List{Value(1), Value(2)}),
+                        Value(Map()),
+                        Value(odd_map)};
+  ValidateOptions options;
+  options.num_gpus = 2;
+  size_t accepted = 0;
+  for (const KeySpec* key : all_keys()) {
+    std::string path(key->path);
+    if (const size_t ds = path.find("<ds>"); ds != std::string::npos)
+      path.replace(ds, 4, "validation_ds");
+    for (size_t star = path.find('*'); star != std::string::npos; star = path.find('*'))
+      path.replace(star, 1, "some");
+    for (const Value& odd : kOdd) {
+      Value tree = stock.resolved;
+      if (!tree.set(path, odd).ok()) continue;
+      SCOPED_TRACE(str_cat(path, " = ", odd.brief()));
+      options.for_training = !options.for_training;
+      const Findings findings = validate(tree, options);
+      const auto run = build_run_config(tree);
+      if (!findings.errors().empty()) continue;
+      EXPECT_TRUE(run.ok()) << run.status().to_string();
+      ++accepted;
+    }
+  }
+  EXPECT_GT(accepted, 500u);
 }
 
 TEST(ValidateTest, AConfigThatIsNoMappingIsAnError) {
