@@ -51,7 +51,8 @@ class ManifestIndex {
   double offset_s(uint64_t row) const { return offsets_.empty() ? 0.0 : offsets_[row]; }
   uint32_t line_number(uint64_t row) const { return line_numbers_[row]; }
   bool is_list(uint64_t row) const { return (flags_[row] & kFlagList) != 0; }
-  int32_t channel(uint64_t row) const;  // -1: not given
+  int32_t channel(uint64_t row) const;                          // -1: not given
+  bool has_channels() const { return !channel_rows_.empty(); }  // any row
   // The path as written in the manifest; for a list the first one.
   std::string written_path(uint64_t row) const;
   void assign_path(uint64_t row, std::string& out) const;  // replaces `out`, keeps its memory

@@ -1,0 +1,288 @@
+#include "aerie/data/audio_dataset.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "aerie/base/hash.h"
+#include "aerie/base/log.h"
+#include "aerie/base/strings.h"
+#include "aerie/data/manifest_path.h"
+#include "aerie/tar/brace_expand.h"
+
+namespace aerie::data {
+
+namespace {
+
+audio::ChannelSelector convert(const config::ChannelSelector& selector) {
+  using Kind = config::ChannelSelector::Kind;
+  if (selector.kind == Kind::kAverage) return audio::ChannelSelector::average();
+  if (selector.kind == Kind::kAll) return audio::ChannelSelector::all();
+  std::vector<int> channels;
+  for (const int64_t c : selector.indices) channels.push_back(static_cast<int>(c));
+  return channels.size() == 1 ? audio::ChannelSelector::index(channels[0])
+                              : audio::ChannelSelector::list(channels);
+}
+
+bool is_shard_pattern(const std::string& name) {
+  return name.find("_OP_") != std::string::npos && name.find("_CL_") != std::string::npos;
+}
+
+// The names of one group. A list element is a name; a plain string may be a comma list. Manifests
+// written as a shard pattern are expanded.
+Status append_manifests(const std::string& text, bool split_commas, bool tarred,
+                        std::vector<std::string>& out) {
+  for (const std::string& name :
+       split_commas ? split_manifest_list(text) : std::vector<std::string>{text}) {
+    if (name.empty()) return invalid_argument("manifest_filepath has an empty name");
+    if (tarred && is_shard_pattern(name)) {
+      AERIE_ASSIGN_OR_RETURN(const std::vector<std::string> names, tar::expand_shard_pattern(name));
+      out.insert(out.end(), names.begin(), names.end());
+    } else {
+      out.push_back(name);
+    }
+  }
+  return ok_status();
+}
+
+// Groups of a tarred or concatenated data set are the outer elements; otherwise all is one group,
+// unless lists of lists ask for buckets.
+bool has_groups(const config::DatasetConfig& config, const config::PathList& paths) {
+  return paths.is_nested || (config.is_concat && paths.is_list);
+}
+
+// "a.tar,b_{0,1}.tar" -> "a.tar", "b_{0,1}.tar".
+std::vector<std::string> split_outside_braces(const std::string& text) {
+  const std::string braces = tar::normalize_shard_braces(text);
+  std::vector<std::string> out(1);
+  int depth = 0;
+  for (const char c : braces) {
+    if (c == '{') ++depth;
+    if (c == '}') --depth;
+    if (c == ',' && depth <= 0)
+      out.emplace_back();
+    else
+      out.back().push_back(c);
+  }
+  return out;
+}
+
+Result<std::vector<std::vector<std::string>>> expand_archives(const config::DatasetConfig& config) {
+  const config::PathList& paths = config.tarred_audio_filepaths;
+  std::vector<std::vector<std::string>> groups;
+  if (has_groups(config, paths)) {
+    groups = paths.groups;
+  } else {
+    std::vector<std::string> all = paths.flat();
+    // A plain string is a comma list, too.
+    if (!paths.is_list && all.size() == 1) all = split_outside_braces(all[0]);
+    groups.push_back(std::move(all));
+  }
+  for (std::vector<std::string>& group : groups) {
+    // A single name may be a pattern; NeMo takes several as they are, which only ever helped names
+    // that contain braces.
+    std::vector<std::string> expanded;
+    for (const std::string& name : group) {
+      if (group.size() > 1 && name.find_first_of("{(<[") == std::string::npos &&
+          !is_shard_pattern(name)) {
+        expanded.push_back(name);
+        continue;
+      }
+      AERIE_ASSIGN_OR_RETURN(const std::vector<std::string> names, tar::expand_shard_pattern(name));
+      expanded.insert(expanded.end(), names.begin(), names.end());
+    }
+    group = std::move(expanded);
+  }
+  return groups;
+}
+
+}  // namespace
+
+Result<std::vector<std::vector<std::string>>> expand_manifests(
+    const config::DatasetConfig& config) {
+  const config::PathList& paths = config.manifest_filepath;
+  if (paths.empty() || paths.is_missing)
+    return invalid_argument("manifest_filepath is not set")
+        .with_context(paths.origin.empty() ? "config" : paths.origin);
+  std::vector<std::vector<std::string>> out;
+  if (has_groups(config, paths)) {
+    for (const std::vector<std::string>& group : paths.groups) {
+      out.emplace_back();
+      for (const std::string& name : group)
+        AERIE_RETURN_IF_ERROR(
+            append_manifests(name, group.size() == 1, config.is_tarred, out.back()));
+    }
+  } else {
+    out.emplace_back();
+    for (const std::string& name : paths.flat())
+      AERIE_RETURN_IF_ERROR(append_manifests(name, !paths.is_list, config.is_tarred, out.back()));
+  }
+  return out;
+}
+
+Result<std::vector<std::string>> expand_noise_manifests(const config::DatasetConfig& config) {
+  std::vector<std::string> out;
+  for (const std::string& name : config.noise_manifest.flat())
+    AERIE_RETURN_IF_ERROR(append_manifests(name, !config.noise_manifest.is_list, false, out));
+  return out;
+}
+
+Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::DatasetConfig& config,
+                                                               const config::AerieConfig& aerie,
+                                                               const Options& options) {
+  std::shared_ptr<AudioDataset> out(new AudioDataset);
+  const bool compat = aerie.compat_nemo_2_6;
+  AERIE_ASSIGN_OR_RETURN(const auto manifest_groups, expand_manifests(config));
+  std::vector<std::string> files;
+  std::vector<size_t> group_files;  // end of each group in files
+  for (const std::vector<std::string>& group : manifest_groups) {
+    files.insert(files.end(), group.begin(), group.end());
+    group_files.push_back(files.size());
+  }
+  ManifestOptions manifest_options;
+  manifest_options.min_duration_s = config.min_duration;
+  manifest_options.max_duration_s = config.max_duration;
+  manifest_options.skip_bad_lines = aerie.data.skip_bad_lines;
+  manifest_options.index_dir = aerie.data.index_dir;
+  manifest_options.quiet = options.quiet;
+  manifest_options.env = options.env;
+  AERIE_ASSIGN_OR_RETURN(out->manifest_, Manifest::open(files, manifest_options));
+
+  auto set = std::make_shared<SampleSet>();
+  set->tarred = config.is_tarred;
+  if (config.is_tarred) {
+    AERIE_ASSIGN_OR_RETURN(const auto archives, expand_archives(config));
+    if (archives.size() != manifest_groups.size())
+      return invalid_argument(str_cat("manifest_filepath has ", manifest_groups.size(),
+                                      " buckets, tarred_audio_filepaths ", archives.size()))
+          .with_hint("both must be lists of equal length");
+    std::vector<TarShards::Group> groups;
+    size_t first_file = 0;
+    for (size_t g = 0; g < archives.size(); ++g) {
+      if (archives[g].empty()) return invalid_argument("tarred_audio_filepaths is empty");
+      groups.push_back({archives[g], out->manifest_.first_of_file(first_file),
+                        out->manifest_.first_of_file(group_files[g])});
+      first_file = group_files[g];
+    }
+    TarShards::Options tar_options;
+    tar_options.index_dir = aerie.data.index_dir;
+    tar_options.compat_nemo = compat;
+    tar_options.quiet = options.quiet;
+    tar_options.num_threads = options.num_threads;
+    tar_options.env = options.env;
+    AERIE_ASSIGN_OR_RETURN(out->shards_, TarShards::open(groups, out->manifest_, tar_options));
+    for (size_t g = 0; g < out->shards_->num_groups(); ++g)
+      set->groups.push_back({static_cast<uint32_t>(out->shards_->group_begin(g)),
+                             static_cast<uint32_t>(out->shards_->group_end(g)),
+                             out->shards_->shard_starts(g)});
+  } else {
+    size_t first_file = 0;
+    for (const size_t end : group_files) {
+      set->groups.push_back({static_cast<uint32_t>(out->manifest_.first_of_file(first_file)),
+                             static_cast<uint32_t>(out->manifest_.first_of_file(end)),
+                             {}});
+      first_file = end;
+    }
+  }
+  if (set->size() == 0)
+    return data_error("no samples are left after filtering")
+        .with_context(join(files, ","))
+        .with_hint("check min_duration, max_duration and the manifest's durations");
+
+  const uint64_t n = set->size();
+  set->durations_s.resize(n);
+  for (uint64_t i = 0; i < n; ++i) {
+    const uint32_t row = out->shards_ == nullptr ? static_cast<uint32_t>(i) : out->shards_->row(i);
+    const double d = out->manifest_.duration_s(row);
+    set->durations_s[i] = d;
+    if (std::isnan(d))
+      ++out->num_unknown_;
+    else
+      out->longest_s_ = std::max(out->longest_s_, d);
+  }
+  if (out->longest_s_ <= 0) out->longest_s_ = config.max_duration.value_or(60.0);
+  for (size_t f = 0; f < out->manifest_.num_files(); ++f)
+    out->has_channels_ |= out->manifest_.file(f).has_channels();
+
+  AERIE_ASSIGN_OR_RETURN(const std::vector<std::string> noise_files,
+                         expand_noise_manifests(config));
+  if (!noise_files.empty()) {
+    ManifestOptions noise_options = manifest_options;
+    noise_options.min_duration_s.reset();
+    noise_options.max_duration_s.reset();
+    noise_options.quiet = true;
+    auto noise = Manifest::open(noise_files, noise_options);
+    if (!noise.ok()) return noise.status().with_context("noise_manifest");
+    out->noise_ = std::make_shared<const Manifest>(std::move(noise).value());
+    if (!options.quiet)
+      log_info("data", "noise: ", out->noise_->size(), " entries, ",
+               out->noise_->totals().kept_s / 3600, " hours");
+    if (out->noise_->size() == 0)
+      log_warn("data", "noise_manifest has no entries: nothing will be mixed in");
+  }
+
+  audio::ReadOptions& read = out->read_options_;
+  read.sample_rate = static_cast<int>(config.sample_rate);
+  read.int_values = config.int_values;
+  read.trim_silence = config.trim_silence;
+  read.channels = convert(config.channel_selector);
+  read.memory_ignores_channels = compat;
+  read.prefer_int16 = !config.int_values;
+  read.env = options.env;
+  // Several channels and nobody to choose: NeMo fails when the batch is put together, we take the
+  // mean and say so.
+  if (config.channel_selector.kind == config::ChannelSelector::Kind::kAll && !compat) {
+    read.channels = audio::ChannelSelector::average();
+    out->warn_channels_ = true;
+  }
+  const uint64_t key[3] = {out->manifest_.fingerprint(), n, set->tarred ? 1u : 0u};
+  out->fingerprint_ = xxhash64({reinterpret_cast<const char*>(key), sizeof(key)});
+  out->set_ = std::move(set);
+  return std::shared_ptr<const AudioDataset>(std::move(out));
+}
+
+Result<audio::AudioView> AudioDataset::read(uint64_t i, SampleReader& reader) const {
+  const uint64_t row = sample_id(i);
+  audio::Segment segment;
+  segment.offset_s = manifest_.offset_s(row);
+  segment.duration_s = set_->durations_s[i];
+  audio::ChannelSelector own;
+  if (has_channels_) {
+    if (const int32_t channel = manifest_.channel(row); channel >= 0) {
+      own = audio::ChannelSelector::index(channel);
+      segment.channels = &own;
+    }
+  }
+  Result<audio::AudioView> view = [&]() -> Result<audio::AudioView> {
+    if (shards_ != nullptr) {
+      AERIE_RETURN_IF_ERROR(shards_->read(i, reader.bytes));
+      return reader.audio.read_memory(reader.bytes, manifest_.base_name(row), segment);
+    }
+    if (manifest_.resolve_path(row, reader.path))
+      return reader.audio.read_file(reader.path, segment);
+    return reader.audio.read_file_list(manifest_.resolve_paths(row), segment);
+  }();
+  if (!view.ok()) return view;
+  if (view->channels > 1)
+    return data_error(str_cat("has ", view->channels, " channels"))
+        .with_context(describe(i))
+        .with_hint("set channel_selector, or a channel in the manifest line");
+  if (warn_channels_ && view->source.channels > 1 && segment.channels == nullptr)
+    AERIE_LOG_ONCE(warn, "data", describe(i), " has ", view->source.channels,
+                   " channels: their mean is used; set channel_selector to choose");
+  return view;
+}
+
+std::string AudioDataset::describe(uint64_t i) const {
+  const uint32_t row = sample_id(i);
+  if (shards_ != nullptr)
+    return str_cat(manifest_.place(row), " (", manifest_.written_path(row), " in ",
+                   shards_->archive_path(i), ")");
+  return str_cat(manifest_.place(row), " (", manifest_.written_path(row), ")");
+}
+
+std::string AudioDataset::example_path() const {
+  if (shards_ != nullptr) return shards_->archive_path(0);
+  return manifest_.resolve_paths(0)[0];
+}
+
+}  // namespace aerie::data

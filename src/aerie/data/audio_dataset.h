@@ -1,0 +1,89 @@
+// The samples of one dataset node, ready to be read: manifests joined with audio files or with the
+// members of tar shards, filtered, in groups (buckets, members of a mixture).
+//
+// open() reads manifests and archive indexes and reports what does not fit together; audio is
+// touched only by read(). Immutable afterwards and shared by all threads; each thread has its own
+// SampleReader.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "aerie/audio/audio_reader.h"
+#include "aerie/base/env.h"
+#include "aerie/base/status.h"
+#include "aerie/config/schema/aerie_config.h"
+#include "aerie/config/schema/dataset_config.h"
+#include "aerie/data/epoch_plan.h"
+#include "aerie/data/manifest.h"
+#include "aerie/data/tar_shards.h"
+
+namespace aerie::data {
+
+// Buffers and decoders of one thread.
+struct SampleReader {
+  explicit SampleReader(audio::ReadOptions options) : audio(std::move(options)) {}
+  audio::AudioReader audio;
+  std::string path;
+  std::vector<uint8_t> bytes;
+};
+
+class AudioDataset {
+ public:
+  struct Options {
+    Env* env = nullptr;
+    bool quiet = false;
+    int num_threads = 1;  // for indexing archives
+  };
+
+  static Result<std::shared_ptr<const AudioDataset>> open(const config::DatasetConfig& config,
+                                                          const config::AerieConfig& aerie,
+                                                          const Options& options);
+
+  uint64_t size() const { return set_->size(); }
+  const std::shared_ptr<const SampleSet>& samples() const { return set_; }
+  const Manifest& manifest() const { return manifest_; }
+  const std::shared_ptr<const Manifest>& noise() const { return noise_; }  // null: none
+  double duration_s(uint64_t i) const { return set_->durations_s[i]; }     // NaN: unknown
+  // Line of the manifest (kept lines counted over all of them): the id NeMo shows.
+  uint32_t sample_id(uint64_t i) const {
+    return shards_ == nullptr ? static_cast<uint32_t>(i) : shards_->row(i);
+  }
+  // "train.json:17 (clips/a.wav)" for messages.
+  std::string describe(uint64_t i) const;
+  uint64_t fingerprint() const { return fingerprint_; }
+  // Longest known duration; max_duration or 60 s when none is known.
+  double longest_s() const { return longest_s_; }
+  uint64_t num_unknown_durations() const { return num_unknown_; }
+  const TarShards* shards() const { return shards_.get(); }
+
+  // How to read: resampling, channels, trimming, integer paths.
+  audio::ReadOptions read_options() const { return read_options_; }
+  // The samples of i as one channel; the view lives until the reader's next call.
+  Result<audio::AudioView> read(uint64_t i, SampleReader& reader) const;
+  // A folder or file audio is read from, for judging the disk.
+  std::string example_path() const;
+
+ private:
+  AudioDataset() = default;
+
+  std::shared_ptr<const SampleSet> set_;
+  Manifest manifest_;
+  std::shared_ptr<const Manifest> noise_;
+  std::unique_ptr<TarShards> shards_;  // null: plain files
+  audio::ReadOptions read_options_;
+  bool warn_channels_ = false;
+  bool has_channels_ = false;
+  double longest_s_ = 0.0;
+  uint64_t num_unknown_ = 0;
+  uint64_t fingerprint_ = 0;
+};
+
+// Manifest names of the config, comma lists split and shard patterns expanded; per group.
+Result<std::vector<std::vector<std::string>>> expand_manifests(const config::DatasetConfig& config);
+Result<std::vector<std::string>> expand_noise_manifests(const config::DatasetConfig& config);
+
+}  // namespace aerie::data

@@ -1,0 +1,495 @@
+#include "aerie/data/batch_builder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "aerie/base/check.h"
+#include "aerie/base/clock.h"
+#include "aerie/base/strings.h"
+#include "aerie/base/system.h"
+#include "aerie/data/simd.h"
+
+namespace aerie::data {
+
+namespace {
+
+// Rows begin at multiples of a cache line.
+int64_t aligned(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+// Converts, writes one or two rows and sums the squares: one pass over what is hot in the cache.
+// The sum of squares of 16-bit samples is exact in integers, in any order.
+AERIE_SIMD_CLONES int64_t convert_rows(const int16_t* __restrict in, int64_t n,
+                                       float* __restrict out, float* __restrict copy) {
+  constexpr float kScale = 1.0f / 32768.0f;
+  constexpr int64_t kBlock = 4096;
+  int64_t energy = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    int64_t sum = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t value = in[i];
+      const float sample = static_cast<float>(value) * kScale;
+      out[i] = sample;
+      copy[i] = sample;
+      sum += static_cast<uint32_t>(value * value);
+    }
+    energy += sum;
+  }
+  return energy;
+}
+
+AERIE_SIMD_CLONES int64_t convert_row(const int16_t* __restrict in, int64_t n,
+                                      float* __restrict out) {
+  constexpr float kScale = 1.0f / 32768.0f;
+  int64_t energy = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t value = in[i];
+    out[i] = static_cast<float>(value) * kScale;
+    energy += static_cast<uint32_t>(value * value);
+  }
+  return energy;
+}
+
+int64_t energy_of(const int16_t* in, int64_t n) {
+  int64_t energy = 0;
+  for (int64_t i = 0; i < n; ++i) energy += static_cast<uint32_t>(int32_t{in[i]} * in[i]);
+  return energy;
+}
+
+constexpr double kInt16Energy = 1.0 / (32768.0 * 32768.0);
+
+int16_t to_int16(float sample) {
+  return static_cast<int16_t>(std::clamp(std::nearbyint(sample * 32768.0f), -32768.0f, 32767.0f));
+}
+
+}  // namespace
+
+bool MemoryBudget::take(uint64_t bytes) {
+  uint64_t used = used_.load();
+  do {
+    if (bytes > limit_ || used > limit_ - bytes) return false;
+  } while (!used_.compare_exchange_weak(used, used + bytes));
+  return true;
+}
+
+BuildThread::BuildThread(const BuildRules& rules)
+    : reader(rules.dataset->read_options()), perturber(rules.perturber) {
+  if (rules.dataset->noise() != nullptr && rules.dataset->noise()->size() > 0)
+    noise = std::make_unique<NoiseReader>(rules.dataset->noise(), rules.noise, rules.noise_stats);
+}
+
+int64_t row_samples(double duration_s, int sample_rate, const Perturber& perturber) {
+  // Resampling and truncation may add a sample; a duration of 0 or less says nothing.
+  if (!(duration_s > 0)) return 0;
+  const double plain = std::ceil(duration_s * sample_rate) + 1;
+  return static_cast<int64_t>(std::min(1e15, std::ceil(plain * perturber.max_length_factor())));
+}
+
+uint64_t BatchBuilder::layout_bytes(const BuildRules& rules, int64_t rows, int64_t capacity) {
+  const int64_t cells = rows * capacity;
+  int64_t bytes = aligned(cells * static_cast<int64_t>(dtype_bytes(rules.dtype)));
+  if (rules.mix == MixPlace::kCpu) bytes += aligned(cells * 4);
+  if (rules.noise_rows) bytes += aligned(cells * 4);
+  return static_cast<uint64_t>(std::max<int64_t>(64, bytes));
+}
+
+// A block for rows x capacity, counted in the budget.
+Status BatchBuilder::allocate(const BuildRules& rules, int64_t rows, int64_t capacity,
+                              uint64_t bytes, HostBlock& block) const {
+  if (!rules.budget->take(bytes))
+    return out_of_memory(str_cat("a batch of ", rows, " x ",
+                                 static_cast<double>(capacity) / batch_.sample_rate_, " s needs ",
+                                 human_bytes(static_cast<double>(bytes)), "; the loader may use ",
+                                 human_bytes(static_cast<double>(rules.budget->limit()))))
+        .with_hint("raise aerie.data.memory_budget_gib, or lower max_duration or batch_size");
+  if (block.reserve(*rules.allocator, bytes)) return ok_status();
+  rules.budget->give(bytes);
+  return out_of_memory(str_cat("no ", rules.allocator->kind(), " memory for a batch of ",
+                               human_bytes(static_cast<double>(bytes))))
+      .with_hint("lower num_workers, prefetch_factor or batch_size");
+}
+
+void BatchBuilder::lay_out(const BuildRules& rules, int64_t rows, int64_t capacity) {
+  stride_ = capacity;
+  batch_.capacity_ = capacity;
+  char* at = static_cast<char*>(block_.data());
+  audio_ = nullptr;
+  audio16_ = nullptr;
+  noisy_ = nullptr;
+  noise_ = nullptr;
+  if (rules.dtype == DType::kInt16) {
+    audio16_ = reinterpret_cast<int16_t*>(at);
+    at += aligned(rows * capacity * 2);
+  } else {
+    audio_ = reinterpret_cast<float*>(at);
+    at += aligned(rows * capacity * 4);
+  }
+  if (rules.mix == MixPlace::kCpu) {
+    noisy_ = reinterpret_cast<float*>(at);
+    at += aligned(rows * capacity * 4);
+  }
+  if (rules.noise_rows) noise_ = reinterpret_cast<float*>(at);
+}
+
+void BatchBuilder::release_memory(const BuildRules& rules) {
+  rules.budget->give(block_.bytes());
+  block_.reset();
+}
+
+Status BatchBuilder::begin(const BuildRules& rules) {
+  const AudioDataset& dataset = *rules.dataset;
+  batch_.sample_rate_ = dataset.read_options().sample_rate;
+  bad_.clear();
+  const size_t n = batch_.samples_.size();
+  items_.resize(n);
+  // The length is known from the manifest up to rounding; resampling may add a sample.
+  int64_t need = rules.min_samples;
+  for (size_t i = 0; i < n; ++i) {
+    const double d = dataset.duration_s(batch_.samples_[i].sample);
+    if (!std::isnan(d)) need = std::max(need, row_samples(d, batch_.sample_rate_, rules.perturber));
+  }
+  const int64_t capacity = rules.capacities.fit(need);
+  const uint64_t bytes = layout_bytes(rules, static_cast<int64_t>(n), capacity);
+  if (bytes > block_.bytes()) {
+    release_memory(rules);
+    AERIE_RETURN_IF_ERROR(allocate(rules, static_cast<int64_t>(n), capacity,
+                                   std::max(bytes, rules.usual_bytes), block_));
+  }
+  lay_out(rules, static_cast<int64_t>(n), capacity);
+  return ok_status();
+}
+
+// Tail of the row behind the n samples that were written.
+void BatchBuilder::close_row(size_t i, int64_t n) {
+  const size_t tail = static_cast<size_t>(stride_ - n);
+  const int64_t at = static_cast<int64_t>(i) * stride_ + n;
+  if (audio16_ != nullptr) std::memset(audio16_ + at, 0, tail * sizeof(int16_t));
+  if (audio_ != nullptr) std::memset(audio_ + at, 0, tail * sizeof(float));
+  if (noisy_ != nullptr) std::memset(noisy_ + at, 0, tail * sizeof(float));
+  items_[i].length = n;
+}
+
+void BatchBuilder::write_row(const BuildRules& rules, size_t i, const float* samples, int64_t n) {
+  const int64_t at = static_cast<int64_t>(i) * stride_;
+  const size_t bytes = static_cast<size_t>(n) * sizeof(float);
+  float* row = audio_ != nullptr ? audio_ + at : noisy_ != nullptr ? noisy_ + at : nullptr;
+  if (row != nullptr) {
+    std::memcpy(row, samples, bytes);
+    n = audio::pad_to_min_length(row, n, rules.min_samples, rules.pad_mode);
+    if (audio_ != nullptr && noisy_ != nullptr)
+      std::memcpy(noisy_ + at, row, static_cast<size_t>(n) * sizeof(float));
+  }
+  if (audio16_ != nullptr) {
+    int16_t* ints = audio16_ + at;
+    const int64_t given = row != nullptr ? n : static_cast<int64_t>(bytes / sizeof(float));
+    const float* from = row != nullptr ? row : samples;
+    for (int64_t k = 0; k < given; ++k) ints[k] = to_int16(from[k]);
+    if (row == nullptr)
+      n = audio::pad_to_min_length(ints, given, rules.min_samples, rules.pad_mode);
+    items_[i].energy = static_cast<double>(energy_of(ints, n)) * kInt16Energy;
+    // What is mixed must be what is delivered.
+    if (noisy_ != nullptr) (void)convert_row(ints, n, noisy_ + at);
+  } else {
+    items_[i].energy = sum_of_squares(row, n);
+  }
+  close_row(i, n);
+}
+
+void BatchBuilder::write_row(const BuildRules& rules, size_t i, const audio::AudioView& view) {
+  if (view.pcm16 == nullptr) {
+    write_row(rules, i, view.samples, view.frames);
+    return;
+  }
+  const int64_t at = static_cast<int64_t>(i) * stride_;
+  int64_t n = view.frames;
+  if (audio16_ != nullptr) {
+    int16_t* ints = audio16_ + at;
+    std::memcpy(ints, view.pcm16, static_cast<size_t>(n) * sizeof(int16_t));
+    n = audio::pad_to_min_length(ints, n, rules.min_samples, rules.pad_mode);
+    items_[i].energy =
+        kInt16Energy * static_cast<double>(noisy_ != nullptr ? convert_row(ints, n, noisy_ + at)
+                                                             : energy_of(ints, n));
+  } else if (noisy_ != nullptr && n >= rules.min_samples) {
+    items_[i].energy =
+        kInt16Energy * static_cast<double>(convert_rows(view.pcm16, n, audio_ + at, noisy_ + at));
+  } else {
+    int64_t energy = convert_row(view.pcm16, n, audio_ + at);
+    if (n < rules.min_samples) {
+      n = audio::pad_to_min_length(audio_ + at, n, rules.min_samples, rules.pad_mode);
+      items_[i].energy = sum_of_squares(audio_ + at, n);
+    } else {
+      items_[i].energy = kInt16Energy * static_cast<double>(energy);
+    }
+    if (noisy_ != nullptr)
+      std::memcpy(noisy_ + at, audio_ + at, static_cast<size_t>(n) * sizeof(float));
+  }
+  close_row(i, n);
+}
+
+void BatchBuilder::read_noise(const BuildRules& rules, size_t i, BuildThread& thread) {
+  Item& item = items_[i];
+  PhiloxNoiseDraws draws(rules.seed, batch_.epoch_, batch_.samples_[i].position);
+  float* row = noise_ + static_cast<int64_t>(i) * stride_;
+  item.noise_len = thread.noise->read(item.length, draws, row);
+  std::memset(row + item.length, 0, static_cast<size_t>(stride_ - item.length) * sizeof(float));
+  item.has_noise = true;
+}
+
+void BatchBuilder::read_item(const BuildRules& rules, size_t i, BuildThread& thread) {
+  Item& item = items_[i];
+  item.bad = ok_status();
+  item.spill.clear();
+  item.has_noise = false;
+  item.noise_len = 0;
+  item.figures = {};
+  const PlannedSample planned = batch_.samples_[i];
+  Result<audio::AudioView> view = rules.dataset->read(planned.sample, thread.reader);
+  if (!view.ok()) {
+    item.bad = view.status();
+    item.length = 0;
+    return;
+  }
+  item.figures.bytes_read = view->bytes_read;
+  int64_t n = view->frames;
+  if (!thread.perturber.empty()) {
+    thread.samples.resize(static_cast<size_t>(n));
+    view->copy_to(thread.samples.data());
+    PhiloxPerturbDraws draws(rules.seed, batch_.epoch_, planned.position);
+    thread.perturber.apply(thread.samples, draws);
+    view->pcm16 = nullptr;
+    view->samples = thread.samples.data();
+    n = view->frames = static_cast<int64_t>(thread.samples.size());
+  }
+  item.figures.samples = n;
+  if (n > stride_) {
+    // Longer than the manifest said: kept aside until the batch can be laid out anew.
+    const uint64_t bytes = static_cast<uint64_t>(n) * sizeof(float);
+    if (!rules.budget->take(bytes)) {
+      item.bad = data_error(str_cat("decodes to ", static_cast<double>(n) / batch_.sample_rate_,
+                                    " s, more than the loader's memory allows"))
+                     .with_context(rules.dataset->describe(planned.sample))
+                     .with_hint(
+                         "give its duration in the manifest and set max_duration, or raise "
+                         "aerie.data.memory_budget_gib");
+      return;
+    }
+    item.spill.resize(static_cast<size_t>(n));
+    view->copy_to(item.spill.data());
+    item.length = n;
+    return;
+  }
+  write_row(rules, i, *view);
+  if (noise_ != nullptr && thread.noise != nullptr) {
+    PhiloxMixDraws draws(rules.seed, batch_.epoch_);
+    if (needs_noise(rules.augment, draws, items_.size(), planned.position)) {
+      const int64_t start = Clock::real().monotonic_ns();
+      read_noise(rules, i, thread);
+      item.figures.noise_ns = Clock::real().monotonic_ns() - start;
+    }
+  }
+}
+
+// Rows that turned out longer than planned: the batch moves to wider rows if memory allows.
+void BatchBuilder::place_spills(const BuildRules& rules) {
+  int64_t longest = 0;
+  uint64_t held = 0;
+  for (const Item& item : items_) {
+    if (item.spill.empty()) continue;
+    longest = std::max(longest, static_cast<int64_t>(item.spill.size()));
+    held += item.spill.size() * sizeof(float);
+  }
+  if (longest == 0) return;
+  const int64_t rows = static_cast<int64_t>(items_.size());
+  const int64_t capacity = rules.capacities.fit(longest);
+  HostBlock wider;
+  const Status allocated =
+      allocate(rules, rows, capacity, layout_bytes(rules, rows, capacity), wider);
+  if (!allocated.ok()) {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      if (items_[i].spill.empty()) continue;
+      items_[i].bad = allocated.with_context(rules.dataset->describe(batch_.samples_[i].sample));
+      items_[i].spill = {};
+    }
+    rules.budget->give(held);
+    return;
+  }
+  const int64_t old_stride = stride_;
+  const float* const old_audio = audio_;
+  const int16_t* const old_audio16 = audio16_;
+  const float* const old_noisy = noisy_;
+  const float* const old_noise = noise_;
+  block_.swap(wider);
+  lay_out(rules, rows, capacity);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
+    if (!item.bad.ok()) continue;
+    if (!item.spill.empty()) {
+      write_row(rules, i, item.spill.data(), static_cast<int64_t>(item.spill.size()));
+      item.spill = {};
+      continue;
+    }
+    const size_t n = static_cast<size_t>(item.length);
+    const int64_t to = static_cast<int64_t>(i) * stride_;
+    const int64_t from = static_cast<int64_t>(i) * old_stride;
+    if (audio_ != nullptr) std::memcpy(audio_ + to, old_audio + from, n * sizeof(float));
+    if (audio16_ != nullptr) std::memcpy(audio16_ + to, old_audio16 + from, n * sizeof(int16_t));
+    if (noisy_ != nullptr) std::memcpy(noisy_ + to, old_noisy + from, n * sizeof(float));
+    if (noise_ != nullptr && item.has_noise) {
+      std::memcpy(noise_ + to, old_noise + from, n * sizeof(float));
+      std::fill(noise_ + to + item.length, noise_ + to + stride_, 0.0f);
+    }
+    close_row(i, item.length);
+  }
+  rules.budget->give(held + wider.bytes());
+}
+
+// Bad samples become silence or disappear; rows behind them move up.
+void BatchBuilder::drop_bad_rows(const BuildRules& rules) {
+  size_t kept = 0;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    Item& item = items_[i];
+    if (!item.bad.ok()) {
+      bad_.push_back({batch_.samples_[i], item.bad});
+      if (rules.on_bad != config::OnBadAudio::kZero) continue;
+      const double d = rules.dataset->duration_s(batch_.samples_[i].sample);
+      const int64_t wanted =
+          std::isnan(d) ? rules.min_samples : static_cast<int64_t>(d * batch_.sample_rate_);
+      const int64_t n = std::clamp<int64_t>(wanted, std::max<int64_t>(1, rules.min_samples),
+                                            std::max<int64_t>(stride_, 1));
+      item.bad = ok_status();
+      item.energy = 0.0;
+      const int64_t at = static_cast<int64_t>(i) * stride_;
+      if (audio_ != nullptr) std::fill_n(audio_ + at, n, 0.0f);
+      if (audio16_ != nullptr) std::fill_n(audio16_ + at, n, int16_t{0});
+      if (noisy_ != nullptr) std::fill_n(noisy_ + at, n, 0.0f);
+      close_row(i, n);
+    }
+    if (kept != i) {
+      const size_t cells = static_cast<size_t>(stride_);
+      const int64_t to = static_cast<int64_t>(kept) * stride_;
+      const int64_t from = static_cast<int64_t>(i) * stride_;
+      if (audio_ != nullptr) std::memcpy(audio_ + to, audio_ + from, cells * 4);
+      if (audio16_ != nullptr) std::memcpy(audio16_ + to, audio16_ + from, cells * 2);
+      if (noisy_ != nullptr) std::memcpy(noisy_ + to, noisy_ + from, cells * 4);
+      if (noise_ != nullptr && item.has_noise) std::memcpy(noise_ + to, noise_ + from, cells * 4);
+      batch_.samples_[kept] = batch_.samples_[i];
+      std::swap(items_[kept], items_[i]);
+    }
+    ++kept;
+  }
+  items_.resize(kept);
+  batch_.samples_.resize(kept);
+}
+
+void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
+  const size_t n = items_.size();
+  PhiloxMixDraws draws(rules.seed, batch_.epoch_);
+  inputs_.resize(n);
+  audio_rows_.resize(n);
+  noise_rows_.resize(n);
+  energies_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    Item& item = items_[i];
+    // Known only now: the row was too long at first, or the batch has shrunk to one.
+    if (noise_ != nullptr && thread.noise != nullptr && !item.has_noise &&
+        needs_noise(rules.augment, draws, n, batch_.samples_[i].position))
+      read_noise(rules, i, thread);
+    inputs_[i] = {item.length, item.has_noise ? item.noise_len : 0, batch_.samples_[i].position};
+    energies_[i] = item.energy;
+    const int64_t at = static_cast<int64_t>(i) * stride_;
+    audio_rows_[i] = audio_ != nullptr ? audio_ + at : nullptr;
+    noise_rows_[i] = item.has_noise ? noise_ + at : nullptr;
+  }
+  MixPlan& plan = batch_.plan_;
+  plan_mix(rules.augment, inputs_, draws, plan);
+  if (audio16_ != nullptr) {
+    // Segments read clean audio as floats: convert the rows that serve as sources.
+    size_t used = 0;
+    std::vector<int32_t> source(n, -1);
+    for (const MixSegment& segment : plan.segments)
+      if (segment.source == MixSource::kSpeech && source[segment.row] < 0)
+        source[segment.row] = static_cast<int32_t>(used++);
+    converted_.resize(used * static_cast<size_t>(stride_));
+    for (size_t i = 0; i < n; ++i) {
+      if (source[i] < 0) continue;
+      float* row = converted_.data() + static_cast<int64_t>(source[i]) * stride_;
+      (void)convert_row(audio16_ + static_cast<int64_t>(i) * stride_, items_[i].length, row);
+      audio_rows_[i] = row;
+    }
+  }
+  const MixRows rows{inputs_, audio_rows_, noise_rows_, energies_};
+  resolve_gains(rows, plan);
+  batch_.audio_len_.resize(n);
+  batch_.noise_len_.resize(n);
+  batch_.noisy_len_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    batch_.audio_len_[i] = items_[i].length;
+    batch_.noise_len_[i] = plan.items[i].noise_len;
+    batch_.noisy_len_[i] = plan.items[i].noisy_len;
+    if (rules.mix != MixPlace::kCpu) continue;
+    add_segments(rows, plan, i, noisy_ + static_cast<int64_t>(i) * stride_);
+  }
+  if (rules.mix == MixPlace::kCpu && rules.want_noise) {
+    // The raw noise is no longer needed; what was added takes its place. A row's own raw noise is
+    // read while it is written, hence the copy.
+    std::vector<float> copy;
+    for (size_t i = 0; i < n; ++i) {
+      float* row = noise_ + static_cast<int64_t>(i) * stride_;
+      if (noise_rows_[i] != nullptr) {
+        copy.assign(row, row + stride_);
+        noise_rows_[i] = copy.data();
+      }
+      write_noise(rows, plan, i, row, stride_);
+    }
+  } else if (rules.mix == MixPlace::kConsumer && noise_ != nullptr) {
+    for (size_t i = 0; i < n; ++i)
+      if (!items_[i].has_noise)
+        std::fill_n(noise_ + static_cast<int64_t>(i) * stride_, stride_, 0.0f);
+  }
+}
+
+void BatchBuilder::list_arrays(const BuildRules& rules) {
+  const int64_t rows = static_cast<int64_t>(items_.size());
+  std::vector<HostArray>& arrays = batch_.arrays_;
+  arrays.clear();
+  const auto matrix = [&](std::string_view name, DType dtype, void* data) {
+    arrays.push_back({name, dtype, {rows, stride_, 0, 0}, 2, data});
+  };
+  const auto lengths = [&](std::string_view name, std::vector<int64_t>& values) {
+    arrays.push_back({name, DType::kInt64, {rows, 0, 0, 0}, 1, values.data()});
+  };
+  if (audio16_ != nullptr)
+    matrix("audio", DType::kInt16, audio16_);
+  else
+    matrix("audio", DType::kFloat32, audio_);
+  lengths("audio_len", batch_.audio_len_);
+  if (noisy_ != nullptr) matrix("noisy_audio", DType::kFloat32, noisy_);
+  lengths("noisy_audio_len", batch_.noisy_len_);
+  if (noise_ != nullptr && (rules.want_noise || rules.mix == MixPlace::kConsumer))
+    matrix("noise", DType::kFloat32, noise_);
+  lengths("noise_len", batch_.noise_len_);
+}
+
+Status BatchBuilder::finish(const BuildRules& rules, BuildThread& thread) {
+  place_spills(rules);
+  if (rules.on_bad == config::OnBadAudio::kFail)
+    for (const Item& item : items_)
+      if (!item.bad.ok())
+        return item.bad.with_hint("set aerie.on_bad_audio=skip to go on without such samples");
+  drop_bad_rows(rules);
+  batch_.mixed_ = rules.mix == MixPlace::kCpu;
+  batch_.padded_length_ = 0;
+  batch_.sample_ids_.resize(items_.size());
+  for (size_t i = 0; i < items_.size(); ++i) {
+    batch_.padded_length_ = std::max(batch_.padded_length_, items_[i].length);
+    batch_.sample_ids_[i] = rules.dataset->sample_id(batch_.samples_[i].sample);
+  }
+  mix(rules, thread);
+  list_arrays(rules);
+  return ok_status();
+}
+
+}  // namespace aerie::data

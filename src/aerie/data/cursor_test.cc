@@ -1,0 +1,114 @@
+#include "aerie/data/cursor.h"
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/philox.h"
+#include "aerie/data/padding.h"
+
+namespace aerie::data {
+namespace {
+
+Cursor example() {
+  Cursor out;
+  out.epoch = 3;
+  out.step = 123456789012ull;
+  out.micro = 2;
+  out.seed = 0xFFFFFFFFFFFFFFFFull;
+  out.virtual_ranks = 8;
+  out.batch_size = 16;
+  out.order_fingerprint = 0x0123456789ABCDEFull;
+  out.data_fingerprint = 42;
+  out.samples_done = 99;
+  out.bad_samples = 1;
+  return out;
+}
+
+TEST(CursorTest, ReadsBackWhatItWrote) {
+  const Result<Cursor> back = Cursor::parse(example().to_json());
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(*back, example());
+  EXPECT_EQ(*Cursor::parse(Cursor().to_json()), Cursor());
+}
+
+TEST(CursorTest, RefusesEverythingElse) {
+  EXPECT_FALSE(Cursor::parse("").ok());
+  EXPECT_FALSE(Cursor::parse("[]").ok());
+  EXPECT_FALSE(Cursor::parse("{}").ok());
+  EXPECT_FALSE(Cursor::parse("{\"kind\":\"aerie-data-cursor\"}").ok());
+  EXPECT_FALSE(Cursor::parse(std::string(100000, ' ')).ok());
+  const std::string good = example().to_json();
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    return Cursor::parse(text).status();
+  };
+  EXPECT_EQ(with("\"version\":1", "\"version\":2").code(), StatusCode::kUnsupported);
+  EXPECT_FALSE(with("\"epoch\":3", "\"epoch\":-3").ok());
+  EXPECT_FALSE(with("\"epoch\":3", "\"epoch\":4294967296").ok());
+  EXPECT_FALSE(with("\"epoch\":3", "\"epoch\":3.5").ok());
+  EXPECT_FALSE(with("\"epoch\":3", "\"epoch\":\"3\"").ok());
+  EXPECT_FALSE(with("\"virtual_ranks\":8", "\"virtual_ranks\":0").ok());
+  EXPECT_FALSE(with("0123456789abcdef", "0123456789ABCDEF").ok());
+  EXPECT_FALSE(with("0123456789abcdef", "123").ok());
+  EXPECT_FALSE(with("\"micro\":2,", "").ok());
+}
+
+TEST(PaddingTest, FewLengthsWasteLittle) {
+  // Two clusters and two lengths: one length at the top of each.
+  std::vector<int64_t> needs;
+  for (int i = 0; i < 100; ++i) needs.push_back(1000 + i % 10);
+  for (int i = 0; i < 50; ++i) needs.push_back(5000 + i % 7);
+  const Capacities two = Capacities::choose(needs, 5006, 2, 1);
+  ASSERT_EQ(two.lengths().size(), 2u);
+  EXPECT_EQ(two.lengths()[0], 1009);
+  EXPECT_EQ(two.lengths()[1], 5006);
+  EXPECT_EQ(two.fit(1), 1009);
+  EXPECT_EQ(two.fit(1009), 1009);
+  EXPECT_EQ(two.fit(1010), 5006);
+  EXPECT_EQ(two.fit(6000), 6000);
+  const Capacities one = Capacities::choose(needs, 5006, 1, 64);
+  ASSERT_EQ(one.lengths().size(), 1u);
+  EXPECT_EQ(one.lengths()[0], 5056);
+  EXPECT_EQ(one.fit(6000), 6016);
+}
+
+TEST(PaddingTest, IsTheBestChoiceThereIs) {
+  RandomStream random(1, Purpose::kTest, 0, 0);
+  for (int round = 0; round < 30; ++round) {
+    std::vector<int64_t> needs;
+    for (int i = 0; i < 9; ++i) needs.push_back(1 + static_cast<int64_t>(random.below(20)));
+    const int64_t longest = *std::max_element(needs.begin(), needs.end());
+    const Capacities chosen = Capacities::choose(needs, longest, 3, 1);
+    const auto waste = [&](auto&& fit) {
+      int64_t total = 0;
+      for (const int64_t need : needs) total += fit(need) - need;
+      return total;
+    };
+    const int64_t got = waste([&](int64_t n) { return chosen.fit(n); });
+    for (int64_t a = 1; a <= longest; ++a)
+      for (int64_t b = a; b <= longest; ++b)
+        EXPECT_LE(got, waste([&](int64_t n) { return n <= a ? a : n <= b ? b : longest; }));
+  }
+}
+
+TEST(PaddingTest, ManyDifferentLengthsAreHandled) {
+  std::vector<int64_t> needs;
+  RandomStream random(2, Purpose::kTest, 0, 0);
+  for (int i = 0; i < 5000; ++i)
+    needs.push_back(16000 + static_cast<int64_t>(random.below(900000)));
+  const Capacities chosen = Capacities::choose(needs, 960000, 16, 64);
+  EXPECT_EQ(chosen.lengths().size(), 16u);
+  double waste = 0, total = 0;
+  for (const int64_t need : needs) {
+    const int64_t length = chosen.fit(need);
+    EXPECT_GE(length, need);
+    EXPECT_EQ(length % 64, 0);
+    waste += static_cast<double>(length - need);
+    total += static_cast<double>(length);
+  }
+  EXPECT_LT(waste / total, 0.07);
+  EXPECT_TRUE(Capacities::choose({}, 100, 4, 1).lengths().size() == 1);
+}
+
+}  // namespace
+}  // namespace aerie::data

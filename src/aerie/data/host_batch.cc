@@ -1,0 +1,109 @@
+#include "aerie/data/host_batch.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+
+#include "aerie/base/hash.h"
+
+namespace aerie::data {
+
+namespace {
+
+class PageableAllocator final : public HostAllocator {
+ public:
+  void* allocate(size_t bytes) override {
+    // Large blocks on whole huge pages: fewer faults when they are filled for the first time.
+    constexpr size_t kHugePage = size_t{2} << 20;
+    const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
+    const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    void* data = std::aligned_alloc(alignment, rounded);
+    if (data != nullptr && alignment == kHugePage) ::madvise(data, rounded, MADV_HUGEPAGE);
+    return data;
+  }
+  void deallocate(void* data, size_t) override { std::free(data); }
+  const char* kind() const override { return "pageable"; }
+};
+
+}  // namespace
+
+const char* dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kInt16:
+      return "int16";
+    case DType::kInt64:
+      return "int64";
+    case DType::kUInt8:
+      return "uint8";
+  }
+  return "unknown";
+}
+
+HostAllocator& HostAllocator::pageable() {
+  static PageableAllocator allocator;
+  return allocator;
+}
+
+bool HostBlock::reserve(HostAllocator& allocator, size_t bytes) {
+  if (bytes <= bytes_ && data_ != nullptr) return true;
+  reset();
+  data_ = allocator.allocate(bytes);
+  if (data_ == nullptr) return false;
+  allocator_ = &allocator;
+  bytes_ = bytes;
+  return true;
+}
+
+void HostBlock::reset() {
+  if (data_ != nullptr) allocator_->deallocate(data_, bytes_);
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+void HostBlock::swap(HostBlock& other) {
+  std::swap(allocator_, other.allocator_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+}
+
+const HostArray* Batch::find(std::string_view name) const {
+  for (const HostArray& array : arrays_)
+    if (array.name == name) return &array;
+  return nullptr;
+}
+
+double Batch::audio_s() const {
+  int64_t total = 0;
+  for (const int64_t length : audio_len_) total += length;
+  return sample_rate_ > 0 ? static_cast<double>(total) / sample_rate_ : 0.0;
+}
+
+double Batch::padding_share() const {
+  const int64_t all = capacity_ * num_samples();
+  if (all == 0) return 0.0;
+  int64_t valid = 0;
+  for (const int64_t length : audio_len_) valid += length;
+  return 1.0 - static_cast<double>(valid) / static_cast<double>(all);
+}
+
+uint64_t Batch::content_hash() const {
+  XxHash64 hash;
+  hash.update(&epoch_, sizeof(epoch_));
+  hash.update(&step_, sizeof(step_));
+  hash.update(&lane_, sizeof(lane_));
+  hash.update(&capacity_, sizeof(capacity_));
+  for (const PlannedSample& sample : samples_) {
+    hash.update(&sample.sample, sizeof(sample.sample));
+    hash.update(&sample.position, sizeof(sample.position));
+  }
+  for (const HostArray& array : arrays_) {
+    hash.update(array.name);
+    hash.update(array.data, array.bytes());
+  }
+  for (const MixItem& item : plan_.items) hash.update(&item.gain, sizeof(item.gain));
+  return hash.digest();
+}
+
+}  // namespace aerie::data

@@ -1,0 +1,110 @@
+// The loader: worker threads turn the plan of an epoch into batches in host memory.
+//
+//   plan -> read (file or tar member, decode, resample, perturb, pad) -> mix -> ring -> next()
+//
+// Samples of the oldest unfinished batch are read first, by all workers at once; the batch is mixed
+// when its last sample is there; batches come out in the order of the plan. Neither order nor
+// content depends on the number of threads. With 0 workers all of it happens inside next().
+//
+// Memory: the ring holds workers x prefetch_factor batches and those the consumer keeps; all of it
+// is allocated at the start, within the budget printed there. A sample that does not fit is treated
+// as a bad one. In the steady state nothing is allocated per sample.
+//
+// Errors: a sample that cannot be read is skipped, replaced by silence or fatal (on_bad_audio), and
+// counted; when more than max_bad_fraction of all samples are bad the run stops with their names.
+// The error comes out of next() in the order of the batches.
+//
+// Threads: one consumer. stats() and bad_samples() from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aerie/base/status.h"
+#include "aerie/config/schema/aerie_config.h"
+#include "aerie/config/schema/dataset_config.h"
+#include "aerie/data/audio_dataset.h"
+#include "aerie/data/cursor.h"
+#include "aerie/data/host_batch.h"
+#include "aerie/data/loader_stats.h"
+
+namespace aerie::data {
+
+struct BadSample {
+  uint32_t sample_id = 0;
+  std::string place;  // "train.json:17 (clips/a.wav)"
+  std::string reason;
+  uint32_t epoch = 0;
+  uint64_t position = 0;
+};
+
+enum class MixPlace : uint8_t {
+  kCpu,       // "noisy_audio" is made here
+  kConsumer,  // raw rows and the plan are handed over; only gains are computed here
+};
+
+struct LoaderOptions {
+  uint64_t seed = 0;
+  uint32_t rank = 0;
+  uint32_t world = 1;
+  // Batches the consumer keeps at the same time (between next() and release()).
+  int consumer_batches = 2;
+  MixPlace mix = MixPlace::kCpu;
+  bool want_noise = false;  // also deliver "noise" when mixing here
+  // One epoch, then next() gives null for ever; else the next epoch is prepared meanwhile.
+  bool single_epoch = false;
+  int64_t max_batches_per_epoch = -1;  // of this rank; -1: all
+  int64_t capacity_multiple = 64;      // samples; row lengths are multiples of this
+  bool quiet = false;
+  bool check_machine = true;           // warnings about disk, cores and memory
+  HostAllocator* allocator = nullptr;  // null: pageable memory
+  // Called by next(), in order, once per bad sample.
+  std::function<void(const BadSample&)> on_bad_sample;
+};
+
+class Loader {
+ public:
+  static Result<std::unique_ptr<Loader>> make(std::shared_ptr<const AudioDataset> dataset,
+                                              const config::DatasetConfig& config,
+                                              const config::AerieConfig& aerie,
+                                              const LoaderOptions& options);
+  ~Loader();
+
+  // This rank's batches of the current epoch.
+  int64_t batches_per_epoch() const;
+  // The next batch, or null at the end of the epoch. It stays valid until release().
+  Result<const Batch*> next();
+  void release(const Batch* batch);
+  // Goes to the first batch of `epoch`; free when that is what comes next anyway.
+  Status start_epoch(int64_t epoch);
+
+  // Position after the last batch handed out, and back to it. A cursor of another data set, order
+  // or seed is refused; of another number of lanes accepted for plain data (at a whole step).
+  Cursor cursor() const;
+  std::string cursor_json() const { return cursor().to_json(); }
+  Status restore(const std::string& cursor_json);
+
+  LoaderStats stats() const;
+  std::vector<BadSample> bad_samples() const;
+  const Sampler& sampler() const;
+  uint64_t memory_bytes() const;  // what was set aside: never exceeded
+  // Row lengths batches are padded to.
+  std::vector<int64_t> capacities() const;
+  // One line for the log: workers, ring, memory, shapes, padding.
+  std::string description() const;
+
+ private:
+  struct Impl;
+  explicit Loader(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// num_workers, prefetch_factor, persistent_workers, pin_memory as torch's DataLoader checks them.
+Status check_loader_keys(const config::DatasetConfig& config);
+
+AugmentConfig augment_config(const config::DatasetConfig& config, bool compat_nemo);
+
+}  // namespace aerie::data

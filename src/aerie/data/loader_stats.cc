@@ -1,0 +1,49 @@
+#include "aerie/data/loader_stats.h"
+
+#include <nlohmann/json.hpp>
+
+namespace aerie::data {
+
+std::string LoaderStats::bottleneck() const {
+  // A consumer that hardly waits is the limit itself.
+  const double total = consumer_wait_s + consumer_work_s;
+  if (total > 0 && consumer_wait_s < 0.05 * total) return "consumer";
+  if (noise.busy_s + mix.busy_s > read.busy_s) return "mixing";
+  return read_wait_share > 0.5 ? "disk" : "decode";
+}
+
+std::string LoaderStats::to_json() const {
+  const auto stage = [](const StageStats& s) {
+    return nlohmann::ordered_json{{"items", s.items},
+                                  {"busy_s", s.busy_s},
+                                  {"mb_per_s", s.busy_s > 0 ? s.bytes / s.busy_s / 1e6 : 0.0},
+                                  {"audio_s_per_s", s.busy_s > 0 ? s.audio_s / s.busy_s : 0.0}};
+  };
+  nlohmann::ordered_json out;
+  out["read"] = stage(read);
+  out["noise"] = stage(noise);
+  out["mix"] = stage(mix);
+  out["blocked_s"] = blocked_s;
+  out["starved_s"] = starved_s;
+  out["consumer_wait_s"] = consumer_wait_s;
+  out["consumer_work_s"] = consumer_work_s;
+  out["epoch_pause_s"] = epoch_pause_s;
+  out["first_batch_s"] = first_batch_s;
+  out["read_wait_share"] = read_wait_share;
+  out["batches"] = batches;
+  out["samples"] = samples;
+  out["bad_samples"] = bad_samples;
+  out["noise_failures"] = noise_failures;
+  out["audio_s"] = audio_s;
+  out["padding_share"] = padding_share;
+  out["workers"] = workers;
+  out["max_workers"] = max_workers;
+  out["ring_ready"] = ring_ready;
+  out["ring_slots"] = ring_slots;
+  out["memory_bytes"] = memory_bytes;
+  out["wall_s"] = wall_s;
+  out["limit"] = bottleneck();
+  return out.dump();
+}
+
+}  // namespace aerie::data

@@ -1,0 +1,48 @@
+// Where a loader's time goes. Times are seconds summed over threads since the start.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace aerie::data {
+
+struct StageStats {
+  uint64_t items = 0;
+  double busy_s = 0.0;
+  double bytes = 0.0;    // read from files, or written to batches
+  double audio_s = 0.0;  // seconds of audio that went through
+};
+
+struct LoaderStats {
+  StageStats read;   // utterances: open, decode, resample, perturb, write the row
+  StageStats noise;  // noise for them
+  StageStats mix;    // batches
+  // Workers: waiting for room in the ring (the consumer is the limit), and waiting for others to
+  // finish the samples of a batch.
+  double blocked_s = 0.0;
+  double starved_s = 0.0;
+  // Consumer: waiting in next().
+  double consumer_wait_s = 0.0;
+  double consumer_work_s = 0.0;  // between next() and next()
+  double epoch_pause_s = 0.0;    // of the wait, that of the first batch of epochs after the first
+  double first_batch_s = 0.0;
+  uint64_t batches = 0;
+  uint64_t samples = 0;
+  uint64_t bad_samples = 0;
+  uint64_t noise_failures = 0;
+  double audio_s = 0.0;
+  double padding_share = 0.0;  // of everything delivered
+  int workers = 0;             // threads at work now
+  int max_workers = 0;
+  double read_wait_share = 0.0;  // of the read stage, time the thread did not run: the disk
+  uint64_t ring_ready = 0;       // batches waiting
+  uint64_t ring_slots = 0;
+  uint64_t memory_bytes = 0;
+  double wall_s = 0.0;
+
+  // "disk", "decode", "mixing" or "consumer": what to improve first.
+  std::string bottleneck() const;
+  std::string to_json() const;
+};
+
+}  // namespace aerie::data

@@ -1,0 +1,23 @@
+// What the disk below a path is like, for warnings at the start of a run. Linux.
+#pragma once
+
+#include <string>
+
+#include "aerie/base/env.h"
+
+namespace aerie::data {
+
+struct StorageInfo {
+  std::string filesystem;   // "ext4-like" names where known, else "type 0x..."; empty: unknown
+  bool network = false;     // NFS, CIFS, Lustre, FUSE, ...
+  bool rotational = false;  // a hard disk; false when unknown
+};
+
+// `sysfs` exists for tests.
+StorageInfo storage_info(const std::string& path, Env& env = Env::real(),
+                         const std::string& sysfs = "/sys");
+
+// The name of a file system by its statfs number, and whether it is reached over a network.
+StorageInfo classify_filesystem(uint64_t statfs_type);
+
+}  // namespace aerie::data

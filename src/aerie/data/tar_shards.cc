@@ -1,0 +1,212 @@
+#include "aerie/data/tar_shards.h"
+
+#include <algorithm>
+#include <list>
+#include <unordered_map>
+
+#include "aerie/base/check.h"
+#include "aerie/base/hash.h"
+#include "aerie/base/log.h"
+#include "aerie/base/strings.h"
+#include "aerie/base/thread_pool.h"
+#include "aerie/tar/sample_key.h"
+
+namespace aerie::data {
+
+namespace {
+
+constexpr size_t kMaxOpenFiles = 256;
+constexpr size_t kExamples = 5;
+
+std::string examples(const std::vector<std::string>& names) {
+  return names.empty() ? std::string() : str_cat(" (", join(names, ", "), ", ...)");
+}
+
+}  // namespace
+
+struct TarShards::OpenFiles {
+  struct Entry {
+    size_t shard;
+    std::shared_ptr<const RandomAccessFile> file;
+    std::shared_ptr<tar::TarArchive> archive;
+  };
+  std::mutex mutex;
+  std::list<Entry> entries;  // most recently used first
+  std::unordered_map<size_t, std::list<Entry>::iterator> by_shard;
+
+  Result<Entry> get(const Archive& archive, size_t shard, Env& env) {
+    {
+      const std::lock_guard lock(mutex);
+      if (const auto found = by_shard.find(shard); found != by_shard.end()) {
+        entries.splice(entries.begin(), entries, found->second);
+        return entries.front();
+      }
+    }
+    // Two threads may open the same file; the second one is dropped.
+    Entry entry{shard, nullptr, nullptr};
+    if (archive.index != nullptr) {
+      tar::TarOptions options;
+      options.env = &env;
+      AERIE_ASSIGN_OR_RETURN(entry.archive,
+                             tar::TarArchive::open(archive.path, archive.index, options));
+    } else {
+      AERIE_ASSIGN_OR_RETURN(auto file, env.open_random_access(archive.path));
+      if (file->size() != archive.bytes)
+        return data_error("the archive has changed since it was indexed")
+            .with_context(archive.path);
+      entry.file = std::move(file);
+    }
+    const std::lock_guard lock(mutex);
+    if (const auto found = by_shard.find(shard); found != by_shard.end()) return *found->second;
+    entries.push_front(entry);
+    by_shard[shard] = entries.begin();
+    if (entries.size() > kMaxOpenFiles) {
+      by_shard.erase(entries.back().shard);
+      entries.pop_back();
+    }
+    return entry;
+  }
+};
+
+TarShards::TarShards() : open_(std::make_unique<OpenFiles>()) {}
+TarShards::~TarShards() = default;
+
+Result<std::unique_ptr<TarShards>> TarShards::open(const std::vector<Group>& groups,
+                                                   const Manifest& manifest,
+                                                   const Options& options) {
+  std::unique_ptr<TarShards> out(new TarShards);
+  out->env_ = options.env != nullptr ? options.env : &Env::real();
+  tar::TarOptions tar_options;
+  tar_options.env = out->env_;
+  ThreadPoolOptions pool_options;
+  pool_options.name = "tar-index";
+  pool_options.num_threads = std::max(1, options.num_threads);
+  ThreadPool pool(pool_options);
+  for (const Group& group : groups) {
+    AERIE_ASSIGN_OR_RETURN(std::vector<tar::TarIndex> indexes,
+                           pool.parallel_map<tar::TarIndex>(
+                               group.archives.size(), [&](size_t k) -> Result<tar::TarIndex> {
+                                 return tar::TarIndex::open(group.archives[k], options.index_dir,
+                                                            tar_options)
+                                     .with_context("tar shard");
+                               }));
+    AERIE_RETURN_IF_ERROR(out->join_group(group, manifest, options, indexes));
+  }
+  if (!options.quiet) out->log_report();
+  return out;
+}
+
+// Members and manifest lines meet by id: the file's name without folders and extension. Lines named
+// "<id>-subN" belong to the member "<id>" unless there is a member of that very name.
+Status TarShards::join_group(const Group& group, const Manifest& manifest, const Options& options,
+                             std::vector<tar::TarIndex>& indexes) {
+  std::vector<std::vector<tar::TarSample>> members(indexes.size());
+  std::vector<uint64_t> member_hashes;
+  for (size_t k = 0; k < indexes.size(); ++k) {
+    auto samples = tar::group_samples(indexes[k]);
+    if (!samples.ok()) return samples.status().with_context(group.archives[k]);
+    members[k] = std::move(samples).value();
+    for (const tar::TarSample& member : members[k]) member_hashes.push_back(xxhash64(member.id));
+  }
+  std::sort(member_hashes.begin(), member_hashes.end());
+
+  struct Line {
+    uint64_t hash;
+    uint32_t row;
+    bool stripped;
+  };
+  std::vector<Line> lines;
+  lines.reserve(group.last_row - group.first_row);
+  for (uint64_t row = group.first_row; row < group.last_row; ++row) {
+    const std::string_view id = tar::manifest_id(manifest.base_name(row));
+    const uint64_t hash = xxhash64(id);
+    const bool strip = !options.compat_nemo && tar::has_sub(id) &&
+                       !std::binary_search(member_hashes.begin(), member_hashes.end(), hash);
+    lines.push_back(
+        {strip ? xxhash64(tar::strip_sub(id)) : hash, static_cast<uint32_t>(row), strip});
+  }
+  std::sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) {
+    return a.hash != b.hash ? a.hash < b.hash : a.row < b.row;
+  });
+  const auto matches = [&](const Line& line, std::string_view id) {
+    const std::string_view own = tar::manifest_id(manifest.base_name(line.row));
+    return line.stripped ? tar::strip_sub(own) == id : own == id;
+  };
+
+  std::vector<uint8_t> uses(group.last_row - group.first_row, 0);
+  for (size_t k = 0; k < indexes.size(); ++k) {
+    const bool plain = indexes[k].compression() == tar::Compression::kNone;
+    archives_.push_back({group.archives[k], rows_.size(), indexes[k].stamp().size, nullptr});
+    for (const tar::TarSample& member : members[k]) {
+      const uint64_t hash = xxhash64(member.id);
+      auto line = std::lower_bound(lines.begin(), lines.end(), hash,
+                                   [](const Line& a, uint64_t h) { return a.hash < h; });
+      bool matched = false;
+      for (; line != lines.end() && line->hash == hash; ++line) {
+        if (!matches(*line, member.id)) continue;
+        matched = true;
+        const tar::TarIndex::Entry& entry = indexes[k].entry(member.audio_member);
+        rows_.push_back(line->row);
+        offsets_.push_back(plain ? entry.offset : member.audio_member);
+        sizes_.push_back(entry.size);
+        uint8_t& count = uses[line->row - group.first_row];
+        if (count == 1) ++report_.repeated_rows;
+        if (count < 2) ++count;
+      }
+      if (matched) continue;
+      ++report_.unmatched_members;
+      if (report_.member_examples.size() < kExamples)
+        report_.member_examples.push_back(str_cat(group.archives[k], ":", member.key));
+    }
+    if (!plain)
+      archives_.back().index = std::make_shared<const tar::TarIndex>(std::move(indexes[k]));
+  }
+  for (size_t r = 0; r < uses.size(); ++r) {
+    if (uses[r] > 0) continue;
+    ++report_.unmatched_rows;
+    if (report_.row_examples.size() < kExamples)
+      report_.row_examples.push_back(manifest.place(group.first_row + r));
+  }
+  group_end_.push_back(rows_.size());
+  group_archive_end_.push_back(archives_.size());
+  if (rows_.size() >= std::numeric_limits<uint32_t>::max())
+    return unsupported("more than 2^32 - 2 samples in one data set");
+  return ok_status();
+}
+
+void TarShards::log_report() const {
+  log_info("data", rows_.size(), " samples in ", archives_.size(), " tar shards");
+  if (report_.unmatched_rows > 0)
+    log_warn("data", report_.unmatched_rows, " manifest lines have no member in the archives",
+             examples(report_.row_examples), "; they are left out");
+  if (report_.unmatched_members > 0)
+    log_warn("data", report_.unmatched_members, " members of the archives have no manifest line",
+             examples(report_.member_examples), "; they are left out (filtered or missing)");
+  if (report_.repeated_rows > 0)
+    log_warn("data", report_.repeated_rows,
+             " manifest lines match members of several archives; each of them is used");
+}
+
+size_t TarShards::shard_of(uint64_t i) const {
+  const auto after = std::upper_bound(
+      archives_.begin(), archives_.end(), i,
+      [](uint64_t value, const Archive& archive) { return value < archive.first_sample; });
+  return static_cast<size_t>(after - archives_.begin()) - 1;
+}
+
+std::vector<uint32_t> TarShards::shard_starts(size_t g) const {
+  std::vector<uint32_t> out;
+  for (size_t k = g == 0 ? 0 : group_archive_end_[g - 1]; k < group_archive_end_[g]; ++k)
+    out.push_back(static_cast<uint32_t>(archives_[k].first_sample));
+  return out;
+}
+
+Status TarShards::read(uint64_t i, std::vector<uint8_t>& out) const {
+  const size_t shard = shard_of(i);
+  AERIE_ASSIGN_OR_RETURN(const OpenFiles::Entry entry, open_->get(archives_[shard], shard, *env_));
+  if (entry.archive != nullptr) return entry.archive->read(offsets_[i], &out);
+  out.resize(sizes_[i]);
+  return entry.file->read_exact_at(offsets_[i], out.data(), out.size());
+}
+
+}  // namespace aerie::data
