@@ -1,0 +1,71 @@
+#include "aerie/optim/ema.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "aerie/base/check.h"
+
+namespace aerie::optim {
+
+Ema::Ema(nn::ParameterRegistry& registry, double decay, int64_t every_n_steps, bool cpu_offload)
+    : registry_(&registry), decay_(decay), every_n_steps_(every_n_steps) {
+  AERIE_CHECK(every_n_steps >= 1, "every_n_steps ", every_n_steps);
+  const at::Tensor& params = registry.flat_params();
+  average_ =
+      at::zeros(params.sizes(), cpu_offload ? params.options().device(at::kCPU) : params.options());
+  count_ = at::zeros({}, average_.options().dtype(at::kLong));
+}
+
+void Ema::begin() {
+  if (started_) return;
+  at::NoGradGuard no_grad;
+  average_.copy_(registry_->flat_params());
+  started_ = true;
+}
+
+void Ema::update(const at::Tensor& found_inf) {
+  AERIE_CHECK(started_ && !swapped_, "Ema::update() before begin() or while swapped");
+  at::NoGradGuard no_grad;
+  if (average_.is_cpu()) {
+    if (found_inf.defined() && found_inf.item<float>() != 0.0f) return;
+    const int64_t seen = count_.item<int64_t>();
+    count_.add_(1);
+    if (seen % every_n_steps_ == 0)
+      average_.lerp_(registry_->flat_params().to(at::kCPU), 1.0 - decay_);
+    return;
+  }
+  at::Tensor due = count_.remainder(every_n_steps_) == 0;
+  if (found_inf.defined()) due = due.logical_and(found_inf == 0);
+  const auto options = average_.options();
+  average_.lerp_(registry_->flat_params(),
+                 at::where(due, at::full({}, 1.0 - decay_, options), at::zeros({}, options)));
+  count_.add_(found_inf.defined() ? (found_inf == 0).to(at::kLong) : at::ones_like(count_));
+}
+
+void Ema::swap() {
+  if (!started_) return;
+  at::NoGradGuard no_grad;
+  const at::Tensor weights = registry_->flat_params().to(average_.device(), /*non_blocking=*/false,
+                                                         /*copy=*/true);
+  registry_->flat_params().copy_(average_);
+  average_.copy_(weights);
+  swapped_ = !swapped_;
+}
+
+std::vector<NamedState> Ema::state() const {
+  std::vector<NamedState> out;
+  for (const int64_t index : registry_->parameters()) {
+    const nn::ParamInfo& info = registry_->entries()[static_cast<size_t>(index)];
+    out.push_back({info.name, info.flat_offset >= 0 ? registry_->flat_view(average_, index)
+                                                    : registry_->tensor(index)});
+  }
+  return out;
+}
+
+void Ema::restore(int64_t count) {
+  at::NoGradGuard no_grad;
+  count_.fill_(count);
+  started_ = true;
+}
+
+}  // namespace aerie::optim

@@ -1,0 +1,51 @@
+// Exponential moving average of all parameters (NeMo's EMA callback): after every n-th optimizer
+// step ema <- decay * ema + (1 - decay) * weights. Buffers (BatchNorm statistics) are not averaged.
+//
+// The average starts as the weights before the first step. Frozen parameters are their own average.
+// A skipped step neither counts nor changes anything. Not synchronised.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "aerie/nn/param_registry.h"
+#include "aerie/optim/optimizer.h"
+
+namespace aerie::optim {
+
+class Ema {
+ public:
+  // `cpu_offload`: the average lives in host memory; every update then waits for the device.
+  Ema(nn::ParameterRegistry& registry, double decay, int64_t every_n_steps, bool cpu_offload);
+
+  // Before an optimizer step: takes the weights as the start of the average, once.
+  void begin();
+  // After it. `found_inf` as in Optimizer::step().
+  void update(const at::Tensor& found_inf = {});
+
+  // Exchanges weights and average; before the first step nothing happens.
+  void swap();
+  bool swapped() const { return swapped_; }
+
+  bool started() const { return started_; }
+  // One tensor per parameter in public order, frozen ones included. While swapped, averages are in
+  // the registry and weights here.
+  std::vector<NamedState> state() const;
+  const at::Tensor& flat() const { return average_; }
+  const at::Tensor& count() const { return count_; }  // 0-dim int64: steps seen
+  // Marks the contents of state(), written from outside, as valid.
+  void restore(int64_t count);
+
+ private:
+  nn::ParameterRegistry* registry_;
+  double decay_;
+  int64_t every_n_steps_;
+  at::Tensor average_;  // laid out like flat_params()
+  at::Tensor count_;
+  bool started_ = false;
+  bool swapped_ = false;
+};
+
+}  // namespace aerie::optim

@@ -1,0 +1,32 @@
+// What happens to gradients between backward and update: their norm, the finiteness check,
+// unscaling and clipping, without waiting for the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "aerie/config/schema/trainer_config.h"
+
+namespace aerie::optim {
+
+// L2 norm of a float tensor, accumulated in float64 and independent of the number of threads. 0-dim
+// float64 on the tensor's device; not finite exactly when an element is not.
+at::Tensor l2_norm(const at::Tensor& flat);
+
+struct ClipSettings {
+  double value = 0.0;  // <= 0: off
+  config::GradientClip algorithm = config::GradientClip::kNorm;
+};
+
+struct GradientReport {
+  at::Tensor norm;       // 0-dim float64: of the unscaled gradients, before clipping
+  at::Tensor found_inf;  // 0-dim float32: 1 when some element is not finite
+};
+
+// Divides flat gradients by the loss scale (`inverse_scale`: 0-dim, or undefined for none) and
+// clips them: by the norm as torch does, factor min(1, value / (norm + 1e-6)), or every element to
+// [-value, value]. Gradients that are not finite are left in an undefined state: the step must be
+// skipped.
+GradientReport prepare_gradients(at::Tensor flat_grads, const at::Tensor& inverse_scale,
+                                 const ClipSettings& clip);
+
+}  // namespace aerie::optim

@@ -1,0 +1,194 @@
+// Gradient norm and clipping, loss scaling, averaged weights.
+#include <cmath>
+#include <limits>
+
+#include <ATen/Parallel.h>
+
+#include "aerie/optim/ema.h"
+#include "aerie/optim/grad_scaler.h"
+#include "aerie/optim/gradients.h"
+#include "aerie/optim/test_util.h"
+
+namespace aerie::optim {
+namespace {
+
+const float kInf = std::numeric_limits<float>::infinity();
+
+TEST(GradientsTest, NormIsExactForAnyNumberOfThreads) {
+  const at::Tensor x = wave({300007}, 0.2, 3.0);
+  const double want = std::sqrt(x.to(at::kDouble).square().sum().item<double>());
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const double one = l2_norm(x).item<double>();
+  at::set_num_threads(2);
+  const double two = l2_norm(x).item<double>();
+  at::set_num_threads(threads);
+  EXPECT_EQ(one, two);
+  EXPECT_NEAR(one, want, 1e-12 * want);
+  EXPECT_EQ(l2_norm(at::empty({0}, at::kFloat)).item<double>(), 0.0);
+  // Squares of large float32 values fit.
+  EXPECT_NEAR(l2_norm(at::full({4}, 1e30, at::kFloat)).item<double>(), 2e30, 1e24);
+}
+
+TEST(GradientsTest, ClipByNormFollowsTorch) {
+  for (const double limit : {0.5, 1e9}) {
+    at::Tensor x = wave({1000}, 0.1);
+    const at::Tensor before = x.clone();
+    const GradientReport report = prepare_gradients(x, {}, {limit, config::GradientClip::kNorm});
+    const double norm = report.norm.item<double>();
+    EXPECT_NEAR(norm, before.to(at::kDouble).norm().item<double>(), 1e-9);
+    EXPECT_EQ(report.found_inf.item<float>(), 0.0f);
+    const double factor = std::min(1.0, limit / (norm + 1e-6));
+    EXPECT_LT(relative_error(x, before.to(at::kDouble) * factor), 2e-7);
+    if (limit > 1e8) {
+      EXPECT_TRUE(at::equal(x, before));
+    }
+  }
+}
+
+TEST(GradientsTest, ClipByValueComesAfterUnscaling) {
+  at::Tensor x = at::tensor({-8.0f, -1.0f, 0.5f, 4.0f, 6.0f});
+  const GradientReport report = prepare_gradients(x, at::scalar_tensor(0.25f, at::kFloat),
+                                                  {1.0, config::GradientClip::kValue});
+  EXPECT_TRUE(at::equal(x, at::tensor({-1.0f, -0.25f, 0.125f, 1.0f, 1.0f})));
+  EXPECT_NEAR(report.norm.item<double>(), std::sqrt(64 + 1 + 0.25 + 16 + 36) / 4, 1e-12);
+}
+
+TEST(GradientsTest, UnscalesAndClipsInOnePass) {
+  at::Tensor x = wave({777}, 0.4, 65536.0);
+  const at::Tensor true_grads = x.to(at::kDouble) / 65536.0;
+  const GradientReport report = prepare_gradients(x, at::scalar_tensor(1.0 / 65536.0, at::kFloat),
+                                                  {1.0, config::GradientClip::kNorm});
+  const double norm = true_grads.norm().item<double>();
+  EXPECT_NEAR(report.norm.item<double>(), norm, 1e-9 * norm);
+  EXPECT_LT(relative_error(x, true_grads / (norm + 1e-6)), 2e-7);
+}
+
+TEST(GradientsTest, FindsWhatIsNotFinite) {
+  for (const float value : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const int64_t place : {0, 70000, 99999}) {
+      at::Tensor x = at::zeros({100000}, at::kFloat);
+      x[place] = value;
+      EXPECT_EQ(prepare_gradients(x, {}, {}).found_inf.item<float>(), 1.0f) << value << place;
+    }
+  }
+}
+
+TEST(GradScalerTest, GrowsAfterGoodStepsAndBacksOff) {
+  GradScaler::Settings settings;
+  settings.growth_interval = 3;
+  GradScaler scaler(settings, at::kCPU);
+  const at::Tensor fine = at::zeros({}, at::kFloat);
+  const at::Tensor inf = at::ones({}, at::kFloat);
+  EXPECT_EQ(scaler.scale().item<float>(), 65536.0f);
+  EXPECT_EQ(scaler.inverse().item<float>(), 1.0f / 65536.0f);
+  scaler.update(fine);
+  scaler.update(fine);
+  EXPECT_EQ(scaler.scale().item<float>(), 65536.0f);
+  EXPECT_EQ(scaler.growth_tracker().item<int>(), 2);
+  scaler.update(inf);
+  EXPECT_EQ(scaler.scale().item<float>(), 32768.0f);
+  EXPECT_EQ(scaler.growth_tracker().item<int>(), 0);
+  for (int i = 0; i < 3; ++i) scaler.update(fine);
+  EXPECT_EQ(scaler.scale().item<float>(), 65536.0f);
+  EXPECT_EQ(scaler.growth_tracker().item<int>(), 0);
+  scaler.restore(1024.0, 2);
+  scaler.update(fine);
+  EXPECT_EQ(scaler.scale().item<float>(), 2048.0f);
+}
+
+TEST(GradScalerTest, DefaultsAreTorchs) {
+  const GradScaler::Settings settings;
+  GradScaler scaler(settings, at::kCPU);
+  for (int i = 0; i < 1999; ++i) scaler.update(at::zeros({}, at::kFloat));
+  EXPECT_EQ(scaler.scale().item<float>(), 65536.0f);
+  scaler.update(at::zeros({}, at::kFloat));
+  EXPECT_EQ(scaler.scale().item<float>(), 131072.0f);
+}
+
+TEST(GradScalerTest, FixedScaleStays) {
+  GradScaler::Settings settings;
+  settings.initial_scale = 1000.0;
+  settings.dynamic = false;
+  GradScaler scaler(settings, at::kCPU);
+  scaler.update(at::ones({}, at::kFloat));
+  EXPECT_EQ(scaler.scale().item<float>(), 1000.0f);
+}
+
+class EmaTest : public ::testing::Test {
+ protected:
+  EmaTest()
+      : registry(make_registry(
+            {{"a", {3, 2}}, {"frozen", {4}, false}, {"b", {5}}, {"stat", {2}, false, true}})) {
+    fill(*registry, 0.7);
+  }
+  void move(double phase) {
+    at::NoGradGuard no_grad;
+    registry->flat_params().copy_(wave({registry->flat_params().size(0)}, phase));
+  }
+  std::unique_ptr<nn::ParameterRegistry> registry;
+};
+
+TEST_F(EmaTest, AveragesEveryNthStep) {
+  Ema ema(*registry, 0.9, 2, false);
+  EXPECT_FALSE(ema.started());
+  move(0.0);
+  ema.begin();
+  at::Tensor want = registry->flat_params().to(at::kDouble).clone();
+  for (int s = 0; s < 5; ++s) {
+    move(1.0 + s);
+    ema.begin();  // has an effect once only
+    ema.update(at::zeros({}, at::kFloat));
+    if (s % 2 == 0) want = 0.9 * want + 0.1 * registry->flat_params().to(at::kDouble);
+    EXPECT_LT(relative_error(ema.flat(), want), 1e-6) << s;
+  }
+  EXPECT_EQ(ema.count().item<int64_t>(), 5);
+}
+
+TEST_F(EmaTest, SkippedStepsDoNotCount) {
+  Ema ema(*registry, 0.5, 2, false);
+  ema.begin();
+  ema.update();  // the first step is averaged
+  const at::Tensor before = ema.flat().clone();
+  move(5.0);
+  ema.update(at::ones({}, at::kFloat));
+  EXPECT_EQ(ema.count().item<int64_t>(), 1);
+  ema.update(at::zeros({}, at::kFloat));  // the second is not
+  EXPECT_TRUE(at::equal(before, ema.flat()));
+  ema.update(at::zeros({}, at::kFloat));
+  EXPECT_FALSE(at::equal(before, ema.flat()));
+}
+
+TEST_F(EmaTest, SwapExchangesWeightsExactly) {
+  Ema ema(*registry, 0.5, 1, true);
+  ema.swap();  // nothing yet
+  EXPECT_FALSE(ema.swapped());
+  ema.begin();
+  move(2.0);
+  ema.update();
+  const at::Tensor weights = registry->flat_params().clone();
+  const at::Tensor average = ema.flat().clone();
+  ASSERT_FALSE(at::equal(weights, average));
+  ema.swap();
+  EXPECT_TRUE(ema.swapped());
+  EXPECT_TRUE(at::equal(registry->flat_params(), average));
+  EXPECT_TRUE(at::equal((*registry)["a"].flatten(), average.slice(0, 0, 6)));
+  ema.swap();
+  EXPECT_TRUE(at::equal(registry->flat_params(), weights));
+  EXPECT_TRUE(at::equal(ema.flat(), average));
+}
+
+TEST_F(EmaTest, StateHoldsAllParametersAndNoBuffers) {
+  Ema ema(*registry, 0.5, 1, false);
+  ema.begin();
+  const std::vector<NamedState> state = ema.state();
+  ASSERT_EQ(state.size(), 3u);
+  EXPECT_EQ(state[0].name, "a");
+  EXPECT_EQ(state[1].name, "frozen");
+  EXPECT_EQ(state[2].name, "b");
+  for (const NamedState& one : state)
+    EXPECT_TRUE(at::equal(one.tensor, (*registry)[one.name])) << one.name;
+}
+
+}  // namespace
+}  // namespace aerie::optim
