@@ -1,5 +1,6 @@
 #include "aerie/archive/any_archive.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "aerie/archive/npy.h"
@@ -110,6 +111,27 @@ Result<AnyArchive> open_any(Env& env, const std::string& path) {
   AERIE_ASSIGN_OR_RETURN(AnyArchive archive, open_source(env, source, path));
   archive.file_bytes = source->size();
   return archive;
+}
+
+Result<TensorArchive> open_weights(Env& env, const std::string& path) {
+  AERIE_ASSIGN_OR_RETURN(AnyArchive archive, open_any(env, path));
+  return std::move(archive.tensors);
+}
+
+Result<TensorArchive> select_tensors(const TensorArchive& archive,
+                                     const std::vector<std::string>& include,
+                                     const std::vector<std::string>& exclude) {
+  const auto contains_any = [](const std::string& name, const std::vector<std::string>& parts) {
+    return std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+      return name.find(part) != std::string::npos;
+    });
+  };
+  std::vector<TensorInfo> chosen;
+  for (const TensorInfo& info : archive.tensors()) {
+    if (!include.empty() && !contains_any(info.name, include)) continue;
+    if (!contains_any(info.name, exclude)) chosen.push_back(info);
+  }
+  return archive.with_tensors(std::move(chosen));
 }
 
 }  // namespace aerie::archive

@@ -36,4 +36,13 @@ struct AnyArchive {
 
 Result<AnyArchive> open_any(Env& env, const std::string& path);
 
+// Just the weights of any of them.
+Result<TensorArchive> open_weights(Env& env, const std::string& path);
+
+// The tensors that init_from_nemo_model would load: names that contain any of `include` (empty: all
+// do) and none of `exclude`.
+Result<TensorArchive> select_tensors(const TensorArchive& archive,
+                                     const std::vector<std::string>& include,
+                                     const std::vector<std::string>& exclude);
+
 }  // namespace aerie::archive

@@ -107,7 +107,7 @@ Result<NemoArchive> read_nemo(std::span<const uint8_t> bytes, const std::string&
 }
 
 Status write_nemo(const Sink& sink, const std::string& config_yaml,
-                  const std::vector<OutTensor>& tensors, const Progress& progress) {
+                  const std::vector<OutTensor>& tensors, const ProgressFn& progress) {
   if (!is_utf8(config_yaml)) return invalid_argument("model_config.yaml would not be UTF-8 text");
   AERIE_RETURN_IF_ERROR(check_out_tensors(tensors));
   NodeTree tree;
@@ -127,7 +127,7 @@ Status write_nemo(const Sink& sink, const std::string& config_yaml,
 }
 
 Status write_nemo(Env& env, const std::string& path, const std::string& config_yaml,
-                  const std::vector<OutTensor>& tensors, const Progress& progress) {
+                  const std::vector<OutTensor>& tensors, const ProgressFn& progress) {
   return write_atomically(env, path, [&](const Sink& sink) {
     return write_nemo(sink, config_yaml, tensors, progress);
   });

@@ -37,8 +37,8 @@ Result<NemoArchive> read_nemo(std::span<const uint8_t> bytes, const std::string&
 
 // Atomic. `config_yaml` is the resolved model node; tensors in the order of the state dict.
 Status write_nemo(Env& env, const std::string& path, const std::string& config_yaml,
-                  const std::vector<OutTensor>& tensors, const Progress& progress = {});
+                  const std::vector<OutTensor>& tensors, const ProgressFn& progress = {});
 Status write_nemo(const Sink& sink, const std::string& config_yaml,
-                  const std::vector<OutTensor>& tensors, const Progress& progress = {});
+                  const std::vector<OutTensor>& tensors, const ProgressFn& progress = {});
 
 }  // namespace aerie::archive

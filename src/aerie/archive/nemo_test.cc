@@ -8,6 +8,7 @@
 
 #include "aerie/archive/any_archive.h"
 #include "aerie/archive/lightning_checkpoint.h"
+#include "aerie/archive/nemo_config.h"
 #include "aerie/archive/omegaconf.h"
 #include "aerie/archive/test_support.h"
 #include "aerie/base/strings.h"
@@ -230,6 +231,45 @@ TEST(LightningTest, RefusesBrokenOptimizerStates) {
   testing::Pickle list;
   list.raw("]}(").str("state").raw("}K\1Ns").str("param_groups").raw("]ua");
   EXPECT_NE(why(list.text().substr(2)).find("does not map numbers to dicts"), std::string::npos);
+}
+
+TEST(NemoConfigTest, ResolvesTheModelAndNamesItsClass) {
+  const auto yaml = [](const char* text) -> std::string {
+    const auto value = config::parse_yaml(text, "x.yaml");
+    if (!value.ok()) return value.status().to_string();
+    const auto out = nemo_config_yaml(*value);
+    return out.ok() ? *out : out.status().to_string();
+  };
+  EXPECT_EQ(yaml("name: x\nmodel:\n  d: 8\n  train_ds:\n    manifest_filepath: ???\n"
+                 "  encoder: {d_model: '${model.d}'}\n"),
+            "d: 8\ntrain_ds:\n  manifest_filepath: ???\nencoder:\n  d_model: 8\n"
+            "target: nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel\n"
+            "nemo_version: 2.6.2\n");
+  EXPECT_EQ(yaml("encoder: {}\ntarget: my.Model\nnemo_version: 1.0.0\n"),
+            "encoder: {}\ntarget: my.Model\nnemo_version: 1.0.0\n");
+  EXPECT_NE(yaml("a: 1\n").find("no model with an encoder"), std::string::npos);
+  EXPECT_NE(yaml("- 1\n").find("not a mapping"), std::string::npos);
+}
+
+TEST(NemoConfigTest, ReproducesTheTextNemoWrote) {
+  const auto nemo = read_nemo(Env::real(), AERIE_TEST_DATA "/golden/ragged/init.nemo");
+  ASSERT_TRUE(nemo.ok());
+  auto run = config::load_yaml(AERIE_TEST_DATA "/golden/ragged/config.yaml");
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(nemo_config_yaml(*run).value(), nemo->config_yaml);
+}
+
+TEST(AnyArchiveTest, SelectsAsInitFromNemoModelDoes) {
+  const auto weights = open_weights(Env::real(), AERIE_TEST_DATA "/golden/plain/init.nemo");
+  ASSERT_TRUE(weights.ok());
+  const auto count = [&](std::vector<std::string> include, std::vector<std::string> exclude) {
+    return select_tensors(*weights, include, exclude)->tensors().size();
+  };
+  EXPECT_EQ(count({}, {}), 99u);
+  EXPECT_EQ(count({"encoder"}, {}), 92u);
+  EXPECT_EQ(count({"encoder"}, {"layers.1", "pre_encode"}), 40u);
+  EXPECT_EQ(count({"quantizer", "decoder"}, {}), 4u);
+  EXPECT_EQ(count({}, {"."}), 0u);
 }
 
 TEST(AnyArchiveTest, TellsFormatsByTheirContent) {

@@ -301,7 +301,7 @@ Result<TorchWriter> TorchWriter::make(const NodeTree& tree, NodeId root,
   return writer;
 }
 
-Status TorchWriter::write(const Sink& sink, const Progress& progress) const {
+Status TorchWriter::write(const Sink& sink, const ProgressFn& progress) const {
   ZipWriter zip(sink);
   AERIE_RETURN_IF_ERROR(zip.add(prefix_ + "/data.pkl", pickle_));
   AERIE_RETURN_IF_ERROR(zip.add(prefix_ + "/byteorder", "little"));

@@ -375,7 +375,7 @@ Result<TensorArchive> read_safetensors(Env& env, const std::string& path) {
 
 Status write_safetensors(const Sink& sink, const std::vector<OutTensor>& tensors,
                          const std::map<std::string, std::string>& metadata,
-                         const Progress& progress) {
+                         const ProgressFn& progress) {
   AERIE_RETURN_IF_ERROR(check_out_tensors(tensors));
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -436,7 +436,7 @@ Status write_safetensors(const Sink& sink, const std::vector<OutTensor>& tensors
 
 Status write_safetensors(Env& env, const std::string& path, const std::vector<OutTensor>& tensors,
                          const std::map<std::string, std::string>& metadata,
-                         const Progress& progress) {
+                         const ProgressFn& progress) {
   return write_atomically(env, path, [&](const Sink& sink) {
     return write_safetensors(sink, tensors, metadata, progress);
   });

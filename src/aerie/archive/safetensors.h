@@ -24,10 +24,10 @@ Result<TensorArchive> read_safetensors(Env& env, const std::string& path);
 
 Status write_safetensors(const Sink& sink, const std::vector<OutTensor>& tensors,
                          const std::map<std::string, std::string>& metadata = {},
-                         const Progress& progress = {});
+                         const ProgressFn& progress = {});
 // Atomic.
 Status write_safetensors(Env& env, const std::string& path, const std::vector<OutTensor>& tensors,
                          const std::map<std::string, std::string>& metadata = {},
-                         const Progress& progress = {});
+                         const ProgressFn& progress = {});
 
 }  // namespace aerie::archive

@@ -47,6 +47,6 @@ Status write_atomically(Env& env, const std::string& path,
                         const std::function<Status(const Sink&)>& write);
 
 // Called with bytes written so far and in all; writers call it after every tensor. May be empty.
-using Progress = std::function<void(uint64_t done, uint64_t total)>;
+using ProgressFn = std::function<void(uint64_t done, uint64_t total)>;
 
 }  // namespace aerie::archive

@@ -98,7 +98,7 @@ std::string small_torch_file() {
 std::string tar_member(std::string_view name, std::string_view data, char type,
                        std::string_view link, int64_t claimed_size) {
   char block[512] = {};
-  std::memcpy(block, name.data(), std::min<size_t>(name.size(), 100));
+  name.copy(block, 100);
   std::memcpy(block + 100, "0000644", 7);
   std::memcpy(block + 108, "0000000", 7);
   std::memcpy(block + 116, "0000000", 7);
@@ -106,7 +106,7 @@ std::string tar_member(std::string_view name, std::string_view data, char type,
   std::snprintf(block + 124, 12, "%011llo", static_cast<unsigned long long>(size));
   std::memcpy(block + 136, "00000000000", 11);
   block[156] = type;
-  std::memcpy(block + 157, link.data(), std::min<size_t>(link.size(), 100));
+  link.copy(block + 157, 100);
   std::memcpy(block + 257, "ustar\00000", 8);
   std::memset(block + 148, ' ', 8);
   unsigned sum = 0;

@@ -43,7 +43,7 @@ class TorchWriter {
   static Result<TorchWriter> make(const NodeTree& tree, NodeId root, std::vector<OutTensor> tensors,
                                   std::string prefix = "archive");
   uint64_t size() const { return size_; }  // of the whole file
-  Status write(const Sink& sink, const Progress& progress = {}) const;
+  Status write(const Sink& sink, const ProgressFn& progress = {}) const;
 
  private:
   TorchWriter() = default;

@@ -1,0 +1,31 @@
+#include "aerie/archive/nemo_config.h"
+
+#include "aerie/base/strings.h"
+#include "aerie/config/resolver.h"
+#include "aerie/config/yaml.h"
+
+namespace aerie::archive {
+namespace {
+
+constexpr const char* kTarget =
+    "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel";
+// The release whose configs and archives we follow.
+constexpr const char* kNemoVersion = "2.6.2";
+
+}  // namespace
+
+Result<std::string> nemo_config_yaml(const config::Value& config) {
+  if (!config.is_map()) return invalid_argument("the configuration is not a mapping");
+  // The model's interpolations look outside of it (${model.sample_rate}), so all is resolved first.
+  AERIE_ASSIGN_OR_RETURN(config::Value resolved, config::resolve_all(config));
+  config::Value* model = resolved.child("model");
+  if (model == nullptr) model = &resolved;
+  if (!model->is_map() || model->child("encoder") == nullptr)
+    return invalid_argument("the configuration has no model with an encoder")
+        .with_hint("give a run configuration with a `model` node, or a model_config.yaml");
+  if (model->child("target") == nullptr) model->as_map().set("target", kTarget);
+  if (model->child("nemo_version") == nullptr) model->as_map().set("nemo_version", kNemoVersion);
+  return config::emit_yaml(*model);
+}
+
+}  // namespace aerie::archive

@@ -1,0 +1,16 @@
+// The text of model_config.yaml for a .nemo archive.
+#pragma once
+
+#include <string>
+
+#include "aerie/base/status.h"
+#include "aerie/config/value.h"
+
+namespace aerie::archive {
+
+// The resolved model node in its own key order, with `target` (the class NeMo instantiates) and
+// `nemo_version` appended when they are missing. `config` is a whole run configuration with a
+// `model` node, or the model node itself; interpolations are resolved, `???` stays.
+Result<std::string> nemo_config_yaml(const config::Value& config);
+
+}  // namespace aerie::archive
