@@ -20,6 +20,8 @@ struct Command {
 };
 
 Status run_config(const std::vector<std::string>& args);
+Status run_convert(const std::vector<std::string>& args);
+Status run_inspect(const std::vector<std::string>& args);
 Status run_report(const std::vector<std::string>& args);
 
 }  // namespace aerie::tools

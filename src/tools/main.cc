@@ -15,6 +15,8 @@ namespace {
 
 const Command kCommands[] = {
     {"config", "show, check and compare configurations", run_config},
+    {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
+    {"inspect", "show what a checkpoint, archive or array file holds", run_inspect},
     {"report", "write report.html for the folder of a run", run_report},
 };
 

@@ -1,0 +1,162 @@
+// aerie inspect and aerie convert, run as a user runs them.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "aerie/archive/any_archive.h"
+#include "aerie/base/strings.h"
+#include "aerie/base/temp_dir.h"
+#include "command.h"
+
+namespace aerie::tools {
+namespace {
+
+const std::string kNemo = AERIE_TEST_DATA "/golden/ragged/init.nemo";
+const std::string kCkpt = AERIE_TEST_DATA "/archive/lightning.ckpt";
+
+struct Outcome {
+  Status status;
+  std::string out, err;
+};
+
+Outcome run(Status (*command)(const std::vector<std::string>&),
+            const std::vector<std::string>& args) {
+  Outcome outcome;
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  outcome.status = command(args);
+  outcome.out = ::testing::internal::GetCapturedStdout();
+  outcome.err = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+nlohmann::json inspect_json(const std::string& file) {
+  const Outcome outcome = run(run_inspect, {file, "--json"});
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  return nlohmann::json::parse(outcome.out);
+}
+
+TEST(InspectTest, ShowsANemoArchive) {
+  const Outcome outcome = run(run_inspect, {kNemo});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  for (const char* part :
+       {"NeMo archive, 920.0 KiB", "model_config.yaml 2.9 KiB", "(135 float32, 1 float64, 3 int64)",
+        "\n  sample_rate: 16000\n", "\n    pre_encode  12 tensors, ",
+        "num_batches_tracked          int64    []                    8 bytes  "})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << "\n" << outcome.out;
+}
+
+TEST(InspectTest, ShowsALightningCheckpoint) {
+  const Outcome outcome = run(run_inspect, {kCkpt, "--no-checksums"});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  for (const char* part :
+       {"Lightning checkpoint", "global_step 3, epoch 1, Lightning 2.4.0",
+        "optimizer 0: state of 51 parameters, 51 x exp_avg, 51 x exp_avg_sq",
+        "group 0: 54 parameters, lr 1e-05",
+        "hyper_parameters: object of omegaconf.dictconfig.DictConfig", "\n  encoder:\n"})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << "\n" << outcome.out;
+  const nlohmann::json json = inspect_json(kCkpt);
+  EXPECT_EQ(json["checkpoint"]["global_step"], 3);
+  EXPECT_EQ(json["checkpoint"]["optimizers"][0]["groups"][0]["values"]["weight_decay"], 0.001);
+}
+
+TEST(InspectTest, GivesEqualChecksumsForEqualWeights) {
+  const TempDir dir;
+  const nlohmann::json before = inspect_json(kNemo);
+  EXPECT_EQ(before["num_tensors"], 139);
+  for (const char* name : {"a.safetensors", "b.nemo", "c.ckpt", "d.pt"}) {
+    const std::string out = dir.file(name);
+    const Outcome outcome = run(run_convert, {kNemo, out});
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+    const nlohmann::json after = inspect_json(out);
+    EXPECT_EQ(after["checksum"], before["checksum"]) << name;
+    EXPECT_EQ(after["tensors"], before["tensors"]) << name;
+  }
+}
+
+TEST(InspectTest, RefusesWhatItDoesNotKnow) {
+  EXPECT_EQ(run(run_inspect, {}).status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(run(run_inspect, {"--nonsense"}).status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(run(run_inspect, {"/nonexistent"}).status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(run(run_inspect, {AERIE_TEST_DATA "/golden/README.md"}).status.code(),
+            StatusCode::kDataError);
+  EXPECT_NE(run(run_inspect, {"--help"}).out.find("example:"), std::string::npos);
+}
+
+TEST(ConvertTest, CarriesTheConfigurationAlong) {
+  const TempDir dir;
+  const std::string through = dir.file("w.safetensors"), back = dir.file("back.nemo");
+  ASSERT_TRUE(run(run_convert, {kNemo, through}).status.ok());
+  ASSERT_TRUE(run(run_convert, {through, back}).status.ok());
+  auto before = archive::read_nemo(Env::real(), kNemo);
+  auto after = archive::read_nemo(Env::real(), back);
+  ASSERT_TRUE(after.ok()) << after.status().to_string();
+  EXPECT_EQ(after->config_yaml, before->config_yaml);
+
+  // A checkpoint brings its own, out of its hyper-parameters.
+  const std::string from_ckpt = dir.file("from_ckpt.nemo");
+  const Outcome outcome = run(run_convert, {kCkpt, from_ckpt});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  EXPECT_NE(outcome.out.find("59 tensors"), std::string::npos);
+  after = archive::read_nemo(Env::real(), from_ckpt);
+  ASSERT_TRUE(after.ok());
+  EXPECT_NE(after->config_yaml.find("d_model: 16\n"), std::string::npos);
+}
+
+TEST(ConvertTest, TakesAConfigurationForBareWeights) {
+  const TempDir dir;
+  const std::string bare = dir.file("w.pt"), out = dir.file("out.nemo");
+  ASSERT_TRUE(run(run_convert, {kNemo, bare}).status.ok());
+  const Outcome without = run(run_convert, {bare, out});
+  EXPECT_EQ(without.status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(without.status.hint(), "name one with --config");
+  EXPECT_FALSE(Env::real().exists(out));
+  const Outcome with =
+      run(run_convert, {bare, out, "--config", AERIE_TEST_DATA "/golden/ragged/config.yaml"});
+  ASSERT_TRUE(with.status.ok()) << with.status.to_string();
+  EXPECT_EQ(archive::read_nemo(Env::real(), out)->config_yaml,
+            archive::read_nemo(Env::real(), kNemo)->config_yaml);
+}
+
+TEST(ConvertTest, RewritesACheckpointWithoutForeignObjects) {
+  const TempDir dir;
+  const std::string out = dir.file("plain.ckpt");
+  const Outcome outcome = run(run_convert, {kCkpt, out});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  EXPECT_EQ(outcome.err,
+            "note: left out hyper_parameters: an object of omegaconf.dictconfig.DictConfig\n"
+            "note: left out hparams_type: the name omegaconf.dictconfig.DictConfig\n");
+  auto before = archive::read_lightning_checkpoint(Env::real(), kCkpt);
+  auto after = archive::read_lightning_checkpoint(Env::real(), out);
+  ASSERT_TRUE(after.ok()) << after.status().to_string();
+  EXPECT_EQ(after->global_step, 3);
+  EXPECT_EQ(after->schedulers[0].last_epoch, before->schedulers[0].last_epoch);
+  const archive::OptimizerState& a = before->optimizers[0];
+  const archive::OptimizerState& b = after->optimizers[0];
+  ASSERT_EQ(a.params.size(), b.params.size());
+  EXPECT_EQ(a.groups[0].numbers, b.groups[0].numbers);
+  for (size_t i = 0; i < a.params.size(); ++i) {
+    EXPECT_EQ(a.params[i].step, b.params[i].step);
+    ASSERT_EQ(a.params[i].tensors.size(), b.params[i].tensors.size());
+    for (size_t t = 0; t < a.params[i].tensors.size(); ++t)
+      EXPECT_EQ(before->file.tensors.read(a.params[i].tensors[t]).value(),
+                after->file.tensors.read(b.params[i].tensors[t]).value());
+  }
+}
+
+TEST(ConvertTest, LeavesNothingBehindWhenItFails) {
+  const TempDir dir;
+  EXPECT_EQ(run(run_convert, {kNemo, dir.file("x.bin")}).status.code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(run(run_convert, {kNemo}).status.code(), StatusCode::kInvalidArgument);
+  // Damage in the middle of the weights shows only while they are copied.
+  std::string bytes = Env::real().read_file(kNemo).value();
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  ASSERT_TRUE(Env::real().write_file(dir.file("bad.nemo"), bytes).ok());
+  const Outcome outcome = run(run_convert, {dir.file("bad.nemo"), dir.file("out.safetensors")});
+  EXPECT_EQ(outcome.status.code(), StatusCode::kDataError);
+  EXPECT_NE(outcome.status.to_string().find("CRC-32"), std::string::npos);
+  EXPECT_EQ(Env::real().list_dir(dir.path()).value().size(), 1u);
+}
+
+}  // namespace
+}  // namespace aerie::tools
