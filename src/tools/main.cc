@@ -18,6 +18,7 @@ const Command kCommands[] = {
     {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
     {"inspect", "show what a checkpoint, archive or array file holds", run_inspect},
     {"report", "write report.html for the folder of a run", run_report},
+    {"data", "make, inspect, check and convert data", run_data},
 };
 
 const Command* find_command(const std::string& name) {
@@ -49,7 +50,10 @@ Status run(std::vector<std::string> args) {
     std::printf("%s", version_text().c_str());
     return ok_status();
   }
-  if (args[0] == "help") args = {args[1], "--help"};
+  if (args[0] == "help") {
+    args.erase(args.begin());
+    args.push_back("--help");
+  }
   const Command* command = find_command(args[0]);
   if (command == nullptr) {
     const std::string near = nearest_name(args[0], command_names());

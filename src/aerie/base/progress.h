@@ -21,7 +21,7 @@ namespace aerie {
 
 struct ProgressOptions {
   enum class Show { kAuto, kAlways, kNever };  // kAuto: when stderr is a terminal
-  std::string label;
+  std::string label = "";
   uint64_t total = 0;  // 0: unknown; no bar and no time to go
   std::string unit = "items";
   Show show = Show::kAuto;
@@ -29,7 +29,7 @@ struct ProgressOptions {
   int width = 0;         // columns; 0: the terminal's
   // For tests.
   Clock* clock = nullptr;
-  std::function<void(std::string_view)> write;  // instead of stderr
+  std::function<void(std::string_view)> write = {};  // instead of stderr
 };
 
 class Progress final {

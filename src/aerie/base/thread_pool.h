@@ -25,7 +25,7 @@ namespace aerie {
 struct ThreadPoolOptions {
   std::string name = "pool";  // threads are called name/0, name/1, ...
   int num_threads = 1;
-  std::vector<int> cpus;  // thread i runs on cpus[i % size]; empty: anywhere
+  std::vector<int> cpus = {};  // thread i runs on cpus[i % size]; empty: anywhere
 };
 
 class ThreadPool final {

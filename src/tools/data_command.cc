@@ -1,0 +1,42 @@
+// `aerie data`: finds the subcommand.
+#include "data_command.h"
+
+#include <cstdio>
+
+#include "command.h"
+
+namespace aerie::tools {
+
+namespace {
+
+const Command kDataCommands[] = {
+    {"synth", "make a speech-like corpus with noises and phoneme alignments", run_data_synth},
+};
+
+void print_usage() {
+  std::printf("usage: aerie data SUBCOMMAND [ARGS]\n\n");
+  for (const Command& command : kDataCommands)
+    std::printf("  %-10s %s\n", command.name, command.summary);
+  std::printf("\nexample: aerie data synth --out corpus --hours 1 --speakers 30\n");
+  std::printf("`aerie data SUBCOMMAND --help` shows its options.\n");
+}
+
+}  // namespace
+
+Status run_data(const std::vector<std::string>& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h") {
+    print_usage();
+    return args.empty() ? invalid_argument("no subcommand given") : ok_status();
+  }
+  std::vector<std::string> names;
+  for (const Command& command : kDataCommands) {
+    if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
+    names.push_back(command.name);
+  }
+  const std::string near = nearest_name(args[0], names);
+  return invalid_argument(str_cat("unknown subcommand 'data ", args[0], "'"))
+      .with_hint(near.empty() ? "`aerie data --help` lists them"
+                              : str_cat("did you mean 'data ", near, "'?"));
+}
+
+}  // namespace aerie::tools

@@ -1,0 +1,14 @@
+// Subcommands of `aerie data`; each lives in its own file, data_<name>.cc, and is listed in
+// data_command.cc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "aerie/base/status.h"
+
+namespace aerie::tools {
+
+Status run_data_synth(const std::vector<std::string>& args);
+
+}  // namespace aerie::tools
