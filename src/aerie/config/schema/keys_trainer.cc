@@ -19,7 +19,7 @@ constexpr KeySpec kTrainer[] = {
     {"trainer.num_nodes", "int", "1", ">=1", "", kLater, "Machines.", kSeveral},
     {"trainer.accelerator", "str", "auto", "", "auto|cpu|gpu|cuda|mps|tpu|hpu", kWorks,
      "What computes.", "aerie runs on CPUs and NVIDIA GPUs", "mps|tpu|hpu"},
-    {"trainer.strategy", "str|map", "auto", "",
+    {"trainer.strategy", "str|map|null", "auto", "",
      "auto|single_device|ddp|ddp_find_unused_parameters_true|ddp_find_unused_parameters_false|"
      "ddp_spawn|ddp_spawn_find_unused_parameters_true|ddp_spawn_find_unused_parameters_false|"
      "ddp_fork|ddp_fork_find_unused_parameters_true|ddp_fork_find_unused_parameters_false|"
