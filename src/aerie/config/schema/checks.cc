@@ -1,5 +1,7 @@
 #include "aerie/config/schema/checks.h"
 
+#include <cmath>
+
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/key_tree.h"
 #include "aerie/config/schema/value_parsers.h"
@@ -20,6 +22,9 @@ const Value* CheckContext::effective(std::string_view path) const {
 std::optional<int64_t> CheckContext::integer(std::string_view path) const {
   const Value* value = effective(path);
   if (value == nullptr || !value->is_number()) return std::nullopt;
+  // Rules multiply and add such numbers; what lies beyond has been reported as out of range.
+  constexpr double kLimit = 1e9;
+  if (!(std::fabs(value->as_float()) <= kLimit)) return std::nullopt;
   return whole_number(*value);
 }
 

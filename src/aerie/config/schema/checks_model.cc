@@ -46,8 +46,7 @@ void check_preprocessor(CheckContext& context) {
                   "is shorter than one sample");
   const auto n_fft = context.written(base + "n_fft");
   if (n_fft != nullptr && n_fft->is_number() && n_fft->as_float() < window)
-    context.error(base + "n_fft", str_cat("is smaller than the window of ",
-                                          static_cast<int64_t>(window), " samples"));
+    context.error(base + "n_fft", str_cat("is smaller than the window of ", window, " samples"));
   if (context.flag(base + "exact_pad").value_or(false) && std::fmod(stride, 2.0) != 0)
     context.error(base + "exact_pad", "needs an even window stride");
   const double nyquist = rate.value_or(16000) / 2;
@@ -122,7 +121,10 @@ void check_convolution(CheckContext& context, const std::string& base, int64_t d
   const Value* written = context.written(base + "conv_context_size");
   if (written != nullptr && written->is_list() && kernel) {
     int64_t sum = 1;
-    for (const Value& item : written->as_list()) sum += item.is_number() ? whole_number(item) : 0;
+    for (const Value& item : written->as_list()) {
+      if (!item.is_number() || !(std::fabs(item.as_float()) <= 1e9)) return;  // reported
+      sum += whole_number(item);
+    }
     if (written->as_list().size() != 2 || sum != *kernel)
       context.error(base + "conv_context_size",
                     str_cat("expected [left, right] with left + right + 1 = ", *kernel, ", got ",

@@ -13,10 +13,10 @@ constexpr std::string_view kSeveral = "training on several devices";
 constexpr std::string_view kPython = "it takes Python objects";
 
 constexpr KeySpec kTrainer[] = {
-    {"trainer.devices", "int|str|list[int]", "auto", ">=-1", "", kWorks,
+    {"trainer.devices", "int|str|list[int]", "auto", "[-1,65536]", "", kWorks,
      "How many, which (`[0]`), `auto` or -1 for all GPUs; without a GPU -1 means 1.",
      "more than one device is refused for now"},
-    {"trainer.num_nodes", "int", "1", ">=1", "", kLater, "Machines.", kSeveral},
+    {"trainer.num_nodes", "int", "1", "[1,65536]", "", kLater, "Machines.", kSeveral},
     {"trainer.accelerator", "str", "auto", "", "auto|cpu|gpu|cuda|mps|tpu|hpu", kWorks,
      "What computes.", "aerie runs on CPUs and NVIDIA GPUs", "mps|tpu|hpu"},
     {"trainer.strategy", "str|map|null", "auto", "",

@@ -94,7 +94,9 @@ TEST(ValidateTest, WrongTypesAndRangesSayWhatIsExpected) {
   EXPECT_HAS(check_stock({{"model.train_ds.shuffle", 3}}).errors(), "expected true or false");
   EXPECT_HAS(check_stock({{"trainer.max_steps", 1.5}}).errors(), "a whole number");
   EXPECT_HAS(check_stock({{"model.encoder.dropout", 1.0}}).errors(), "[0,1)");
-  EXPECT_HAS(check_stock({{"model.encoder.n_layers", 0}}).errors(), ">=1");
+  EXPECT_HAS(check_stock({{"model.encoder.n_layers", 0}}).errors(), "[1,1e9]");
+  EXPECT_HAS(check_stock({{"model.encoder.n_layers", Value(int64_t{1} << 62)}}).errors(),
+             "out of range");
   EXPECT_HAS(check_stock({{"model.masking", 3}}).errors(), "expected a mapping");
   EXPECT_HAS(check_stock({{"model.optim.betas", Value(List{Value(0.9)})}}).errors(),
              "expected two numbers");

@@ -22,7 +22,7 @@ Result<DevicesConfig> devices_from_count(int64_t count) {
   DevicesConfig devices;
   if (count == -1) {
     devices.kind = DevicesConfig::Kind::kAll;
-  } else if (count >= 1) {
+  } else if (count >= 1 && count <= 65536) {
     devices.kind = DevicesConfig::Kind::kCount;
     devices.count = count;
   } else {
@@ -169,6 +169,9 @@ Result<std::vector<std::array<int64_t, 2>>> parse_att_context(const Value& value
     if (!item.is_list() || item.as_list().size() != 2 || !item.as_list()[0].is_int() ||
         !item.as_list()[1].is_int())
       return invalid_argument(str_cat("expected [left, right], got ", item.brief()));
+    for (const Value& side : item.as_list())
+      if (side.as_int() < -1 || side.as_int() > 1'000'000'000)
+        return invalid_argument(str_cat("a context of ", side.as_int(), " frames is out of range"));
     return std::array<int64_t, 2>{item.as_list()[0].as_int(), item.as_list()[1].as_int()};
   };
   const bool nested = value.is_list() && !value.as_list().empty() && value.as_list()[0].is_list();
