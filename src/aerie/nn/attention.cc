@@ -81,11 +81,11 @@ SelfAttention::Heads SelfAttention::project(const DtypePolicy& policy, const at:
 
 at::Tensor SelfAttention::weights_dropout(const ForwardContext& ctx, const at::Tensor& weights,
                                           DropoutSite::Place place) const {
-  if (!ctx.training || dropout_ <= 0.0) return weights;
-  return apply_dropout(weights,
-                       dropout_factors_attention(ctx.random, DropoutSite::layer(layer_idx_, place),
-                                                 dropout_, weights.size(0), weights.size(1),
-                                                 weights.size(2), weights.size(3)));
+  return dropout_with(ctx, weights, dropout_, [&] {
+    return dropout_factors_attention(ctx.random, DropoutSite::layer(layer_idx_, place), dropout_,
+                                     weights.size(0), weights.size(1), weights.size(2),
+                                     weights.size(3));
+  });
 }
 
 at::Tensor SelfAttention::forward(const ForwardContext& ctx, const at::Tensor& x,

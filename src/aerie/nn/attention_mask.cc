@@ -33,6 +33,7 @@ std::array<int64_t, 2> choose_context(const ForwardContext& ctx,
   const auto& contexts = config.att_context_size;
   if (contexts.empty()) return {-1, -1};
   if (!ctx.training || contexts.size() == 1) return contexts.front();
+  if (ctx.injected != nullptr && ctx.injected->context) return *ctx.injected->context;
   const double u = uniform_of_step(ctx.random, Purpose::kContext, 0);
   double cumulative = 0.0;
   for (size_t i = 0; i < contexts.size(); ++i) {

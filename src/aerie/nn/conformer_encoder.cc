@@ -158,8 +158,10 @@ EncoderOutput ConformerEncoder::forward_subsampled(const ForwardContext& ctx, co
     x = layers_[static_cast<size_t>(i)].forward(ctx, x, positioned.positions, masks);
     const double p = layer_drop_prob(config_, i);
     if (ctx.training && p > 0.0) {
-      const bool drop =
-          uniform_of_step(ctx.random, Purpose::kStochasticDepth, static_cast<uint32_t>(i)) < p;
+      const bool drop = ctx.injected != nullptr && !ctx.injected->drop_layers.empty()
+                            ? ctx.injected->drop_layers[static_cast<size_t>(i)]
+                            : uniform_of_step(ctx.random, Purpose::kStochasticDepth,
+                                              static_cast<uint32_t>(i)) < p;
       // A dropped layer still takes part with factor 0, so that its parameters have gradients.
       x = drop ? x * 0.0 + before : (x - before) / (1.0 - p) + before;
     }

@@ -1,8 +1,11 @@
 // What a forward pass needs beside tensors: mode, dtype policy, random streams, an optional tap.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -11,10 +14,20 @@
 
 namespace aerie::nn {
 
+// Draws of a forward pass given from outside, for parity tests: dropout keep-masks in the order the
+// dropouts run, the attention context, and which layers stochastic depth drops.
+struct InjectedDraws {
+  std::vector<at::Tensor> dropout_keep;  // 1 = kept; shapes as at the site
+  std::optional<std::array<int64_t, 2>> context;
+  std::vector<bool> drop_layers;
+  mutable size_t next_dropout = 0;
+};
+
 struct ForwardContext {
   bool training = false;
   DtypePolicy policy;
   RandomKey random;
+  const InjectedDraws* injected = nullptr;  // replaces draws from `random`
   // BatchNorm statistics over valid frames only (NeMo counts padded ones too).
   bool batch_norm_valid_frames = false;
   // Receives named intermediate tensors, for tests and tools.

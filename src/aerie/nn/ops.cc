@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "aerie/base/check.h"
 #include "aerie/nn/init.h"
 
 namespace aerie::nn {
@@ -39,10 +40,20 @@ at::Tensor apply_dropout(const at::Tensor& x, const at::Tensor& factors) {
   return (x.to(at::kFloat) * on_device).to(x.scalar_type());
 }
 
-at::Tensor dropout(const ForwardContext& ctx, const at::Tensor& x, double p, uint32_t site) {
+at::Tensor dropout_with(const ForwardContext& ctx, const at::Tensor& x, double p,
+                        const std::function<at::Tensor()>& draw) {
   if (!ctx.training || p <= 0.0) return x;
-  return apply_dropout(x,
-                       dropout_factors_btc(ctx.random, site, p, x.size(0), x.size(1), x.size(2)));
+  if (ctx.injected == nullptr) return apply_dropout(x, draw());
+  const auto& keep = ctx.injected->dropout_keep;
+  AERIE_CHECK(ctx.injected->next_dropout < keep.size(), "more dropouts than injected masks");
+  const at::Tensor mask = keep[ctx.injected->next_dropout++].to(at::kFloat);
+  return apply_dropout(x, mask.view(x.sizes()) * (p < 1.0 ? 1.0 / (1.0 - p) : 0.0));
+}
+
+at::Tensor dropout(const ForwardContext& ctx, const at::Tensor& x, double p, uint32_t site) {
+  return dropout_with(ctx, x, p, [&] {
+    return dropout_factors_btc(ctx.random, site, p, x.size(0), x.size(1), x.size(2));
+  });
 }
 
 at::Tensor padding_mask(const at::Tensor& lengths, int64_t frames) {

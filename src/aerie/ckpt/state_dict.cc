@@ -1,0 +1,117 @@
+#include "aerie/ckpt/state_dict.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "aerie/base/strings.h"
+#include "aerie/ckpt/tensor_io.h"
+
+namespace aerie::ckpt {
+namespace {
+
+constexpr size_t kNamesShown = 20;
+
+bool contains_any(const std::string& name, const std::vector<std::string>& parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const std::string& part) { return name.find(part) != std::string::npos; });
+}
+
+std::string quoted(const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < names.size() && i < kNamesShown; ++i)
+    out += str_cat(i == 0 ? "" : ", ", "\"", names[i], "\"");
+  if (names.size() > kNamesShown) out += str_cat(" and ", names.size() - kNamesShown, " more");
+  return out;
+}
+
+}  // namespace
+
+std::string LoadReport::summary() const {
+  std::string out = str_cat("loaded ", loaded.size(), " tensors");
+  if (!excluded.empty()) out += str_cat("; left out ", excluded.size());
+  if (!missing.empty()) out += str_cat("; not in the file: ", quoted(missing));
+  if (!unexpected.empty()) out += str_cat("; not in the model: ", quoted(unexpected));
+  return out;
+}
+
+Result<LoadReport> load_state_dict(const archive::TensorArchive& archive,
+                                   nn::ParameterRegistry& registry, const LoadOptions& options) {
+  LoadReport report;
+  std::vector<std::string> mismatched;
+  std::vector<std::pair<const archive::TensorInfo*, int64_t>> plan;
+  for (const archive::TensorInfo& info : archive.tensors()) {
+    const int64_t index = registry.find(info.name);
+    if (index < 0) {
+      report.unexpected.push_back(info.name);
+      continue;
+    }
+    if ((!options.include.empty() && !contains_any(info.name, options.include)) ||
+        contains_any(info.name, options.exclude)) {
+      report.excluded.push_back(info.name);
+      continue;
+    }
+    const std::vector<int64_t>& want = registry.entries()[static_cast<size_t>(index)].shape;
+    if (info.shape != want) {
+      mismatched.push_back(str_cat("size mismatch for ", info.name, ": the file has ",
+                                   archive::shape_text(info.shape), ", the model has ",
+                                   archive::shape_text(want)));
+      continue;
+    }
+    plan.emplace_back(&info, index);
+  }
+  std::vector<bool> read(static_cast<size_t>(registry.size()), false);
+  for (const auto& [info, index] : plan) read[static_cast<size_t>(index)] = true;
+  for (int64_t i = 0; i < registry.size(); ++i)
+    if (!read[static_cast<size_t>(i)])
+      report.missing.push_back(registry.entries()[static_cast<size_t>(i)].name);
+
+  const bool filtered = !options.include.empty() || !options.exclude.empty();
+  const bool incomplete =
+      options.strict && !filtered && (!report.missing.empty() || !report.unexpected.empty());
+  if (!mismatched.empty() || incomplete) {
+    std::string text = "the weights do not fit the model";
+    if (incomplete && !report.missing.empty())
+      text += str_cat("\n  missing in the file: ", quoted(report.missing));
+    if (incomplete && !report.unexpected.empty())
+      text += str_cat("\n  not in the model: ", quoted(report.unexpected));
+    for (size_t i = 0; i < mismatched.size() && i < kNamesShown; ++i)
+      text += str_cat("\n  ", mismatched[i]);
+    if (mismatched.size() > kNamesShown)
+      text += str_cat("\n  and ", mismatched.size() - kNamesShown, " more sizes");
+    return data_error(std::move(text))
+        .with_context(archive.name())
+        .with_hint("the model section must be the one the weights were trained with");
+  }
+
+  // Read everything before changing anything.
+  std::vector<at::Tensor> values;
+  for (const auto& [info, index] : plan) {
+    AERIE_ASSIGN_OR_RETURN(at::Tensor value, read_tensor(archive, *info));
+    values.push_back(std::move(value));
+  }
+  try {
+    at::NoGradGuard no_grad;
+    for (size_t i = 0; i < plan.size(); ++i) {
+      registry.tensor(plan[i].second).copy_(values[i]);
+      report.loaded.push_back(plan[i].first->name);
+    }
+  } catch (const std::exception& error) {
+    return internal_error(error.what()).with_context(archive.name());
+  }
+  return report;
+}
+
+Result<std::vector<archive::OutTensor>> state_dict_tensors(const nn::ParameterRegistry& registry) {
+  std::vector<archive::OutTensor> out;
+  for (int64_t i = 0; i < registry.size(); ++i) {
+    AERIE_ASSIGN_OR_RETURN(
+        archive::OutTensor tensor,
+        out_tensor(registry.entries()[static_cast<size_t>(i)].name, registry.tensor(i)));
+    out.push_back(std::move(tensor));
+  }
+  return out;
+}
+
+}  // namespace aerie::ckpt
