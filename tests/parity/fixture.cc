@@ -228,7 +228,7 @@ config::QuantizerConfig quantizer_config(const Json& json) {
   r.pick<config::QuantizerDistance>(
       "dist_fn", c.dist_fn,
       {{"l2", config::QuantizerDistance::kL2}, {"cosine", config::QuantizerDistance::kCosine}});
-  r.get("time_ahead", c.time_ahead);
+  (void)r.raw("time_ahead");  // a layout of the input, not of the result
   r.get("freeze", c.freeze);
   r.get("squeeze_single", c.squeeze_single);
   r.get("combine_time_steps", c.combine_time_steps);

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <ATen/ATen.h>
-
-#include "aerie/base/check.h"
 
 namespace aerie::nest {
 namespace {
@@ -15,64 +14,77 @@ constexpr uint32_t kSlotEpoch = 1;
 constexpr uint32_t kOffsetEpoch = 2;
 constexpr int64_t kShortBlock = 8;
 
-std::vector<MaskSpan> overlapping(PhiloxKey key, uint64_t position, double prob, int64_t block,
-                                  int64_t num_starts) {
-  const uint64_t threshold = nn::drop_threshold(prob);
-  std::vector<MaskSpan> spans;
-  for (int64_t t = 0; t < num_starts; ++t) {
-    if (philox_u32(key, kStartEpoch, position, static_cast<uint64_t>(t)) < threshold)
-      spans.push_back({t, t + block});
+}  // namespace
+
+MaskPlan plan_mask(const config::MaskingConfig& config, int64_t block_size, MaskRule rule,
+                   int64_t length) {
+  MaskPlan plan;
+  if (length <= 0) return plan;
+  plan.block = block_size;
+  if (rule == MaskRule::kR0 && static_cast<double>(block_size) >=
+                                   static_cast<double>(length) * config.max_mask_ratio) {
+    plan.kind = MaskPlan::Kind::kShort;
+    plan.block = config.allow_overlap ? std::min(kShortBlock, length) : kShortBlock;
+    return plan;
   }
-  return spans;
+  if (config.allow_overlap) {
+    plan.kind = MaskPlan::Kind::kStarts;
+    plan.num_starts =
+        std::max<int64_t>(0, length - block_size + (rule == MaskRule::kR1 ? 1 : 0));
+    return plan;
+  }
+  if (block_size <= 0) return plan;
+  plan.kind = MaskPlan::Kind::kSlots;
+  // In float32, as torch computes it.
+  plan.num_patches = static_cast<int64_t>(
+      std::ceil(static_cast<float>(length) * static_cast<float>(config.mask_prob) /
+                static_cast<float>(block_size)));
+  if ((plan.num_patches + 1) * block_size > length)
+    plan.block = std::max<int64_t>(1, length / (plan.num_patches + 1));
+  plan.num_slots = std::max<int64_t>(0, length / plan.block - 1);
+  plan.num_patches = std::min(plan.num_patches, plan.num_slots);
+  // R0 draws the offset for the full block even when blocks were shrunk, so that they may run past
+  // the end of the clip.
+  plan.offset_range = rule == MaskRule::kR0 ? block_size : plan.block;
+  return plan;
 }
 
-std::vector<MaskSpan> separate(PhiloxKey key, uint64_t position, double prob, int64_t block,
-                               MaskRule rule, int64_t length) {
-  // In float32, as torch computes it.
-  int64_t patches = static_cast<int64_t>(
-      std::ceil(static_cast<float>(length) * static_cast<float>(prob) / static_cast<float>(block)));
-  int64_t size = block;
-  if ((patches + 1) * block > length) size = std::max<int64_t>(1, length / (patches + 1));
-  const int64_t slots = std::max<int64_t>(0, length / size - 1);
-  patches = std::min(patches, slots);
-  if (patches <= 0) return {};
+MaskDraw draw_mask(const MaskPlan& plan, double mask_prob, const nn::RandomKey& key, uint64_t row) {
+  const PhiloxKey philox = philox_key(key.seed, Purpose::kMask);
+  const uint64_t position = key.position(row);
+  MaskDraw draw;
+  if (plan.kind == MaskPlan::Kind::kStarts) {
+    const uint64_t threshold = nn::drop_threshold(mask_prob);
+    for (int64_t t = 0; t < plan.num_starts; ++t)
+      if (philox_u32(philox, kStartEpoch, position, static_cast<uint64_t>(t)) < threshold)
+        draw.starts.push_back(t);
+  }
+  if (plan.kind == MaskPlan::Kind::kSlots && plan.num_patches > 0) {
+    std::vector<std::pair<uint32_t, int64_t>> order;
+    order.reserve(static_cast<size_t>(plan.num_slots));
+    for (int64_t s = 0; s < plan.num_slots; ++s)
+      order.emplace_back(philox_u32(philox, kSlotEpoch, position, static_cast<uint64_t>(s)), s);
+    std::partial_sort(order.begin(), order.begin() + plan.num_patches, order.end());
+    for (int64_t i = 0; i < plan.num_patches; ++i)
+      draw.slots.push_back(order[static_cast<size_t>(i)].second);
+    const uint64_t u = philox_u32(philox, kOffsetEpoch, position, 0);
+    draw.offset = static_cast<int64_t>((u * static_cast<uint64_t>(plan.offset_range)) >> 32);
+  }
+  return draw;
+}
 
-  std::vector<std::pair<uint32_t, int64_t>> order;
-  order.reserve(static_cast<size_t>(slots));
-  for (int64_t s = 0; s < slots; ++s)
-    order.emplace_back(philox_u32(key, kSlotEpoch, position, static_cast<uint64_t>(s)), s);
-  std::partial_sort(order.begin(), order.begin() + patches, order.end());
-
-  // R0 draws the offset for the full block even when blocks were shrunk.
-  const uint64_t range = static_cast<uint64_t>(rule == MaskRule::kR0 ? block : size);
-  const int64_t offset = static_cast<int64_t>(
-      (static_cast<uint64_t>(philox_u32(key, kOffsetEpoch, position, 0)) * range) >> 32);
+std::vector<MaskSpan> mask_spans(const MaskPlan& plan, const MaskDraw& draw, int64_t length) {
   std::vector<MaskSpan> spans;
-  for (int64_t p = 0; p < patches; ++p) {
-    const int64_t begin = order[static_cast<size_t>(p)].second * size + offset;
-    spans.push_back({begin, begin + size});
+  if (plan.kind == MaskPlan::Kind::kShort) spans.push_back({0, plan.block});
+  for (int64_t start : draw.starts)
+    spans.push_back({start, std::min(start + plan.block, length)});
+  for (int64_t slot : draw.slots) {
+    const int64_t begin = slot * plan.block + draw.offset;
+    spans.push_back({begin, begin + plan.block});
   }
   std::sort(spans.begin(), spans.end(),
             [](const MaskSpan& a, const MaskSpan& b) { return a.begin < b.begin; });
   return spans;
-}
-
-}  // namespace
-
-std::vector<MaskSpan> draw_mask_spans(const config::MaskingConfig& config, int64_t block,
-                                      MaskRule rule, const nn::RandomKey& key, uint64_t row,
-                                      int64_t length) {
-  if (length <= 0 || block <= 0) return {};
-  if (rule == MaskRule::kR0 &&
-      static_cast<double>(block) >= static_cast<double>(length) * config.max_mask_ratio) {
-    return {{0, config.allow_overlap ? std::min(kShortBlock, length) : kShortBlock}};
-  }
-  const PhiloxKey philox = philox_key(key.seed, Purpose::kMask);
-  const uint64_t position = key.position(row);
-  if (!config.allow_overlap)
-    return separate(philox, position, config.mask_prob, block, rule, length);
-  const int64_t starts = length - block + (rule == MaskRule::kR1 ? 1 : 0);
-  return overlapping(philox, position, config.mask_prob, block, starts);
 }
 
 at::Tensor mask_from_spans(const MaskSpans& spans, int64_t frames) {
@@ -101,8 +113,10 @@ MaskSpans BlockMasking::draw(const nn::RandomKey& key, const at::Tensor& lengths
   const at::Tensor host = lengths.to(at::kCPU, at::kLong).contiguous();
   MaskSpans spans;
   for (int64_t b = 0; b < host.size(0); ++b) {
-    spans.push_back(draw_mask_spans(config_, block_size_, rule_, key, static_cast<uint64_t>(b),
-                                    host.const_data_ptr<int64_t>()[b]));
+    const int64_t length = host.const_data_ptr<int64_t>()[b];
+    const MaskPlan plan = plan_mask(config_, block_size_, rule_, length);
+    spans.push_back(mask_spans(
+        plan, draw_mask(plan, config_.mask_prob, key, static_cast<uint64_t>(b)), length));
   }
   return spans;
 }

@@ -31,10 +31,27 @@ struct MaskSpan {
 };
 using MaskSpans = std::vector<std::vector<MaskSpan>>;  // per item
 
-// Hidden spans of one item of `length` frames. Pure function of its arguments.
-std::vector<MaskSpan> draw_mask_spans(const config::MaskingConfig& config, int64_t block_size,
-                                      MaskRule rule, const nn::RandomKey& key, uint64_t row,
-                                      int64_t length);
+// What there is to draw for one item of `length` frames.
+struct MaskPlan {
+  enum class Kind { kNothing, kShort, kStarts, kSlots };
+  Kind kind = Kind::kNothing;
+  int64_t block = 0;        // frames per span, possibly shrunk (kSlots)
+  int64_t num_starts = 0;   // kStarts: each of 0..num_starts-1 starts a span with mask_prob
+  int64_t num_slots = 0;    // kSlots: so many places ...
+  int64_t num_patches = 0;  // ... of which so many are hidden
+  int64_t offset_range = 0;  // kSlots: the offset is drawn from [0, offset_range)
+};
+MaskPlan plan_mask(const config::MaskingConfig& config, int64_t block_size, MaskRule rule,
+                   int64_t length);
+
+// The outcome of the draws, and the spans it gives.
+struct MaskDraw {
+  std::vector<int64_t> starts;  // kStarts
+  std::vector<int64_t> slots;   // kSlots
+  int64_t offset = 0;           // kSlots
+};
+MaskDraw draw_mask(const MaskPlan& plan, double mask_prob, const nn::RandomKey& key, uint64_t row);
+std::vector<MaskSpan> mask_spans(const MaskPlan& plan, const MaskDraw& draw, int64_t length);
 
 // (B,T) bool, true inside the spans; spans are cut at T.
 at::Tensor mask_from_spans(const MaskSpans& spans, int64_t frames);

@@ -111,8 +111,11 @@ at::Tensor Preprocessor::log_mel(const at::Tensor& audio, const at::Tensor& leng
     x = at::constant_pad_nd(x, {pad, pad});
   }
   if (mode.training && config_.dither > 0.0) {
-    x = x + config_.dither *
-                nn::dither_normals(mode.random, mode.signal, x.size(0), x.size(1)).to(x.device());
+    const at::Tensor normals =
+        mode.injected_dither.defined()
+            ? mode.injected_dither
+            : nn::dither_normals(mode.random, mode.signal, x.size(0), x.size(1));
+    x = x + config_.dither * normals.to(x.device());
   }
   if (config_.preemph) {
     x = at::cat({x.narrow(1, 0, 1),
@@ -133,9 +136,12 @@ at::Tensor Preprocessor::log_mel(const at::Tensor& audio, const at::Tensor& leng
         static_cast<int64_t>(static_cast<double>(config_.nb_max_freq) /
                              static_cast<double>(config_.sample_rate) * static_cast<double>(n_fft));
     for (int64_t b = 0; b < x.size(0); ++b) {
-      const double u = nn::uniform_of_item(mode.random, Purpose::kNarrowBand, mode.signal,
-                                           static_cast<uint64_t>(b));
-      if (u < config_.nb_augmentation_prob)
+      const bool narrow =
+          mode.injected_narrow_band.empty()
+              ? nn::uniform_of_item(mode.random, Purpose::kNarrowBand, mode.signal,
+                                    static_cast<uint64_t>(b)) < config_.nb_augmentation_prob
+              : mode.injected_narrow_band[static_cast<size_t>(b)];
+      if (narrow)
         x.select(0, b).narrow(0, first_bin, x.size(1) - first_bin).zero_();
     }
   }

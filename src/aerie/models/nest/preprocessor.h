@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "aerie/base/status.h"
 #include "aerie/config/schema/model_config.h"
 #include "aerie/nn/param_registry.h"
@@ -26,6 +28,9 @@ class Preprocessor {
     bool training = false;  // dither and narrow-band augmentation
     nn::RandomKey random;
     uint32_t signal = 0;  // which signal of the batch this is: 0 clean, 1 noisy
+    // Draws given from outside, for parity tests.
+    at::Tensor injected_dither;               // (B,N) standard normals
+    std::vector<bool> injected_narrow_band;  // per item
   };
   // audio (B,N) in any float dtype, lengths (B) int64 samples. `audio` is not changed (NeMo adds
   // its dither in place). Lengths beyond N are the caller's mistake.
