@@ -23,6 +23,7 @@ Status run_config(const std::vector<std::string>& args);
 Status run_convert(const std::vector<std::string>& args);
 Status run_inspect(const std::vector<std::string>& args);
 Status run_report(const std::vector<std::string>& args);
+Status run_train(const std::vector<std::string>& args);
 Status run_data(const std::vector<std::string>& args);
 
 }  // namespace aerie::tools

@@ -18,6 +18,9 @@ const Command kCommands[] = {
     {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
     {"inspect", "show what a checkpoint, archive or array file holds", run_inspect},
     {"report", "write report.html for the folder of a run", run_report},
+#ifdef AERIE_WITH_TORCH
+    {"train", "train NEST from a configuration", run_train},
+#endif
     {"data", "make, inspect, check and convert data", run_data},
 };
 

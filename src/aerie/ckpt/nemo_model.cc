@@ -28,7 +28,7 @@ Result<std::string> nemo_config_text(const config::Value& model_node) {
 }
 
 Status save_nemo(Env& env, const std::string& path, const config::Value& model_node,
-                 const nn::ParameterRegistry& registry, const archive::Progress& progress) {
+                 const nn::ParameterRegistry& registry, const archive::ProgressFn& progress) {
   AERIE_ASSIGN_OR_RETURN(const std::string text, nemo_config_text(model_node));
   AERIE_ASSIGN_OR_RETURN(const std::vector<archive::OutTensor> tensors,
                          state_dict_tensors(registry));

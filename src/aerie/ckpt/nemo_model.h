@@ -22,7 +22,7 @@ Result<std::string> nemo_config_text(const config::Value& model_node);
 // Writes the registry and the resolved `model` node of the run as NeMo's save_to does: it restores
 // there with restore_from(). Atomic.
 Status save_nemo(Env& env, const std::string& path, const config::Value& model_node,
-                 const nn::ParameterRegistry& registry, const archive::Progress& progress = {});
+                 const nn::ParameterRegistry& registry, const archive::ProgressFn& progress = {});
 
 struct RestoredModel {
   std::unique_ptr<nest::NestModel> model;

@@ -80,7 +80,7 @@ Status Trainer::restore_parts() {
   if (position_.batch >= cadence_.batches_per_epoch()) {
     position_.batch = 0;
     ++position_.epoch;
-    parts_.rates->after_epoch();
+    parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);
     return parts_.train->start_epoch(position_.epoch);
   }
   if (!state_.data_cursor_json.empty()) return parts_.train->restore(state_.data_cursor_json);
@@ -511,7 +511,6 @@ Status Trainer::validate(bool sanity) {
            human_duration(took), ")");
   summary_.last_monitor = monitor;
   pending_monitor_ = monitor;
-  parts_.rates->after_validation(monitor);
   if (early_stop(monitor) && parts_.agree(1) != 0) {
     summary_.reason = StopReason::kEarlyStopping;
     stop_ = true;
@@ -554,7 +553,7 @@ bool Trainer::early_stop(double monitor) {
 Status Trainer::end_of_epoch() {
   position_.batch = 0;
   ++position_.epoch;
-  parts_.rates->after_epoch();
+  parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);
   if (cadence_.finished(position_)) return ok_status();
   return parts_.train->start_epoch(position_.epoch);
 }

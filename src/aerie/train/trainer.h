@@ -32,8 +32,11 @@ class LearningRates {
  public:
   virtual ~LearningRates() = default;
   virtual std::vector<double> at(int64_t step) const = 0;
-  virtual void after_epoch() {}
-  virtual void after_validation(double monitor) { (void)monitor; }
+  // End of an epoch, with the latest training loss and, if there was a validation, its result.
+  virtual void after_epoch(double train_loss, std::optional<double> monitor) {
+    (void)train_loss;
+    (void)monitor;
+  }
   virtual std::string state_json() const { return "{}"; }
   virtual Status restore(const std::string& json) {
     (void)json;

@@ -1,0 +1,30 @@
+// The data engine's loader as the loop's BatchSource.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "aerie/data/loader.h"
+#include "aerie/train/batch_source.h"
+
+namespace aerie::train {
+
+class LoaderSource final : public BatchSource {
+ public:
+  explicit LoaderSource(std::unique_ptr<data::Loader> loader) : loader_(std::move(loader)) {}
+
+  int64_t batches_per_epoch() const override;
+  Result<const data::Batch*> next() override;
+  void release(const data::Batch* batch) override;
+  Status start_epoch(int64_t epoch) override;
+  BatchSummary summary(const data::Batch& batch) const override;
+  std::string cursor_json() const override;
+  Status restore(const std::string& cursor_json) override;
+
+  data::Loader& loader() { return *loader_; }
+
+ private:
+  std::unique_ptr<data::Loader> loader_;
+};
+
+}  // namespace aerie::train

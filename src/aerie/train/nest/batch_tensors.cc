@@ -1,0 +1,105 @@
+#include "aerie/train/nest/batch_tensors.h"
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "aerie/base/strings.h"
+#include "aerie/data/augment.h"
+#include "aerie/train/nest/torch_status.h"
+
+namespace aerie::train {
+namespace {
+
+// A (B, N) array as a tensor over the batch's own memory.
+Result<at::Tensor> rows_of(const data::Batch& batch, std::string_view name) {
+  const data::HostArray* array = batch.find(name);
+  if (array == nullptr) return internal_error(str_cat("the batch has no array ", name));
+  if (array->dims != 2 ||
+      (array->dtype != data::DType::kFloat32 && array->dtype != data::DType::kInt16))
+    return internal_error(
+        str_cat("array ", name, " has ", array->dims, " axes of ", data::dtype_name(array->dtype)));
+  const at::ScalarType type = array->dtype == data::DType::kFloat32 ? at::kFloat : at::kShort;
+  return at::from_blob(array->data, {array->shape[0], array->shape[1]}, type);
+}
+
+at::Tensor as_float(const at::Tensor& rows) {
+  return rows.scalar_type() == at::kFloat ? rows : rows.to(at::kFloat).mul_(1.0 / 32768.0);
+}
+
+at::Tensor lengths_of(std::span<const int64_t> lengths) {
+  return at::tensor(at::ArrayRef<int64_t>(lengths.data(), lengths.size()), at::kLong);
+}
+
+// Clean rows plus what the batch's plan adds to them.
+Result<at::Tensor> mix(const data::Batch& batch, const at::Tensor& audio) {
+  const int64_t rows = audio.size(0);
+  at::Tensor noise;
+  if (batch.find("noise") != nullptr) {
+    AERIE_ASSIGN_OR_RETURN(noise, rows_of(batch, "noise"));
+    noise = as_float(noise);
+  }
+  std::vector<data::MixInput> inputs(static_cast<size_t>(rows));
+  std::vector<const float*> audio_rows, noise_rows;
+  for (int64_t b = 0; b < rows; ++b) {
+    const size_t i = static_cast<size_t>(b);
+    inputs[i].audio_len = batch.audio_len()[i];
+    inputs[i].noise_len = batch.noise_len()[i];
+    audio_rows.push_back(audio.const_data_ptr<float>() + b * audio.size(1));
+    noise_rows.push_back(noise.defined() ? noise.const_data_ptr<float>() + b * noise.size(1)
+                                         : nullptr);
+  }
+  const data::MixRows mix_rows{inputs, audio_rows, noise_rows, {}};
+  at::Tensor noisy = audio.clone();
+  for (int64_t b = 0; b < rows; ++b)
+    data::add_segments(mix_rows, batch.mix_plan(), static_cast<size_t>(b),
+                       noisy.data_ptr<float>() + b * noisy.size(1));
+  return noisy;
+}
+
+}  // namespace
+
+Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::RandomKey& random,
+                                      at::Device device) {
+  try {
+    nest::NestBatch out;
+    out.random = random;
+    out.padded_samples = batch.padded_length();
+    if (batch.num_samples() == 0) {
+      out.audio = at::zeros({0, batch.capacity()}, at::TensorOptions(device).dtype(at::kFloat));
+      out.noisy = out.audio;
+      out.lengths = at::zeros({0}, at::TensorOptions(device).dtype(at::kLong));
+      out.noisy_lengths = out.lengths;
+      return out;
+    }
+    AERIE_ASSIGN_OR_RETURN(const at::Tensor stored, rows_of(batch, "audio"));
+    at::Tensor audio = as_float(stored);
+    at::Tensor noisy;
+    if (batch.mixed_on_cpu()) {
+      // Without anything to mix the loader may hand over the clean rows alone.
+      if (batch.find("noisy_audio") == nullptr) {
+        noisy = audio;
+      } else {
+        AERIE_ASSIGN_OR_RETURN(noisy, rows_of(batch, "noisy_audio"));
+        noisy = as_float(noisy);
+      }
+    } else {
+      AERIE_ASSIGN_OR_RETURN(noisy, mix(batch, audio.contiguous()));
+    }
+    if (!device.is_cpu()) {
+      // Capacity beyond the longest row would only cost bandwidth.
+      const bool same = noisy.is_same(audio);
+      audio = audio.narrow(1, 0, out.padded_samples).contiguous().to(device);
+      noisy = same ? audio : noisy.narrow(1, 0, out.padded_samples).contiguous().to(device);
+    }
+    out.audio = audio;
+    out.noisy = noisy;
+    out.lengths = lengths_of(batch.audio_len()).to(device);
+    out.noisy_lengths = lengths_of(batch.noisy_audio_len()).to(device);
+    return out;
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("copying a batch to the device");
+  }
+}
+
+}  // namespace aerie::train

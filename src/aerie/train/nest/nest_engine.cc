@@ -1,0 +1,79 @@
+#include "aerie/train/nest/nest_engine.h"
+
+#include "aerie/archive/lightning_checkpoint.h"
+#include "aerie/base/log.h"
+#include "aerie/ckpt/nemo_model.h"
+#include "aerie/ckpt/state_dict.h"
+#include "aerie/device/gpu.h"
+#include "aerie/optim/optimizer_state.h"
+#include "aerie/train/nest/reference_engine.h"
+
+namespace aerie::train {
+
+namespace {
+
+// The only engine there is so far; every NestEngine is made below.
+ReferenceEngine& reference(NestEngine& engine) {
+  return static_cast<ReferenceEngine&>(*engine.engine);
+}
+
+Result<config::Precision> parse_precision(const std::string& name) {
+  if (name == "32") return config::Precision::k32;
+  if (name == "bf16-mixed") return config::Precision::kBf16Mixed;
+  if (name == "16-mixed") return config::Precision::k16Mixed;
+  return data_error(str_cat("unknown precision '", name, "' in the checkpoint"));
+}
+
+}  // namespace
+
+Result<NestEngine> make_nest_engine(const NestEngineOptions& options) {
+  const config::RunConfig& config = *options.config;
+  if (config.aerie.engine == config::Engine::kFast)
+    return unsupported("aerie.engine=fast is not available in this version")
+        .with_hint("use aerie.engine=auto or reference");
+  at::Device device(at::kCPU);
+  if (options.gpu) {
+    AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
+    device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.gpu_index));
+  }
+  AERIE_ASSIGN_OR_RETURN(auto engine, ReferenceEngine::create(config, device));
+  if (!options.precision.empty()) {
+    AERIE_ASSIGN_OR_RETURN(const config::Precision precision, parse_precision(options.precision));
+    engine->core().set_precision(precision);
+  }
+  NestEngine out;
+  out.base_rates = engine->base_rates();
+  out.engine = std::move(engine);
+  return out;
+}
+
+Status load_initial_weights(Env& env, NestEngine& engine, const config::InitFromConfig& init) {
+  if (init.kind == config::InitFromConfig::Kind::kNone) return ok_status();
+  AERIE_ASSIGN_OR_RETURN(
+      const std::vector<ckpt::LoadReport> reports,
+      ckpt::initialize_from(env, init, reference(engine).core().model().parameters()));
+  for (size_t i = 0; i < reports.size(); ++i)
+    log_info("train", "initialised from ", init.sources[i].path, ": ", reports[i].summary());
+  return ok_status();
+}
+
+Result<TrainState> import_lightning_checkpoint(Env& env, NestEngine& engine,
+                                               const std::string& path) {
+  NestCore& core = reference(engine).core();
+  AERIE_ASSIGN_OR_RETURN(const archive::LightningCheckpoint checkpoint,
+                         archive::read_lightning_checkpoint(env, path));
+  AERIE_RETURN_IF_ERROR(
+      ckpt::load_state_dict(checkpoint.weights, core.model().parameters(), ckpt::LoadOptions{})
+          .status()
+          .with_context(path));
+  AERIE_RETURN_IF_ERROR(
+      optim::load_lightning_state(checkpoint, core.optimizer()).with_context(path));
+  if (core.scaler() != nullptr && checkpoint.scaler)
+    core.scaler()->restore(checkpoint.scaler->scale, checkpoint.scaler->growth_tracker);
+  TrainState state;
+  state.step = checkpoint.global_step;
+  state.epoch = checkpoint.epoch;
+  return state;
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,320 @@
+#include "aerie/train/nest/nest_run.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "aerie/archive/nemo.h"
+#include "aerie/base/clock.h"
+#include "aerie/base/log.h"
+#include "aerie/base/signals.h"
+#include "aerie/base/system.h"
+#include "aerie/config/schema/devices.h"
+#include "aerie/config/yaml.h"
+#include "aerie/data/audio_dataset.h"
+#include "aerie/data/loader.h"
+#include "aerie/metrics/metrics_log.h"
+#include "aerie/metrics/nvml.h"
+#include "aerie/metrics/tfevents_writer.h"
+#include "aerie/optim/schedule.h"
+#include "aerie/train/checkpoint_store.h"
+#include "aerie/train/loader_source.h"
+#include "aerie/train/nest/nest_engine.h"
+#include "aerie/train/run_checkpointer.h"
+#include "aerie/train/run_folder.h"
+#include "aerie/train/schedule_rates.h"
+#include "aerie/train/trainer.h"
+#include "aerie/ui/progress_line.h"
+#include "aerie/ui/report.h"
+
+namespace aerie::train {
+
+namespace {
+
+constexpr char kTarget[] =
+    "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel";
+constexpr char kNemoVersion[] = "2.6.0rc0";
+
+// The resolved `model` node with what NeMo appends to it.
+Result<std::string> nemo_model_config(const config::Value& resolved) {
+  const config::Value* model = resolved.find("model");
+  if (model == nullptr) return invalid_argument("the configuration has no model node");
+  config::Value out = *model;
+  if (out.find("target") == nullptr)
+    AERIE_RETURN_IF_ERROR(out.set("target", config::Value(kTarget)));
+  if (out.find("nemo_version") == nullptr)
+    AERIE_RETURN_IF_ERROR(out.set("nemo_version", config::Value(kNemoVersion)));
+  return config::emit_yaml(out);
+}
+
+Status write_nemo_archive(Env& env, const std::string& path, const std::string& model_yaml,
+                          const StateSnapshot& snapshot) {
+  std::vector<archive::OutTensor> tensors;
+  for (const SnapshotTensor& tensor : snapshot.tensors()) {
+    if (tensor.file != "model") continue;
+    const auto dtype = archive::dtype_from_safetensors(tensor.dtype);
+    AERIE_CHECK(dtype.has_value(), tensor.dtype);
+    tensors.push_back({tensor.name, *dtype, tensor.shape, tensor.data, {}});
+  }
+  return archive::write_nemo(env, path, model_yaml, tensors);
+}
+
+struct DataParts {
+  std::unique_ptr<LoaderSource> train;
+  std::vector<std::unique_ptr<LoaderSource>> validation;
+  std::vector<ValidationSet> sets;
+};
+
+Result<DataParts> open_data(const config::RunConfig& run, Env& env,
+                            const std::string& bad_samples_path) {
+  DataParts out;
+  const int threads = cpu_count();
+  const auto make = [&](config::DatasetConfig dataset, uint64_t seed,
+                        bool quiet) -> Result<std::unique_ptr<LoaderSource>> {
+    data::AudioDataset::Options open_options;
+    open_options.env = &env;
+    open_options.num_threads = threads;
+    open_options.quiet = quiet;
+    AERIE_ASSIGN_OR_RETURN(auto samples,
+                           data::AudioDataset::open(dataset, run.aerie, open_options));
+    data::LoaderOptions options;
+    options.seed = seed;
+    options.quiet = quiet;
+    options.consumer_batches =
+        static_cast<int>(std::max<int64_t>(2, run.trainer.accumulate_grad_batches + 1));
+    options.on_bad_sample = [&env, bad_samples_path](const data::BadSample& bad) {
+      nlohmann::ordered_json json;
+      json["sample_id"] = bad.sample_id;
+      json["path"] = bad.place;
+      json["reason"] = bad.reason;
+      json["epoch"] = bad.epoch;
+      auto file = env.open_writable(bad_samples_path, WriteMode::kAppend);
+      if (file.ok())
+        (void)(*file)->append(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                              "\n");
+    };
+    AERIE_ASSIGN_OR_RETURN(auto loader,
+                           data::Loader::make(std::move(samples), dataset, run.aerie, options));
+    return std::make_unique<LoaderSource>(std::move(loader));
+  };
+  config::DatasetConfig train = run.model.train_ds;
+  const config::BatchLimit& overfit = run.trainer.overfit_batches;
+  if (overfit.is_fraction ? overfit.fraction > 0.0 : overfit.count > 0) train.shuffle = false;
+  auto source = make(train, run.aerie.seed, /*quiet=*/false);
+  if (!source.ok()) return source.status().with_context("model.train_ds");
+  out.train = std::move(source).value();
+  for (size_t i = 0; i < run.model.validation_ds.size(); ++i) {
+    // Validation draws (mixing) come from streams of their own.
+    const uint64_t seed =
+        mix64(run.aerie.seed ^ (static_cast<uint64_t>(Purpose::kValidation) << 32)) + i;
+    auto validation = make(run.model.validation_ds[i], seed, /*quiet=*/true);
+    if (!validation.ok()) return validation.status().with_context("model.validation_ds");
+    out.validation.push_back(std::move(validation).value());
+    LoaderSource* set = out.validation.back().get();
+    config::BatchLimit limit = run.trainer.limit_val_batches;
+    if (overfit.is_fraction ? overfit.fraction > 0.0 : overfit.count > 0) limit = overfit;
+    if (run.trainer.fast_dev_run > 0) limit = {false, 0.0, run.trainer.fast_dev_run};
+    out.sets.push_back({run.model.validation_ds[i].name, set, limit.of(set->batches_per_epoch())});
+  }
+  return out;
+}
+
+// The M of the schedules: trainer.max_steps, else sched.max_steps, else what the epochs give.
+std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadence& cadence) {
+  if (run.trainer.max_steps >= 0) return run.trainer.max_steps;
+  if (run.model.optim.sched && run.model.optim.sched->max_steps)
+    return *run.model.optim.sched->max_steps;
+  const int64_t planned = cadence.planned_steps();
+  return planned >= 0 ? std::optional(planned) : std::nullopt;
+}
+
+Status add_log_files(const std::string& folder) {
+  AERIE_RETURN_IF_ERROR(
+      add_log_file(folder + "/nemo_log_globalrank-0_localrank-0.txt", LogLevel::kInfo));
+  return add_log_file(folder + "/nemo_error_log.txt", LogLevel::kWarn);
+}
+
+}  // namespace
+
+Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
+  Env& env = *options.env;
+  Clock& clock = Clock::real();
+  const config::RunConfig& run = options.config->run;
+  const SignalCatcher signals;
+  const double start_s = clock.monotonic_s();
+
+  AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
+                         config::plan_devices(run.trainer, config::count_visible_gpus()));
+
+  const char* env_version = std::getenv("NEMO_EXPM_VERSION");
+  AERIE_ASSIGN_OR_RETURN(const RunFolder folder,
+                         choose_run_folder(env, clock, run.exp_manager, run.name,
+                                           env_version != nullptr ? env_version : ""));
+  AERIE_ASSIGN_OR_RETURN(const ResumePlan plan, plan_resume(env, folder, run.exp_manager));
+  if (!plan.sentence.empty()) log_info("train", plan.sentence);
+  const bool resumed = plan.kind != ResumePlan::Kind::kFresh;
+  AERIE_RETURN_IF_ERROR(prepare_run_folder(env, folder, resumed).with_context(folder.path));
+  AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
+  AERIE_ASSIGN_OR_RETURN(const std::string config_yaml,
+                         config::emit_yaml(options.config->resolved));
+  AERIE_ASSIGN_OR_RETURN(const std::string model_yaml, nemo_model_config(options.config->resolved));
+  AERIE_RETURN_IF_ERROR(
+      describe_run(env, folder, {options.command, config_yaml, "", run.exp_manager.files_to_copy}));
+  log_info("train", "run folder: ", folder.path);
+
+  // What interrupted saves left behind, then the newest checkpoint that is whole.
+  CheckpointStore store(env, folder.checkpoints);
+  std::unique_ptr<LoadedCheckpoint> loaded;
+  TrainState state;
+  if (plan.kind == ResumePlan::Kind::kNative) {
+    const auto report = [](const CheckpointInfo& info, const Status& status) {
+      log_warn("train", "checkpoint ", info.path,
+               " is damaged and passed over: ", status.to_string());
+    };
+    if (plan.path == folder.checkpoints) {
+      AERIE_RETURN_IF_ERROR(store.clean_up());
+      AERIE_ASSIGN_OR_RETURN(loaded, store.newest_valid(report));
+      if (loaded == nullptr)
+        return data_error(str_cat("no valid checkpoint in ", folder.checkpoints))
+            .with_hint("remove the damaged ones to start from scratch");
+    } else {
+      const size_t slash = plan.path.find_last_of('/');
+      CheckpointStore other(env, slash == std::string::npos ? "." : plan.path.substr(0, slash));
+      AERIE_ASSIGN_OR_RETURN(loaded, other.open(plan.path.substr(slash + 1)));
+    }
+    state = loaded->state();
+    log_info("train", "resuming from ", loaded->info().path, " at step ", state.step);
+  } else {
+    AERIE_RETURN_IF_ERROR(store.clean_up());
+  }
+
+  AERIE_ASSIGN_OR_RETURN(DataParts data, open_data(run, env, folder.path + "/bad_samples.jsonl"));
+
+  NestEngineOptions engine_options;
+  engine_options.config = &run;
+  engine_options.gpu = devices.gpu;
+  engine_options.gpu_index = devices.ids.front();
+  engine_options.precision = state.precision;
+  AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
+  if (loaded != nullptr) {
+    AERIE_RETURN_IF_ERROR(engine.engine->restore(*loaded));
+    loaded.reset();
+  } else if (plan.kind == ResumePlan::Kind::kForeign) {
+    AERIE_ASSIGN_OR_RETURN(state, import_lightning_checkpoint(env, engine, plan.path));
+    state.data_cursor_json.clear();
+  } else {
+    AERIE_RETURN_IF_ERROR(load_initial_weights(env, engine, run.init_from));
+  }
+
+  AERIE_ASSIGN_OR_RETURN(Cadence cadence,
+                         Cadence::make(run.trainer, data.train->batches_per_epoch(),
+                                       !data.sets.empty(), run.aerie.compat_nemo_2_6));
+  if (plan.kind == ResumePlan::Kind::kForeign) {
+    state.epoch = state.step / cadence.steps_per_epoch();
+    state.micro_step = static_cast<uint64_t>(
+        state.step * std::max<int64_t>(1, run.trainer.accumulate_grad_batches));
+  }
+  AERIE_ASSIGN_OR_RETURN(auto schedule,
+                         optim::Schedule::make(run.model.optim.sched, engine.base_rates,
+                                               schedule_steps(run, cadence)));
+  ScheduleRates rates(std::move(schedule));
+
+  metrics::MetricsLog metrics(env, folder.path + "/metrics.jsonl");
+  if (resumed) AERIE_RETURN_IF_ERROR(metrics.cut_back_to(state.step));
+  std::unique_ptr<metrics::TfEventsWriter> tensorboard;
+  if (run.exp_manager.create_tensorboard_logger)
+    tensorboard =
+        std::make_unique<metrics::TfEventsWriter>(env, folder.path, clock.wall_ns() / 1000000000);
+  const std::unique_ptr<metrics::NvmlSampler> nvml =
+      devices.gpu ? metrics::NvmlSampler::start("", 0.5) : nullptr;
+
+  {
+    metrics::Record start(metrics::RecordKind::kEvent, state.step, state.epoch, state.wall_s);
+    start.add("event", resumed ? "resume" : "start")
+        .add("name", run.name.empty() ? folder.name : run.name)
+        .add("aerie", options.version_text)
+        .add("engine", engine.engine->description())
+        .add("parameters", engine.engine->num_parameters())
+        .add("cpus", int64_t{cpu_count()})
+        .add("memory_gib", static_cast<double>(memory_info().total_bytes) / 1073741824.0)
+        .add("loader", data.train->loader().description())
+        .add("batches_per_epoch", cadence.batches_per_epoch())
+        .add("planned_steps", cadence.planned_steps());
+    (void)metrics.write(start);
+  }
+  log_info("train", engine.engine->description(), ", ", engine.engine->num_parameters(),
+           " trainable parameters");
+  log_info("data", data.train->loader().description());
+
+  std::unique_ptr<RunCheckpointer> checkpointer;
+  if (run.exp_manager.create_checkpoint_callback && run.trainer.fast_dev_run == 0) {
+    RunCheckpointerOptions checkpoint_options;
+    checkpoint_options.folder = folder;
+    checkpoint_options.params = run.exp_manager.checkpoint_callback_params;
+    checkpoint_options.monitor = checkpoint_options.params.monitor;
+    checkpoint_options.write_nemo = [&](const std::string& path, const StateSnapshot& snapshot) {
+      return write_nemo_archive(env, path, model_yaml, snapshot);
+    };
+    checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
+    AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
+  }
+
+  ui::ProgressLineOptions line_options;
+  line_options.terminal =
+      run.trainer.enable_progress_bar && !options.quiet && isatty(STDERR_FILENO) == 1;
+  line_options.clock = &clock;
+  ui::ProgressLine line(line_options);
+
+  TrainerParts parts;
+  parts.task.name = "NEST";
+  parts.task.monitor = "val_loss";
+  parts.config = &run;
+  parts.engine = engine.engine.get();
+  parts.train = data.train.get();
+  parts.validation = data.sets;
+  parts.monitored_set = static_cast<size_t>(std::max<int64_t>(0, run.model.val_dl_idx));
+  parts.rates = &rates;
+  parts.metrics = &metrics;
+  parts.tensorboard = tensorboard.get();
+  parts.nvml = nvml.get();
+  parts.checkpointer = checkpointer.get();
+  parts.clock = &clock;
+  parts.stop_signal = [] { return caught_signal(); };
+  if (!options.quiet) parts.progress = [&line](const ProgressInfo& info) { line.update(info); };
+  parts.write_nonfinite = [&env, &folder](int64_t step, const std::string& json) -> Status {
+    AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path + "/nonfinite"));
+    return env.atomic_replace(str_cat(folder.path, "/nonfinite/step_", step, ".json"), json);
+  };
+  log_info("train", "first step after ", human_duration(clock.monotonic_s() - start_s));
+
+  Trainer trainer(std::move(parts), std::move(cadence), state);
+  auto summary = trainer.run();
+  line.finish();
+
+  NestRunResult out;
+  out.run_dir = folder.path;
+  if (checkpointer != nullptr) {
+    if (!checkpointer->last_stem().empty())
+      out.last_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->last_stem());
+    if (!checkpointer->best_stem().empty())
+      out.best_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->best_stem());
+    if (env.exists(checkpointer->nemo_path())) out.nemo = checkpointer->nemo_path();
+  }
+  if (auto report = ui::write_report(env, folder.path); report.ok()) {
+    out.report = *report;
+    if (const auto records = metrics::read_metrics(env, folder.path + "/metrics.jsonl");
+        records.ok())
+      out.verdict = ui::judge(records->records).sentence;
+  } else {
+    log_warn("train", "report.html could not be written: ", report.status().to_string());
+  }
+  close_log_files();
+  if (!summary.ok()) return summary.status();
+  out.stop_reason = stop_reason_name(summary->reason);
+  out.step = summary->state.step;
+  return out;
+}
+
+}  // namespace aerie::train

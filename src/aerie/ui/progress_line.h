@@ -1,0 +1,49 @@
+// The line a training run keeps on the terminal, or plain lines where there is none.
+//
+//   step 1200/5000 ep 3  loss 5.213  lr 1.2e-03  8.41 it/s  2018 audio-s/s  data 0.3 %  GPU 96
+//   % 3.1 GiB  ETA 7 min 31 s
+//
+// One thread. Log lines appear above the line.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "aerie/base/clock.h"
+#include "aerie/train/trainer.h"
+
+namespace aerie::ui {
+
+struct ProgressLineOptions {
+  bool terminal = false;  // redraw one line; otherwise print a plain line every plain_interval_s
+  double plain_interval_s = 10.0;
+  std::string throughput_unit = "audio-s/s";
+  Clock* clock = nullptr;
+  std::function<void(std::string_view)> write;  // empty: stderr
+};
+
+class ProgressLine {
+ public:
+  explicit ProgressLine(ProgressLineOptions options);
+  ~ProgressLine();  // takes the line away
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void update(const train::ProgressInfo& info);
+  void finish();
+
+ private:
+  void write(std::string_view text);
+  void erase();
+
+  ProgressLineOptions options_;
+  double next_s_ = 0.0;
+  bool visible_ = false;
+  std::string last_;
+};
+
+std::string format_progress_line(const train::ProgressInfo& info,
+                                 const std::string& throughput_unit);
+
+}  // namespace aerie::ui

@@ -1,0 +1,71 @@
+// `aerie train`: NeMo's command line, config to trained model.
+#include <cstdio>
+
+#include "aerie/base/env.h"
+#include "aerie/base/log.h"
+#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/train/nest/nest_run.h"
+#include "command.h"
+#include "version.h"
+
+namespace aerie::tools {
+
+namespace {
+
+void print_help() {
+  std::printf(
+      "usage: aerie train --config-path DIR --config-name NAME [options] [overrides]\n\n"
+      "Trains NEST as NeMo's masked_token_pred_pretrain.py does with the same configuration.\n\n"
+      "%s\n"
+      "example:\n"
+      "  aerie train --config-path=config --config-name=nest_fast-conformer \\\n"
+      "    model.train_ds.manifest_filepath=train.json "
+      "model.validation_ds.manifest_filepath=val.json \\\n"
+      "    model.train_ds.noise_manifest=noise.json trainer.max_steps=1000\n",
+      std::string(config::config_options_help()).c_str());
+}
+
+}  // namespace
+
+Status run_train(const std::vector<std::string>& args) {
+  AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args));
+  if (parsed.help) {
+    print_help();
+    return ok_status();
+  }
+  if (!parsed.cfg.empty()) {
+    AERIE_ASSIGN_OR_RETURN(const std::string text, config::job_config_text(parsed));
+    std::printf("%s", text.c_str());
+    return ok_status();
+  }
+  config::LoadOptions load;
+  load.for_training = true;
+  AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, config::load_run_config(parsed, load));
+  for (const config::Finding& warning : loaded.findings.warnings())
+    log_warn("config", warning.to_string());
+
+  train::NestRunOptions options;
+  options.config = &loaded;
+  options.command = "aerie train";
+  for (const std::string& arg : args) options.command += " " + arg;
+  std::string version = version_text();
+  options.version_text = version.substr(0, version.find('\n'));
+  options.env = &Env::real();
+  AERIE_ASSIGN_OR_RETURN(const train::NestRunResult result, train::run_nest_training(options));
+
+  std::printf("\n%s after step %lld\n", result.stop_reason.c_str(),
+              static_cast<long long>(result.step));
+  std::printf("%s\n\n", result.verdict.c_str());
+  const auto row = [](const char* name, const std::string& value) {
+    if (!value.empty()) std::printf("  %-12s %s\n", name, value.c_str());
+  };
+  row("run folder", result.run_dir);
+  row("last", result.last_checkpoint);
+  row("best", result.best_checkpoint);
+  row("NeMo", result.nemo);
+  row("report", result.report);
+  row("TensorBoard", "tensorboard --logdir " + result.run_dir);
+  return ok_status();
+}
+
+}  // namespace aerie::tools
