@@ -31,6 +31,8 @@ struct QueueStats {
   size_t depth = 0;
   size_t max_depth = 0;
   size_t capacity = 0;
+  size_t producers_waiting = 0;  // right now
+  size_t consumers_waiting = 0;
 };
 
 enum class PopOutcome { kItem, kTimeout, kEnd };
@@ -47,7 +49,8 @@ class BoundedQueue final {
   // Waits while the queue is full. False after close() or cancel(); the item is then untouched.
   bool push(T&& item) {
     std::unique_lock lock(mutex_);
-    wait(lock, not_full_, stats_.blocked_full_s, [&] { return closed_ || size_ < slots_.size(); });
+    wait(lock, not_full_, stats_.producers_waiting, stats_.blocked_full_s,
+         [&] { return closed_ || size_ < slots_.size(); });
     return put(item);
   }
   bool push(const T& item) { return push(T(item)); }
@@ -61,7 +64,8 @@ class BoundedQueue final {
   // Waits while the queue is empty. Nothing after cancel(), or after close() once it is drained.
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
-    wait(lock, not_empty_, stats_.starved_empty_s, [&] { return closed_ || size_ > 0; });
+    wait(lock, not_empty_, stats_.consumers_waiting, stats_.starved_empty_s,
+         [&] { return closed_ || size_ > 0; });
     return take();
   }
 
@@ -78,7 +82,9 @@ class BoundedQueue final {
                            std::chrono::duration<double>(timeout_s < 1e9 ? timeout_s : 1e9));
     if (!closed_ && size_ == 0) {
       const auto start = Clock::now();
+      ++stats_.consumers_waiting;
       not_empty_.wait_until(lock, deadline, [&] { return closed_ || size_ > 0; });
+      --stats_.consumers_waiting;
       stats_.starved_empty_s += seconds_since(start);
     }
     if (size_ == 0) return closed_ ? PopOutcome::kEnd : PopOutcome::kTimeout;
@@ -139,11 +145,13 @@ class BoundedQueue final {
 
   // The clock is read only by threads that do wait.
   template <typename Ready>
-  void wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, double& waited_s,
-            Ready ready) {
+  void wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, size_t& waiting,
+            double& waited_s, Ready ready) {
     if (ready()) return;
     const auto start = Clock::now();
+    ++waiting;
     changed.wait(lock, ready);
+    --waiting;
     waited_s += seconds_since(start);
   }
 

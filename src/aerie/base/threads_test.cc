@@ -63,10 +63,13 @@ TEST(BoundedQueueTest, WakesThoseThatWait) {
     threads.emplace_back([&] { returned += full.push(2) ? 0 : 1; });
     threads.emplace_back([&] { returned += empty.pop() ? 0 : 1; });
   }
+  while (full.stats().producers_waiting < 3 || empty.stats().consumers_waiting < 3)
+    std::this_thread::yield();
   full.cancel();
   empty.close();
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(returned, 6);
+  EXPECT_EQ(full.stats().producers_waiting + empty.stats().consumers_waiting, 0u);
 }
 
 TEST(BoundedQueueTest, TimedPopTellsTimeoutFromEnd) {
@@ -115,8 +118,7 @@ TEST(BoundedQueueTest, MeasuresWaits) {
   BoundedQueue<int> queue(1);
   queue.push(1);
   std::thread producer([&] { queue.push(2); });
-  // The producer has to wait until something is taken: give it time to get there.
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (queue.stats().producers_waiting == 0) std::this_thread::yield();
   queue.pop();
   producer.join();
   EXPECT_GT(queue.stats().blocked_full_s, 0.0);
