@@ -53,6 +53,8 @@ struct AudioReader::Impl {
   GrowBuffer<float> resampled;
   GrowBuffer<float> stacked;  // file lists only
   GrowBuffer<int16_t> decoded16;
+  int16_t* target = nullptr;  // of the next read
+  int64_t target_capacity = 0;
   std::vector<int16_t> frame;
 
   Env& env() const { return options.env != nullptr ? *options.env : Env::real(); }
@@ -70,6 +72,7 @@ void AudioReader::Impl::trim(AudioView* view) const {
 
 Result<AudioView> AudioReader::Impl::read(const Segment& segment, const ChannelSelector& selector,
                                           bool trim_it) {
+  int16_t* const destination = std::exchange(target, nullptr);
   AudioView view;
   AERIE_ASSIGN_OR_RETURN(Decoder * decoder,
                          paths.open(source, options.limits, options.int_values, &view.source));
@@ -85,6 +88,7 @@ Result<AudioView> AudioReader::Impl::read(const Segment& segment, const ChannelS
                         out_channels <= channels && decoder->is_exact_int16();
 
   SampleSink sink;
+  decoded16.borrow(as_int16 ? destination : nullptr, target_capacity);
   if (as_int16)
     sink.ints = &decoded16;
   else
@@ -149,14 +153,21 @@ AudioReader::~AudioReader() = default;
 AudioReader::AudioReader(AudioReader&&) noexcept = default;
 AudioReader& AudioReader::operator=(AudioReader&&) noexcept = default;
 
+void AudioReader::set_int16_target(int16_t* out, int64_t capacity) {
+  impl_->target = out;
+  impl_->target_capacity = capacity;
+}
+
 const ReadOptions& AudioReader::options() const {
   return impl_->options;
 }
 
 Result<AudioView> AudioReader::read_file(const std::string& path, const Segment& segment) {
   Impl& self = *impl_;
-  if (Status status = self.source.open_file(self.env(), path); !status.ok())
+  if (Status status = self.source.open_file(self.env(), path); !status.ok()) {
+    self.target = nullptr;
     return std::move(status).with_context(path);
+  }
   const ChannelSelector& selector =
       segment.channels != nullptr ? *segment.channels : self.options.channels;
   Result<AudioView> view = self.read(segment, selector, self.options.trim_silence);
@@ -182,6 +193,7 @@ Result<AudioView> AudioReader::read_memory(std::span<const uint8_t> bytes, std::
 Result<AudioView> AudioReader::read_file_list(std::span<const std::string> paths,
                                               const Segment& segment) {
   Impl& self = *impl_;
+  self.target = nullptr;  // channels are stacked elsewhere
   if (paths.empty()) return data_error("an empty list of audio files");
   const ChannelSelector& selector =
       segment.channels != nullptr ? *segment.channels : self.options.channels;

@@ -85,6 +85,10 @@ class AudioReader {
   // must agree after resampling.
   Result<AudioView> read_file_list(std::span<const std::string> paths, const Segment& segment = {});
 
+  // Where the next read may put its samples when they come out as int16 (prefer_int16) and number
+  // at most `capacity`: the view then points there and no copy is needed. Forgotten after one read.
+  void set_int16_target(int16_t* out, int64_t capacity);
+
   const ReadOptions& options() const;
 
  private:

@@ -5,6 +5,7 @@
 
 #include "aerie/base/hash.h"
 #include "aerie/base/log.h"
+#include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/data/manifest_path.h"
 #include "aerie/tar/brace_expand.h"
@@ -167,6 +168,7 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
     tar_options.index_dir = aerie.data.index_dir;
     tar_options.compat_nemo = compat;
     tar_options.quiet = options.quiet;
+    tar_options.keep_names = !aerie.data.cache_dir.empty();
     tar_options.num_threads = options.num_threads;
     tar_options.env = options.env;
     AERIE_ASSIGN_OR_RETURN(out->shards_, TarShards::open(groups, out->manifest_, tar_options));
@@ -234,13 +236,93 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
     read.channels = audio::ChannelSelector::average();
     out->warn_channels_ = true;
   }
+  out->env_ = options.env != nullptr ? options.env : &Env::real();
+  out->selector_ = convert(config.channel_selector);
+  if (!aerie.data.cache_dir.empty()) AERIE_RETURN_IF_ERROR(out->open_pack(aerie, options));
   const uint64_t key[3] = {out->manifest_.fingerprint(), n, set->tarred ? 1u : 0u};
   out->fingerprint_ = xxhash64({reinterpret_cast<const char*>(key), sizeof(key)});
   out->set_ = std::move(set);
   return std::shared_ptr<const AudioDataset>(std::move(out));
 }
 
+SampleReader::SampleReader(const AudioDataset& dataset) : audio(dataset.read_options()) {
+  if (dataset.pack() == nullptr) return;
+  PackReader::Options options;
+  options.prefer_int16 = dataset.read_options().prefer_int16;
+  pack = std::make_unique<PackReader>(dataset.pack(), options);
+}
+
+Status AudioDataset::open_pack(const config::AerieConfig& aerie, const Options& options) {
+  PackSet::Options pack_options;
+  pack_options.settings = pack_settings(read_options_);
+  pack_options.sample_rate = read_options_.sample_rate;
+  pack_options.env = options.env;
+  auto set = PackSet::open(expand_user(aerie.data.cache_dir), pack_options);
+  if (!set.ok()) return set.status().with_context("aerie.data.cache_dir");
+  if ((*set)->size() == 0) {
+    if (!options.quiet)
+      log_info("data", aerie.data.cache_dir, " holds no packed audio; `aerie data pack` makes it");
+    return ok_status();
+  }
+  pack_ = std::move(set).value();
+  if (!options.quiet)
+    log_info("data", "packed cache: ", pack_->size(), " samples, ", pack_->total_s() / 3600,
+             " hours");
+  return ok_status();
+}
+
+std::optional<audio::AudioView> AudioDataset::read_packed(uint64_t i, SampleReader& reader) const {
+  const uint32_t row = sample_id(i);
+  const int32_t channel = has_channels_ ? manifest_.channel(row) : -1;
+  const audio::ChannelSelector own =
+      channel >= 0 ? audio::ChannelSelector::index(channel) : selector_;
+  const double duration_s = std::isnan(set_->durations_s[i]) ? 0.0 : set_->durations_s[i];
+  const auto find = [&](const std::string& source) {
+    return pack_->find(pack_key(source, manifest_.offset_s(row), duration_s, own));
+  };
+  std::optional<PackLocation> at;
+  std::string stamped;  // the file whose change would make the packed samples old
+  if (shards_ != nullptr) {
+    stamped = shards_->archive_path(i);
+    at = find(pack_tar_source(stamped, shards_->member_name(i)));
+  } else if (manifest_.is_list(row)) {
+    const std::vector<std::string> paths = manifest_.resolve_paths(row);
+    stamped = paths[0];
+    at = find(pack_source(paths));
+  } else {
+    // The recording may have been deleted since: every place it can have been in counts.
+    for (const std::string& path : manifest_.path_candidates(row)) {
+      stamped = path;
+      at = find(pack_source({&path, 1}));
+      if (at) break;
+    }
+  }
+  if (!at) return std::nullopt;
+  // Sources that are gone cannot have changed.
+  const PackSourceStamp& stamp = pack_->entry(*at).source;
+  const Result<FileStat> now = env_->stat(stamped);
+  if (now.ok() && (now->size != stamp.size || now->mtime_ns != stamp.mtime_ns)) {
+    AERIE_LOG_ONCE(warn, "data", stamped,
+                   " has changed since it was packed: read from the source; run `aerie data pack` "
+                   "again");
+    return std::nullopt;
+  }
+  Result<audio::AudioView> view = reader.pack->read(*at);
+  if (!view.ok()) {
+    AERIE_LOG_ONCE(warn, "data", "packed cache: ", view.status().to_string());
+    return std::nullopt;
+  }
+  return std::move(view).value();
+}
+
 Result<audio::AudioView> AudioDataset::read(uint64_t i, SampleReader& reader) const {
+  if (reader.pack != nullptr) {
+    if (std::optional<audio::AudioView> view = read_packed(i, reader)) return *view;
+  }
+  return read_source(i, reader);
+}
+
+Result<audio::AudioView> AudioDataset::read_source(uint64_t i, SampleReader& reader) const {
   const uint64_t row = sample_id(i);
   audio::Segment segment;
   segment.offset_s = manifest_.offset_s(row);

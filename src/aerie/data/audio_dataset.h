@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,14 +19,18 @@
 #include "aerie/config/schema/dataset_config.h"
 #include "aerie/data/epoch_plan.h"
 #include "aerie/data/manifest.h"
+#include "aerie/data/pack/pack_reader.h"
 #include "aerie/data/tar_shards.h"
 
 namespace aerie::data {
 
+class AudioDataset;
+
 // Buffers and decoders of one thread.
 struct SampleReader {
-  explicit SampleReader(audio::ReadOptions options) : audio(std::move(options)) {}
+  explicit SampleReader(const AudioDataset& dataset);
   audio::AudioReader audio;
+  std::unique_ptr<PackReader> pack;  // null: no packed cache
   std::string path;
   std::vector<uint8_t> bytes;
 };
@@ -59,6 +63,8 @@ class AudioDataset {
   double longest_s() const { return longest_s_; }
   uint64_t num_unknown_durations() const { return num_unknown_; }
   const TarShards* shards() const { return shards_.get(); }
+  // Decoded audio in aerie.data.cache_dir; null: none there, or none that fits these options.
+  const std::shared_ptr<const PackSet>& pack() const { return pack_; }
 
   // How to read: resampling, channels, trimming, integer paths.
   audio::ReadOptions read_options() const { return read_options_; }
@@ -69,12 +75,19 @@ class AudioDataset {
 
  private:
   AudioDataset() = default;
+  Status open_pack(const config::AerieConfig& aerie, const Options& options);
+  Result<audio::AudioView> read_source(uint64_t i, SampleReader& reader) const;
+  // The sample from the packed cache, when it is there and its source has not changed.
+  std::optional<audio::AudioView> read_packed(uint64_t i, SampleReader& reader) const;
 
   std::shared_ptr<const SampleSet> set_;
   Manifest manifest_;
   std::shared_ptr<const Manifest> noise_;
   std::unique_ptr<TarShards> shards_;  // null: plain files
+  std::shared_ptr<const PackSet> pack_;
+  Env* env_ = nullptr;
   audio::ReadOptions read_options_;
+  audio::ChannelSelector selector_;  // as configured
   bool warn_channels_ = false;
   bool has_channels_ = false;
   double longest_s_ = 0.0;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "aerie/base/check.h"
+#include "aerie/data/simd.h"
 
 namespace aerie::data {
 
@@ -38,16 +39,20 @@ struct Scratch {
   std::vector<int32_t> speakers;
 };
 
-void plan_multi(const AugmentConfig& config, std::span<const MixInput> inputs, int32_t self,
-                bool noise_mode, MixDraws& draws, Scratch& scratch, MixPlan& plan, MixItem& item) {
-  const int batch_size = static_cast<int>(inputs.size());
-  const int64_t length = inputs[self].audio_len;
+// The first draw after skip and mode.
+int64_t draw_mix_length(const AugmentConfig& config, int64_t length, MixDraws& draws) {
   const double rate =
       config.min_mix_rate < config.max_mix_rate
           ? draws.uniform(MixDraw::kMixRate, config.min_mix_rate, config.max_mix_rate)
           : config.min_mix_rate;
-  const int64_t mix_len =
-      std::min<int64_t>(length, std::max<int64_t>(1, scaled_length(length, rate)));
+  return std::min<int64_t>(length, std::max<int64_t>(1, scaled_length(length, rate)));
+}
+
+void plan_multi(const AugmentConfig& config, std::span<const MixInput> inputs, int32_t self,
+                bool noise_mode, MixDraws& draws, Scratch& scratch, MixPlan& plan, MixItem& item) {
+  const int batch_size = static_cast<int>(inputs.size());
+  const int64_t length = inputs[self].audio_len;
+  const int64_t mix_len = draw_mix_length(config, length, draws);
   const int num_segments = static_cast<int>(
       draws.randint(MixDraw::kNumSegments, config.min_num_segments, config.max_num_segments));
   const int num_speakers = static_cast<int>(
@@ -142,36 +147,59 @@ void plan_single(const AugmentConfig& config, std::span<const MixInput> inputs, 
   push_segment(plan, segment);
 }
 
+double row_energy(const MixRow& row, int64_t begin, int64_t length) {
+  return row.i16 != nullptr ? sum_of_squares(row.i16 + begin, length)
+                            : sum_of_squares(row.f32 + begin, length);
+}
+
 // Sum of squares of a periodic source over [begin, begin + length).
-double periodic_energy(const float* source, int64_t period, int64_t begin, int64_t length) {
+double periodic_energy(const MixRow& source, int64_t period, int64_t begin, int64_t length) {
   double sum = 0.0;
   int64_t at = begin % period;
   while (length > 0) {
     const int64_t run = std::min(length, period - at);
-    sum += sum_of_squares(source + at, run);
+    sum += row_energy(source, at, run);
     length -= run;
     at = 0;
   }
   return sum;
 }
 
-const float* source_row(const MixRows& rows, const MixSegment& segment) {
-  const float* row =
+const MixRow& source_row(const MixRows& rows, const MixSegment& segment) {
+  const MixRow& row =
       segment.source == MixSource::kNoise ? rows.noise[segment.row] : rows.audio[segment.row];
-  AERIE_CHECK(row != nullptr, "segment reads row ", segment.row, ", which is not there");
+  AERIE_CHECK(!row.empty(), "segment reads row ", segment.row, ", which is not there");
   return row;
 }
 
-template <typename Write>
-void for_runs(const float* source, const MixSegment& segment, Write write) {
-  int64_t done = 0;
-  int64_t at = segment.source_begin % segment.source_period;
-  while (done < segment.length) {
-    const int64_t run = std::min(segment.length - done, segment.source_period - at);
-    write(segment.dest_begin + done, source + at, run);
-    done += run;
-    at = 0;
+double audio_energy_of(const MixRows& rows, size_t i) {
+  if (!rows.audio_energy.empty() && rows.audio_energy[i] >= 0) return rows.audio_energy[i];
+  return row_energy(rows.audio[i], 0, rows.inputs[i].audio_len);
+}
+
+AERIE_SIMD_CLONES void add_scaled(const float* __restrict from, int64_t count, float gain,
+                                  float* __restrict out) {
+  for (int64_t k = 0; k < count; ++k) out[k] += gain * from[k];
+}
+
+AERIE_SIMD_CLONES void add_scaled(const int16_t* __restrict from, int64_t count, float gain,
+                                  float* __restrict out) {
+  for (int64_t k = 0; k < count; ++k)
+    out[k] += gain * (static_cast<float>(from[k]) * (1.0f / 32768.0f));
+}
+
+AERIE_SIMD_CLONES int64_t int_sum_of_squares(const int16_t* samples, int64_t length) {
+  // Two squares of 16-bit numbers fit into 32 unsigned bits; blocks keep the inner sums small.
+  constexpr int64_t kBlock = 2048;
+  int64_t total = 0;
+  for (int64_t begin = 0; begin < length; begin += kBlock) {
+    const int64_t end = std::min(length, begin + kBlock);
+    int64_t sum = 0;
+    for (int64_t i = begin; i < end; ++i)
+      sum += static_cast<uint32_t>(int32_t{samples[i]} * int32_t{samples[i]});
+    total += sum;
   }
+  return total;
 }
 
 }  // namespace
@@ -221,6 +249,10 @@ double sum_of_squares(const float* samples, int64_t length) {
   for (; i < length; ++i) lanes[0] += static_cast<double>(samples[i]) * samples[i];
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
          ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+double sum_of_squares(const int16_t* samples, int64_t length) {
+  return static_cast<double>(int_sum_of_squares(samples, length)) * (1.0 / (32768.0 * 32768.0));
 }
 
 int64_t binomial(RandomStream& random, int64_t n, double p) {
@@ -310,12 +342,23 @@ void PhiloxMixDraws::choose(int n, int k, std::vector<int32_t>& chosen) {
   }
 }
 
-bool needs_noise(const AugmentConfig& config, MixDraws& draws, size_t batch_size,
-                 uint64_t position) {
-  if (config.kind == AugmentKind::kNone || config.compat_nemo) return true;
-  draws.begin_item(0, position);
-  if (draws.uniform(MixDraw::kSkip, 0, 1) > config.prob) return false;
-  return draws.uniform(MixDraw::kMode, 0, 1) < config.noise_ratio || batch_size == 1;
+MixNeeds mix_needs(const AugmentConfig& config, MixDraws& draws, size_t batch_size,
+                   const MixInput& input) {
+  if (config.kind == AugmentKind::kNone) return {false, input.audio_len};
+  draws.begin_item(0, input.position);
+  MixNeeds out;
+  out.mixed = !(draws.uniform(MixDraw::kSkip, 0, 1) > config.prob);
+  if (config.compat_nemo) {
+    out.noise_samples = input.audio_len;
+    return out;
+  }
+  if (!out.mixed) return out;
+  if (!(draws.uniform(MixDraw::kMode, 0, 1) < config.noise_ratio || batch_size == 1)) return out;
+  // Segments of the Multi kind take the noise from its start; the other may take any part.
+  out.noise_samples = config.kind == AugmentKind::kMultiSpeakerNoise
+                          ? draw_mix_length(config, input.audio_len, draws)
+                          : input.audio_len;
+  return out;
 }
 
 void plan_mix(const AugmentConfig& config, std::span<const MixInput> inputs, MixDraws& draws,
@@ -364,20 +407,16 @@ void resolve_gains(const MixRows& rows, MixPlan& plan) {
       continue;
     }
     const double length = static_cast<double>(rows.inputs[i].audio_len);
-    const double audio_energy =
-        (rows.audio_energy.empty() ? sum_of_squares(rows.audio[i], rows.inputs[i].audio_len)
-                                   : rows.audio_energy[i]) /
-        length;
+    const double audio_energy = audio_energy_of(rows, i) / length;
     double noise_energy = 0.0;
     for (int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
       const MixSegment& segment = plan.segments[s];
-      const float* source = source_row(rows, segment);
+      const MixRow& source = source_row(rows, segment);
       if (item.rule == GainRule::kSource) {
-        // The whole of another utterance was measured when it was read.
         const bool whole = segment.source == MixSource::kSpeech &&
-                           item.energy_len == segment.source_period && !rows.audio_energy.empty();
+                           item.energy_len == rows.inputs[segment.row].audio_len;
         noise_energy =
-            (whole ? rows.audio_energy[segment.row]
+            (whole ? audio_energy_of(rows, static_cast<size_t>(segment.row))
                    : periodic_energy(source, segment.source_period, 0, item.energy_len)) /
             static_cast<double>(item.energy_len);
       } else {
@@ -395,14 +434,20 @@ void resolve_gains(const MixRows& rows, MixPlan& plan) {
 
 void add_segments(const MixRows& rows, const MixPlan& plan, size_t i, float* noisy) {
   const MixItem& item = plan.items[i];
-  const float gain = item.gain;
   for (int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
     const MixSegment& segment = plan.segments[s];
-    for_runs(source_row(rows, segment), segment,
-             [noisy, gain](int64_t to, const float* from, int64_t count) {
-               float* __restrict out = noisy + to;
-               for (int64_t k = 0; k < count; ++k) out[k] += gain * from[k];
-             });
+    const MixRow& source = source_row(rows, segment);
+    int64_t at = segment.source_begin % segment.source_period;
+    for (int64_t done = 0; done < segment.length;) {
+      const int64_t run = std::min(segment.length - done, segment.source_period - at);
+      float* out = noisy + segment.dest_begin + done;
+      if (source.i16 != nullptr)
+        add_scaled(source.i16 + at, run, item.gain, out);
+      else
+        add_scaled(source.f32 + at, run, item.gain, out);
+      done += run;
+      at = 0;
+    }
   }
 }
 

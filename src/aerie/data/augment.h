@@ -132,21 +132,32 @@ class PhiloxMixDraws final : public MixDraws {
   std::vector<int32_t> pool_;
 };
 
-// Whether the item at `position` will use its noise, known before anything is read.
-bool needs_noise(const AugmentConfig& config, MixDraws& draws, size_t batch_size,
-                 uint64_t position);
+// What an item will need, known before its batch is complete.
+struct MixNeeds {
+  bool mixed = false;         // its energy will be asked for
+  int64_t noise_samples = 0;  // of its noise, from the start; 0: none
+};
+MixNeeds mix_needs(const AugmentConfig& config, MixDraws& draws, size_t batch_size,
+                   const MixInput& input);
 
 // Plans a batch. Every audio_len is at least 1.
 void plan_mix(const AugmentConfig& config, std::span<const MixInput> inputs, MixDraws& draws,
               MixPlan& plan);
 
+// One row of samples: floats, or 16-bit integers that stand for value / 32768. Both null: absent.
+struct MixRow {
+  const float* f32 = nullptr;
+  const int16_t* i16 = nullptr;
+  bool empty() const { return f32 == nullptr && i16 == nullptr; }
+};
+
 // Rows of the batch: audio[i] and noise[i] hold at least audio_len and noise_len samples; noise[i]
-// may be null where no segment reads it. audio_energy[i], if given, is the sum of squares of
-// audio[i].
+// may be absent where no segment reads it. audio_energy[i], if given and not negative, is the sum
+// of squares of audio[i].
 struct MixRows {
   std::span<const MixInput> inputs;
-  std::span<const float* const> audio;
-  std::span<const float* const> noise;
+  std::span<const MixRow> audio;
+  std::span<const MixRow> noise;
   std::span<const double> audio_energy;  // empty: computed
 };
 void resolve_gains(const MixRows& rows, MixPlan& plan);
@@ -158,6 +169,7 @@ void write_noise(const MixRows& rows, const MixPlan& plan, size_t item, float* o
 
 // Sum of squares in double; the energy of a row times its length.
 double sum_of_squares(const float* samples, int64_t length);
+double sum_of_squares(const int16_t* samples, int64_t length);  // exact
 
 // trunc(f32(a) * f32(rate)): NeMo multiplies in single precision.
 int64_t scaled_length(int64_t length, double rate);

@@ -110,15 +110,15 @@ struct Batch {
   std::vector<std::vector<float>> audio;
   std::vector<std::vector<float>> noise;
   std::vector<MixInput> inputs;
-  std::vector<const float*> audio_rows;
-  std::vector<const float*> noise_rows;
+  std::vector<MixRow> audio_rows;
+  std::vector<MixRow> noise_rows;
   MixPlan plan;
 
   void point() {
     audio_rows.clear();
     noise_rows.clear();
-    for (auto& row : audio) audio_rows.push_back(row.data());
-    for (auto& row : noise) noise_rows.push_back(row.data());
+    for (auto& row : audio) audio_rows.push_back({row.data(), nullptr});
+    for (auto& row : noise) noise_rows.push_back({row.data(), nullptr});
   }
   MixRows rows() const { return {inputs, audio_rows, noise_rows, {}}; }
   std::vector<float> noise_out(size_t i) const {
@@ -243,7 +243,7 @@ TEST(AugmentTest, SkippedItemsStayCleanUnlessCompatible) {
     AugmentConfig config = multi(0.0);
     config.compat_nemo = compat;
     PhiloxMixDraws draws(1, 0);
-    EXPECT_EQ(needs_noise(config, draws, 2, 0), compat);
+    EXPECT_EQ(mix_needs(config, draws, 2, batch.inputs[0]).noise_samples > 0, compat);
     plan_mix(config, batch.inputs, draws, batch.plan);
     resolve_gains(batch.rows(), batch.plan);
     for (size_t i = 0; i < 2; ++i) {
@@ -278,7 +278,7 @@ TEST(AugmentTest, OneItemIsMixedWithNoiseOnly) {
   const AugmentConfig config = multi(1.0, 0.0);
   for (uint32_t epoch = 0; epoch < 50; ++epoch) {
     PhiloxMixDraws draws(1, epoch);
-    EXPECT_TRUE(needs_noise(config, draws, 1, 0));
+    EXPECT_GT(mix_needs(config, draws, 1, batch.inputs[0]).noise_samples, 0);
     plan_mix(config, batch.inputs, draws, batch.plan);
     ASSERT_GE(batch.plan.items[0].num_segments, 1);
     for (const MixSegment& segment : batch.plan.segments)
@@ -330,11 +330,20 @@ TEST(AugmentTest, NoiseNeedIsKnownBeforeReading) {
     int needed = 0;
     for (size_t i = 0; i < 64; ++i) {
       const MixItem& item = batch.plan.items[i];
-      bool uses = false;
-      for (int s = item.first_segment; s < item.first_segment + item.num_segments; ++s)
-        uses |= batch.plan.segments[s].source == MixSource::kNoise;
-      EXPECT_EQ(needs_noise(config, draws, 64, i), uses) << i;
-      needed += uses;
+      int64_t used = 0;  // how far into the noise segments reach
+      for (int s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+        const MixSegment& segment = batch.plan.segments[s];
+        if (segment.source == MixSource::kNoise)
+          used = std::max(used, segment.source_begin + segment.length);
+      }
+      const MixNeeds needs = mix_needs(config, draws, 64, batch.inputs[i]);
+      EXPECT_EQ(needs.mixed, item.num_segments > 0) << i;
+      EXPECT_EQ(needs.noise_samples > 0, used > 0) << i;
+      EXPECT_GE(needs.noise_samples, used) << i;
+      if (kind == AugmentKind::kMultiSpeakerNoise) {
+        EXPECT_EQ(needs.noise_samples, used) << i;
+      }
+      needed += used > 0;
     }
     EXPECT_GT(needed, 5);
     EXPECT_LT(needed, 30);
@@ -467,6 +476,39 @@ TEST(AugmentTest, SpeakersAreChosenEvenly) {
   double chi2 = 0;
   for (const int hit : hits) chi2 += std::pow(hit - 3000.0, 2) / 1200.0;
   EXPECT_LT(chi2, 22);
+}
+
+TEST(AugmentTest, IntegerRowsMixLikeFloats) {
+  AugmentConfig config = multi(1.0, 0.5);
+  for (const AugmentKind kind : {AugmentKind::kMultiSpeakerNoise, AugmentKind::kSpeakerNoise}) {
+    config.kind = kind;
+    Batch batch = random_batch({3000, 2000, 1500, 2500}, 21, 0.6);
+    std::vector<std::vector<int16_t>> audio, noise;
+    const auto quantize = [](std::vector<float>& row) {
+      std::vector<int16_t> out;
+      for (float& sample : row) {
+        out.push_back(static_cast<int16_t>(std::lround(sample * 32768.0f)));
+        sample = static_cast<float>(out.back()) / 32768.0f;
+      }
+      return out;
+    };
+    for (auto& row : batch.audio) audio.push_back(quantize(row));
+    for (auto& row : batch.noise) noise.push_back(quantize(row));
+    PhiloxMixDraws draws(3, 0);
+    plan_mix(config, batch.inputs, draws, batch.plan);
+    resolve_gains(batch.rows(), batch.plan);
+    std::vector<std::vector<float>> expected;
+    for (size_t i = 0; i < 4; ++i) expected.push_back(batch.noisy_out(i));
+    for (size_t i = 0; i < 4; ++i) {
+      batch.audio_rows[i] = {nullptr, audio[i].data()};
+      batch.noise_rows[i] = {nullptr, noise[i].data()};
+    }
+    resolve_gains(batch.rows(), batch.plan);
+    for (size_t i = 0; i < 4; ++i) {
+      const std::vector<float> got = batch.noisy_out(i);
+      for (size_t k = 0; k < got.size(); ++k) ASSERT_NEAR(got[k], expected[i][k], 1e-6);
+    }
+  }
 }
 
 TEST(AugmentTest, RefusesImpossibleRanges) {

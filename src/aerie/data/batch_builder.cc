@@ -53,12 +53,6 @@ AERIE_SIMD_CLONES int64_t convert_row(const int16_t* __restrict in, int64_t n,
   return energy;
 }
 
-int64_t energy_of(const int16_t* in, int64_t n) {
-  int64_t energy = 0;
-  for (int64_t i = 0; i < n; ++i) energy += static_cast<uint32_t>(int32_t{in[i]} * in[i]);
-  return energy;
-}
-
 constexpr double kInt16Energy = 1.0 / (32768.0 * 32768.0);
 
 int16_t to_int16(float sample) {
@@ -76,7 +70,7 @@ bool MemoryBudget::take(uint64_t bytes) {
 }
 
 BuildThread::BuildThread(const BuildRules& rules)
-    : reader(rules.dataset->read_options()), perturber(rules.perturber) {
+    : reader(*rules.dataset), perturber(rules.perturber) {
   if (rules.dataset->noise() != nullptr && rules.dataset->noise()->size() > 0)
     noise = std::make_unique<NoiseReader>(rules.dataset->noise(), rules.noise, rules.noise_stats);
 }
@@ -92,7 +86,8 @@ uint64_t BatchBuilder::layout_bytes(const BuildRules& rules, int64_t rows, int64
   const int64_t cells = rows * capacity;
   int64_t bytes = aligned(cells * static_cast<int64_t>(dtype_bytes(rules.dtype)));
   if (rules.mix == MixPlace::kCpu) bytes += aligned(cells * 4);
-  if (rules.noise_rows) bytes += aligned(cells * 4);
+  if (rules.noise_rows)
+    bytes += aligned(cells * static_cast<int64_t>(dtype_bytes(rules.noise_dtype())));
   return static_cast<uint64_t>(std::max<int64_t>(64, bytes));
 }
 
@@ -120,6 +115,7 @@ void BatchBuilder::lay_out(const BuildRules& rules, int64_t rows, int64_t capaci
   audio16_ = nullptr;
   noisy_ = nullptr;
   noise_ = nullptr;
+  noise16_ = nullptr;
   if (rules.dtype == DType::kInt16) {
     audio16_ = reinterpret_cast<int16_t*>(at);
     at += aligned(rows * capacity * 2);
@@ -131,7 +127,11 @@ void BatchBuilder::lay_out(const BuildRules& rules, int64_t rows, int64_t capaci
     noisy_ = reinterpret_cast<float*>(at);
     at += aligned(rows * capacity * 4);
   }
-  if (rules.noise_rows) noise_ = reinterpret_cast<float*>(at);
+  if (!rules.noise_rows) return;
+  if (rules.noise_dtype() == DType::kInt16)
+    noise16_ = reinterpret_cast<int16_t*>(at);
+  else
+    noise_ = reinterpret_cast<float*>(at);
 }
 
 void BatchBuilder::release_memory(const BuildRules& rules) {
@@ -172,69 +172,69 @@ void BatchBuilder::close_row(size_t i, int64_t n) {
   items_[i].length = n;
 }
 
-void BatchBuilder::write_row(const BuildRules& rules, size_t i, const float* samples, int64_t n) {
+// A row of n integers is in place: fill it up, make its noisy twin.
+void BatchBuilder::write_int16_row(const BuildRules& rules, size_t i, int64_t n) {
+  int16_t* row = audio16_ + static_cast<int64_t>(i) * stride_;
+  n = audio::pad_to_min_length(row, n, rules.min_samples, rules.pad_mode);
+  if (noisy_ != nullptr)
+    items_[i].energy = kInt16Energy * static_cast<double>(convert_row(
+                                          row, n, noisy_ + static_cast<int64_t>(i) * stride_));
+  close_row(i, n);
+}
+
+void BatchBuilder::write_float_row(const BuildRules& rules, size_t i, const float* samples,
+                                   int64_t n) {
   const int64_t at = static_cast<int64_t>(i) * stride_;
-  const size_t bytes = static_cast<size_t>(n) * sizeof(float);
-  float* row = audio_ != nullptr ? audio_ + at : noisy_ != nullptr ? noisy_ + at : nullptr;
-  if (row != nullptr) {
-    std::memcpy(row, samples, bytes);
-    n = audio::pad_to_min_length(row, n, rules.min_samples, rules.pad_mode);
-    if (audio_ != nullptr && noisy_ != nullptr)
-      std::memcpy(noisy_ + at, row, static_cast<size_t>(n) * sizeof(float));
-  }
   if (audio16_ != nullptr) {
-    int16_t* ints = audio16_ + at;
-    const int64_t given = row != nullptr ? n : static_cast<int64_t>(bytes / sizeof(float));
-    const float* from = row != nullptr ? row : samples;
-    for (int64_t k = 0; k < given; ++k) ints[k] = to_int16(from[k]);
-    if (row == nullptr)
-      n = audio::pad_to_min_length(ints, given, rules.min_samples, rules.pad_mode);
-    items_[i].energy = static_cast<double>(energy_of(ints, n)) * kInt16Energy;
-    // What is mixed must be what is delivered.
-    if (noisy_ != nullptr) (void)convert_row(ints, n, noisy_ + at);
-  } else {
-    items_[i].energy = sum_of_squares(row, n);
+    // What is mixed must be what is delivered: rounded first.
+    for (int64_t k = 0; k < n; ++k) audio16_[at + k] = to_int16(samples[k]);
+    write_int16_row(rules, i, n);
+    return;
   }
+  float* row = audio_ + at;
+  if (n > 0) std::memcpy(row, samples, static_cast<size_t>(n) * sizeof(float));
+  n = audio::pad_to_min_length(row, n, rules.min_samples, rules.pad_mode);
+  if (noisy_ != nullptr) std::memcpy(noisy_ + at, row, static_cast<size_t>(n) * sizeof(float));
   close_row(i, n);
 }
 
 void BatchBuilder::write_row(const BuildRules& rules, size_t i, const audio::AudioView& view) {
-  if (view.pcm16 == nullptr) {
-    write_row(rules, i, view.samples, view.frames);
-    return;
-  }
   const int64_t at = static_cast<int64_t>(i) * stride_;
-  int64_t n = view.frames;
-  if (audio16_ != nullptr) {
-    int16_t* ints = audio16_ + at;
-    std::memcpy(ints, view.pcm16, static_cast<size_t>(n) * sizeof(int16_t));
-    n = audio::pad_to_min_length(ints, n, rules.min_samples, rules.pad_mode);
-    items_[i].energy =
-        kInt16Energy * static_cast<double>(noisy_ != nullptr ? convert_row(ints, n, noisy_ + at)
-                                                             : energy_of(ints, n));
-  } else if (noisy_ != nullptr && n >= rules.min_samples) {
+  const int64_t n = view.frames;
+  items_[i].energy = -1.0;
+  if (view.pcm16 == nullptr) {
+    write_float_row(rules, i, view.samples, n);
+  } else if (audio16_ != nullptr) {
+    if (view.pcm16 != audio16_ + at)
+      std::memcpy(audio16_ + at, view.pcm16, static_cast<size_t>(n) * sizeof(int16_t));
+    write_int16_row(rules, i, n);
+  } else if (n >= rules.min_samples && noisy_ != nullptr) {
     items_[i].energy =
         kInt16Energy * static_cast<double>(convert_rows(view.pcm16, n, audio_ + at, noisy_ + at));
+    close_row(i, n);
   } else {
-    int64_t energy = convert_row(view.pcm16, n, audio_ + at);
-    if (n < rules.min_samples) {
-      n = audio::pad_to_min_length(audio_ + at, n, rules.min_samples, rules.pad_mode);
-      items_[i].energy = sum_of_squares(audio_ + at, n);
-    } else {
-      items_[i].energy = kInt16Energy * static_cast<double>(energy);
-    }
+    (void)convert_row(view.pcm16, n, audio_ + at);
+    const int64_t padded =
+        audio::pad_to_min_length(audio_ + at, n, rules.min_samples, rules.pad_mode);
     if (noisy_ != nullptr)
-      std::memcpy(noisy_ + at, audio_ + at, static_cast<size_t>(n) * sizeof(float));
+      std::memcpy(noisy_ + at, audio_ + at, static_cast<size_t>(padded) * sizeof(float));
+    close_row(i, padded);
   }
-  close_row(i, n);
 }
 
-void BatchBuilder::read_noise(const BuildRules& rules, size_t i, BuildThread& thread) {
+void BatchBuilder::read_noise(const BuildRules& rules, size_t i, int64_t wanted,
+                              BuildThread& thread) {
   Item& item = items_[i];
   PhiloxNoiseDraws draws(rules.seed, batch_.epoch_, batch_.samples_[i].position);
-  float* row = noise_ + static_cast<int64_t>(i) * stride_;
-  item.noise_len = thread.noise->read(item.length, draws, row);
-  std::memset(row + item.length, 0, static_cast<size_t>(stride_ - item.length) * sizeof(float));
+  const int64_t at = static_cast<int64_t>(i) * stride_;
+  const size_t tail = static_cast<size_t>(stride_ - wanted);
+  if (noise16_ != nullptr) {
+    item.noise_len = thread.noise->read(item.length, wanted, draws, noise16_ + at);
+    std::memset(noise16_ + at + wanted, 0, tail * sizeof(int16_t));
+  } else {
+    item.noise_len = thread.noise->read(item.length, wanted, draws, noise_ + at);
+    std::memset(noise_ + at + wanted, 0, tail * sizeof(float));
+  }
   item.has_noise = true;
 }
 
@@ -246,7 +246,11 @@ void BatchBuilder::read_item(const BuildRules& rules, size_t i, BuildThread& thr
   item.noise_len = 0;
   item.figures = {};
   const PlannedSample planned = batch_.samples_[i];
+  // Integers can be read straight into their row.
+  if (audio16_ != nullptr && thread.perturber.empty())
+    thread.reader.audio.set_int16_target(audio16_ + static_cast<int64_t>(i) * stride_, stride_);
   Result<audio::AudioView> view = rules.dataset->read(planned.sample, thread.reader);
+  thread.reader.audio.set_int16_target(nullptr, 0);
   if (!view.ok()) {
     item.bad = view.status();
     item.length = 0;
@@ -282,13 +286,16 @@ void BatchBuilder::read_item(const BuildRules& rules, size_t i, BuildThread& thr
     return;
   }
   write_row(rules, i, *view);
-  if (noise_ != nullptr && thread.noise != nullptr) {
-    PhiloxMixDraws draws(rules.seed, batch_.epoch_);
-    if (needs_noise(rules.augment, draws, items_.size(), planned.position)) {
-      const int64_t start = Clock::real().monotonic_ns();
-      read_noise(rules, i, thread);
-      item.figures.noise_ns = Clock::real().monotonic_ns() - start;
-    }
+  PhiloxMixDraws draws(rules.seed, batch_.epoch_);
+  const MixNeeds needs =
+      mix_needs(rules.augment, draws, items_.size(), {item.length, 0, planned.position});
+  // Now, while the row is in the cache.
+  if (needs.mixed && item.energy < 0 && audio16_ != nullptr)
+    item.energy = sum_of_squares(audio16_ + static_cast<int64_t>(i) * stride_, item.length);
+  if (rules.noise_rows && thread.noise != nullptr && needs.noise_samples > 0) {
+    const int64_t start = Clock::real().monotonic_ns();
+    read_noise(rules, i, needs.noise_samples, thread);
+    item.figures.noise_ns = Clock::real().monotonic_ns() - start;
   }
 }
 
@@ -321,13 +328,15 @@ void BatchBuilder::place_spills(const BuildRules& rules) {
   const int16_t* const old_audio16 = audio16_;
   const float* const old_noisy = noisy_;
   const float* const old_noise = noise_;
+  const int16_t* const old_noise16 = noise16_;
   block_.swap(wider);
   lay_out(rules, rows, capacity);
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     if (!item.bad.ok()) continue;
     if (!item.spill.empty()) {
-      write_row(rules, i, item.spill.data(), static_cast<int64_t>(item.spill.size()));
+      item.energy = -1.0;
+      write_float_row(rules, i, item.spill.data(), static_cast<int64_t>(item.spill.size()));
       item.spill = {};
       continue;
     }
@@ -340,6 +349,10 @@ void BatchBuilder::place_spills(const BuildRules& rules) {
     if (noise_ != nullptr && item.has_noise) {
       std::memcpy(noise_ + to, old_noise + from, n * sizeof(float));
       std::fill(noise_ + to + item.length, noise_ + to + stride_, 0.0f);
+    }
+    if (noise16_ != nullptr && item.has_noise) {
+      std::memcpy(noise16_ + to, old_noise16 + from, n * sizeof(int16_t));
+      std::fill(noise16_ + to + item.length, noise16_ + to + stride_, int16_t{0});
     }
     close_row(i, item.length);
   }
@@ -375,6 +388,8 @@ void BatchBuilder::drop_bad_rows(const BuildRules& rules) {
       if (audio16_ != nullptr) std::memcpy(audio16_ + to, audio16_ + from, cells * 2);
       if (noisy_ != nullptr) std::memcpy(noisy_ + to, noisy_ + from, cells * 4);
       if (noise_ != nullptr && item.has_noise) std::memcpy(noise_ + to, noise_ + from, cells * 4);
+      if (noise16_ != nullptr && item.has_noise)
+        std::memcpy(noise16_ + to, noise16_ + from, cells * 2);
       batch_.samples_[kept] = batch_.samples_[i];
       std::swap(items_[kept], items_[i]);
     }
@@ -393,33 +408,24 @@ void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
   energies_.resize(n);
   for (size_t i = 0; i < n; ++i) {
     Item& item = items_[i];
+    inputs_[i] = {item.length, 0, batch_.samples_[i].position};
     // Known only now: the row was too long at first, or the batch has shrunk to one.
-    if (noise_ != nullptr && thread.noise != nullptr && !item.has_noise &&
-        needs_noise(rules.augment, draws, n, batch_.samples_[i].position))
-      read_noise(rules, i, thread);
-    inputs_[i] = {item.length, item.has_noise ? item.noise_len : 0, batch_.samples_[i].position};
+    if (rules.noise_rows && thread.noise != nullptr && !item.has_noise) {
+      const MixNeeds needs = mix_needs(rules.augment, draws, n, inputs_[i]);
+      if (needs.noise_samples > 0) read_noise(rules, i, needs.noise_samples, thread);
+    }
+    if (item.has_noise) inputs_[i].noise_len = item.noise_len;
     energies_[i] = item.energy;
     const int64_t at = static_cast<int64_t>(i) * stride_;
-    audio_rows_[i] = audio_ != nullptr ? audio_ + at : nullptr;
-    noise_rows_[i] = item.has_noise ? noise_ + at : nullptr;
+    audio_rows_[i] = {audio_ != nullptr ? audio_ + at : nullptr,
+                      audio16_ != nullptr ? audio16_ + at : nullptr};
+    noise_rows_[i] = {};
+    if (item.has_noise)
+      noise_rows_[i] = {noise_ != nullptr ? noise_ + at : nullptr,
+                        noise16_ != nullptr ? noise16_ + at : nullptr};
   }
   MixPlan& plan = batch_.plan_;
   plan_mix(rules.augment, inputs_, draws, plan);
-  if (audio16_ != nullptr) {
-    // Segments read clean audio as floats: convert the rows that serve as sources.
-    size_t used = 0;
-    std::vector<int32_t> source(n, -1);
-    for (const MixSegment& segment : plan.segments)
-      if (segment.source == MixSource::kSpeech && source[segment.row] < 0)
-        source[segment.row] = static_cast<int32_t>(used++);
-    converted_.resize(used * static_cast<size_t>(stride_));
-    for (size_t i = 0; i < n; ++i) {
-      if (source[i] < 0) continue;
-      float* row = converted_.data() + static_cast<int64_t>(source[i]) * stride_;
-      (void)convert_row(audio16_ + static_cast<int64_t>(i) * stride_, items_[i].length, row);
-      audio_rows_[i] = row;
-    }
-  }
   const MixRows rows{inputs_, audio_rows_, noise_rows_, energies_};
   resolve_gains(rows, plan);
   batch_.audio_len_.resize(n);
@@ -438,16 +444,20 @@ void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
     std::vector<float> copy;
     for (size_t i = 0; i < n; ++i) {
       float* row = noise_ + static_cast<int64_t>(i) * stride_;
-      if (noise_rows_[i] != nullptr) {
+      if (!noise_rows_[i].empty()) {
         copy.assign(row, row + stride_);
-        noise_rows_[i] = copy.data();
+        noise_rows_[i] = {copy.data(), nullptr};
       }
       write_noise(rows, plan, i, row, stride_);
     }
-  } else if (rules.mix == MixPlace::kConsumer && noise_ != nullptr) {
-    for (size_t i = 0; i < n; ++i)
-      if (!items_[i].has_noise)
-        std::fill_n(noise_ + static_cast<int64_t>(i) * stride_, stride_, 0.0f);
+  } else if (rules.mix == MixPlace::kConsumer) {
+    // Rows nothing refers to are zero, so that equal batches have equal bytes.
+    for (size_t i = 0; i < n; ++i) {
+      if (items_[i].has_noise) continue;
+      if (noise_ != nullptr) std::fill_n(noise_ + static_cast<int64_t>(i) * stride_, stride_, 0.0f);
+      if (noise16_ != nullptr)
+        std::fill_n(noise16_ + static_cast<int64_t>(i) * stride_, stride_, int16_t{0});
+    }
   }
 }
 
@@ -468,7 +478,9 @@ void BatchBuilder::list_arrays(const BuildRules& rules) {
   lengths("audio_len", batch_.audio_len_);
   if (noisy_ != nullptr) matrix("noisy_audio", DType::kFloat32, noisy_);
   lengths("noisy_audio_len", batch_.noisy_len_);
-  if (noise_ != nullptr && (rules.want_noise || rules.mix == MixPlace::kConsumer))
+  if (noise16_ != nullptr)
+    matrix("noise", DType::kInt16, noise16_);
+  else if (noise_ != nullptr && (rules.want_noise || rules.mix == MixPlace::kConsumer))
     matrix("noise", DType::kFloat32, noise_);
   lengths("noise_len", batch_.noise_len_);
 }

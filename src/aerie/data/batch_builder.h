@@ -50,6 +50,8 @@ struct BuildRules {
   HostAllocator* allocator = nullptr;
   MemoryBudget* budget = nullptr;
   NoiseStats* noise_stats = nullptr;
+  // Raw noise for a consumer comes as the audio does; noise that is mixed here is kept exact.
+  DType noise_dtype() const { return mix == MixPlace::kConsumer ? dtype : DType::kFloat32; }
   uint64_t usual_bytes = 0;  // of the largest planned batch: blocks are made for it at once
 };
 
@@ -103,7 +105,7 @@ class BatchBuilder {
   struct Item {
     int64_t length = 0;
     int64_t noise_len = 0;
-    double energy = 0.0;
+    double energy = -1.0;  // sum of squares; negative: not computed
     bool has_noise = false;
     Status bad;                // why it could not be read
     std::vector<float> spill;  // samples of a row that is longer than the capacity
@@ -113,9 +115,10 @@ class BatchBuilder {
                   HostBlock& block) const;
   void lay_out(const BuildRules& rules, int64_t rows, int64_t capacity);
   void write_row(const BuildRules& rules, size_t i, const audio::AudioView& view);
-  void write_row(const BuildRules& rules, size_t i, const float* samples, int64_t n);
+  void write_float_row(const BuildRules& rules, size_t i, const float* samples, int64_t n);
+  void write_int16_row(const BuildRules& rules, size_t i, int64_t n);
   void close_row(size_t i, int64_t n);
-  void read_noise(const BuildRules& rules, size_t i, BuildThread& thread);
+  void read_noise(const BuildRules& rules, size_t i, int64_t wanted, BuildThread& thread);
   void place_spills(const BuildRules& rules);
   void drop_bad_rows(const BuildRules& rules);
   void mix(const BuildRules& rules, BuildThread& thread);
@@ -128,12 +131,12 @@ class BatchBuilder {
   int16_t* audio16_ = nullptr;
   float* noisy_ = nullptr;
   float* noise_ = nullptr;
+  int16_t* noise16_ = nullptr;
   std::vector<Item> items_;
   std::vector<BadItem> bad_;
   std::vector<MixInput> inputs_;
-  std::vector<const float*> audio_rows_, noise_rows_;
+  std::vector<MixRow> audio_rows_, noise_rows_;
   std::vector<double> energies_;
-  std::vector<float> converted_;  // int16 batches: rows that segments read
 };
 
 }  // namespace aerie::data

@@ -7,6 +7,7 @@
 #include "aerie/base/log.h"
 #include "aerie/data/audio_dataset.h"
 #include "aerie/data/noise.h"
+#include "aerie/data/pack/pack_builder.h"
 #include "aerie/data/storage.h"
 #include "aerie/data/test_corpus.h"
 
@@ -29,7 +30,7 @@ std::shared_ptr<const AudioDataset> open(const config::DatasetConfig& config,
 }
 
 std::vector<float> read(const AudioDataset& dataset, uint64_t i) {
-  SampleReader reader(dataset.read_options());
+  SampleReader reader(dataset);
   const auto view = dataset.read(i, reader);
   EXPECT_TRUE(view.ok()) << view.status().to_string();
   if (!view.ok()) return {};
@@ -109,7 +110,7 @@ TEST(AudioDatasetTest, ChannelsAreChosenOrAveraged) {
   config::AerieConfig compat;
   compat.compat_nemo_2_6 = true;
   const auto nemo = open(config_of(dir.file("m.json")), compat);
-  SampleReader reader(nemo->read_options());
+  SampleReader reader(*nemo);
   EXPECT_NE(nemo->read(0, reader).status().to_string().find("channel_selector"), std::string::npos);
   set_log_level(LogLevel::kInfo);
 }
@@ -312,8 +313,60 @@ TEST(TarShardsTest, ChannelSelectorIsHonouredUnlessCompatible) {
   config::AerieConfig compat;
   compat.compat_nemo_2_6 = true;
   const auto nemo = open(t.config, compat);
-  SampleReader reader(nemo->read_options());
+  SampleReader reader(*nemo);
   EXPECT_FALSE(nemo->read(0, reader).ok());
+}
+
+// ---- packed cache ----
+
+TEST(PackedCacheTest, SamplesComeFromTheCacheAndChangesAreNoticed) {
+  TestCorpus corpus(12);
+  PackBuildOptions build;
+  build.manifests = {corpus.manifest};
+  build.out_dir = corpus.dir.file("cache");
+  build.read.sample_rate = 16000;
+  ASSERT_EQ(build_pack(build)->num_packed, 12u);
+  config::AerieConfig aerie;
+  aerie.data.cache_dir = build.out_dir;
+  const auto dataset = open(config_of(corpus.manifest), aerie);
+  ASSERT_NE(dataset->pack(), nullptr);
+  // One source is gone, one has changed.
+  ASSERT_TRUE(Env::real().remove_file(corpus.dir.file("utt3.wav")).ok());
+  const std::vector<int16_t> other = noise_samples(2000, 77);
+  write_file(corpus.dir.file("utt5.wav"), wav_bytes(other));
+  set_log_level(LogLevel::kError);
+  for (uint64_t i = 0; i < 12; ++i) {
+    const std::vector<float> got = read(*dataset, i);
+    const std::vector<float> expected = floats(i == 5 ? other : corpus.samples[i]);
+    ASSERT_EQ(got.size(), std::min(got.size(), expected.size()));
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin())) << i;
+  }
+  set_log_level(LogLevel::kInfo);
+  // Other reading options: refused, not mixed up.
+  config::DatasetConfig trimmed = config_of(corpus.manifest);
+  trimmed.trim_silence = true;
+  EXPECT_FALSE(try_open(trimmed, aerie).ok());
+}
+
+TEST(PackedCacheTest, MembersOfArchivesAreFound) {
+  TestCorpus corpus(12);
+  corpus.make_tar(3);
+  PackBuildOptions build;
+  build.manifests = {corpus.tar_manifest};
+  for (int s = 0; s < 3; ++s)
+    build.tar_paths.push_back(corpus.dir.file(str_cat("audio_", s, ".tar")));
+  build.out_dir = corpus.dir.file("cache");
+  build.read.sample_rate = 16000;
+  ASSERT_EQ(build_pack(build)->num_packed, 12u);
+  config::AerieConfig aerie;
+  aerie.data.cache_dir = build.out_dir;
+  config::DatasetConfig config = config_of(corpus.tar_manifest);
+  config.is_tarred = true;
+  config.tarred_audio_filepaths = TestCorpus::paths(corpus.tar_pattern);
+  const auto dataset = open(config, aerie);
+  for (int s = 0; s < 3; ++s)
+    ASSERT_TRUE(Env::real().remove_file(corpus.dir.file(str_cat("audio_", s, ".tar"))).ok());
+  for (uint64_t i = 0; i < 12; ++i) EXPECT_EQ(read(*dataset, i), floats(corpus.samples[i]));
 }
 
 // ---- noise ----
@@ -374,9 +427,27 @@ TEST(NoiseTest, LongNoiseIsCutAtARandomPlaceAndItsOffsetIgnored) {
   draws.shares = {0.5};
   std::vector<float> out(8000);
   NoiseReader reader = c.reader();
-  EXPECT_EQ(reader.read(8000, draws, out.data()), 8000);
+  EXPECT_EQ(reader.read(8000, 8000, draws, out.data()), 8000);
   const std::vector<float> all = floats(noise);
   EXPECT_EQ(out, std::vector<float>(all.begin() + 4000, all.begin() + 12000));
+}
+
+TEST(NoiseTest, OnlyWhatIsMixedIsRead) {
+  NoiseCase c;
+  const std::vector<int16_t> noise = noise_samples(16000, 1);
+  write_file(c.dir.file("n.wav"), wav_bytes(noise));
+  c.list(TestCorpus::line("n.wav", 1.0));
+  NoiseReader reader = c.reader();
+  Scripted draws;
+  draws.shares = {0.5, 0.5};
+  std::vector<float> part(3000), whole(8000);
+  EXPECT_EQ(reader.read(8000, 3000, draws, part.data()), 3000);
+  EXPECT_EQ(reader.read(8000, 8000, draws, whole.data()), 8000);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin()));
+  draws.shares = {0.5};
+  std::vector<int16_t> ints(3000);
+  EXPECT_EQ(reader.read(8000, 3000, draws, ints.data()), 3000);
+  EXPECT_TRUE(std::equal(ints.begin(), ints.end(), noise.begin() + 4000));
 }
 
 TEST(NoiseTest, ShortNoiseKeepsItsLengthAndOffset) {
@@ -387,12 +458,12 @@ TEST(NoiseTest, ShortNoiseKeepsItsLengthAndOffset) {
   Scripted draws;
   std::vector<float> out(8000, 9.0f);
   NoiseReader reader = c.reader();
-  EXPECT_EQ(reader.read(8000, draws, out.data()), 2000);
+  EXPECT_EQ(reader.read(8000, 8000, draws, out.data()), 2000);
   const std::vector<float> all = floats(noise);
   for (int k = 0; k < 2000; ++k) ASSERT_EQ(out[k], all[1000 + k]);
   for (int k = 2000; k < 8000; ++k) ASSERT_EQ(out[k], 0.0f);
   draws.entries = {1};  // unknown duration: the whole file
-  EXPECT_EQ(reader.read(8000, draws, out.data()), 4000);
+  EXPECT_EQ(reader.read(8000, 8000, draws, out.data()), 4000);
 }
 
 TEST(NoiseTest, StretchesAreAcceptedByEnergyOrBySum) {
@@ -406,7 +477,7 @@ TEST(NoiseTest, StretchesAreAcceptedByEnergyOrBySum) {
   draws.shares = {0.0, 0.1, 1.0, 0.9};
   std::vector<float> out(4000);
   NoiseReader fixed = c.reader();
-  EXPECT_EQ(fixed.read(4000, draws, out.data()), 4000);
+  EXPECT_EQ(fixed.read(4000, 4000, draws, out.data()), 4000);
   EXPECT_EQ(draws.offsets, 3);
   EXPECT_EQ(c.stats.redrawn, 2u);
   EXPECT_FLOAT_EQ(out[10], -500.0f / 32768.0f);
@@ -414,7 +485,7 @@ TEST(NoiseTest, StretchesAreAcceptedByEnergyOrBySum) {
   Scripted again;
   again.shares = std::deque<double>(100, 1.0);
   NoiseReader compat = c.reader(true);
-  EXPECT_EQ(compat.read(4000, again, out.data()), 4000);
+  EXPECT_EQ(compat.read(4000, 4000, again, out.data()), 4000);
   EXPECT_EQ(again.offsets, 100);
   EXPECT_FLOAT_EQ(out[10], -500.0f / 32768.0f);
 }
@@ -426,7 +497,7 @@ TEST(NoiseTest, SilentNoiseGetsWhiteNoise) {
   Scripted draws;
   std::vector<float> out(3200);
   NoiseReader reader = c.reader();
-  EXPECT_EQ(reader.read(3200, draws, out.data()), 1600);
+  EXPECT_EQ(reader.read(3200, 3200, draws, out.data()), 1600);
   EXPECT_EQ(draws.normals, 1600);
   EXPECT_FLOAT_EQ(out[5], 1e-3f);  // -60 dB
   EXPECT_EQ(out[1600], 0.0f);
@@ -442,10 +513,10 @@ TEST(NoiseTest, FailuresAreRetriedTwentyTimes) {
   draws.entries.push_back(1);
   std::vector<float> out(1600);
   NoiseReader reader = c.reader();
-  EXPECT_EQ(reader.read(1600, draws, out.data()), 1600);
+  EXPECT_EQ(reader.read(1600, 1600, draws, out.data()), 1600);
   EXPECT_EQ(c.stats.failed, 19u);
   draws.entries = std::deque<uint64_t>(25, 0);
-  EXPECT_EQ(reader.read(1600, draws, out.data()), 0);
+  EXPECT_EQ(reader.read(1600, 1600, draws, out.data()), 0);
   EXPECT_EQ(c.stats.failed, 39u);
   EXPECT_EQ(c.stats.given_up, 1u);
   for (const float sample : out) ASSERT_EQ(sample, 0.0f);
@@ -465,10 +536,10 @@ TEST(NoiseTest, StereoIsAveragedUnlessCompatible) {
   Scripted draws;
   std::vector<float> out(1600);
   NoiseReader fixed = c.reader();
-  EXPECT_EQ(fixed.read(1600, draws, out.data()), 1600);
+  EXPECT_EQ(fixed.read(1600, 1600, draws, out.data()), 1600);
   EXPECT_FLOAT_EQ(out[3], 200.0f / 32768.0f);
   NoiseReader compat = c.reader(true);
-  EXPECT_EQ(compat.read(1600, draws, out.data()), 0);
+  EXPECT_EQ(compat.read(1600, 1600, draws, out.data()), 0);
   set_log_level(LogLevel::kInfo);
 }
 

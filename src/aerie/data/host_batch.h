@@ -7,8 +7,9 @@
 //   "audio_len"        (B)    int64
 //   "noisy_audio"      (B, N) float32            clean + noise; only when mixing was done here
 //   "noisy_audio_len"  (B)    int64
-//   "noise"            (B, N) float32            what was added (want_noise), or the raw noise that
-//                                                mix_plan() refers to (mixing left to the consumer)
+//   "noise"            (B, N) float32            what was added (want_noise); or as "audio" the raw
+//                                                noise that mix_plan() refers to (mixing left to
+//                                                the consumer), zero where the plan does not read
 //   "noise_len"        (B)    int64
 #pragma once
 

@@ -399,6 +399,12 @@ TEST(LoaderTest, TheConsumerCanMixFromThePlan) {
                          32768.0f
                    : p->find("audio")->as<float>()[row * stride + k];
       };
+      const auto raw_noise = [&](int64_t row, int64_t k) {
+        return dtype == config::BatchDtype::kInt16
+                   ? static_cast<float>(p->find("noise")->as<int16_t>()[row * stride + k]) /
+                         32768.0f
+                   : p->find("noise")->as<float>()[row * stride + k];
+      };
       const MixPlan& plan = p->mix_plan();
       for (int64_t i = 0; i < p->num_samples(); ++i) {
         std::vector<float> noisy(static_cast<size_t>(stride));
@@ -409,9 +415,8 @@ TEST(LoaderTest, TheConsumerCanMixFromThePlan) {
           for (int64_t k = 0; k < g.length; ++k) {
             const int64_t from = (g.source_begin + k) % g.source_period;
             noisy[g.dest_begin + k] +=
-                item.gain * (g.source == MixSource::kSpeech
-                                 ? clean(g.row, from)
-                                 : p->find("noise")->as<float>()[g.row * stride + from]);
+                item.gain *
+                (g.source == MixSource::kSpeech ? clean(g.row, from) : raw_noise(g.row, from));
           }
         }
         for (int64_t k = 0; k < stride; ++k)

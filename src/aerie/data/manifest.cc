@@ -201,6 +201,12 @@ bool Manifest::resolve_path(uint64_t i, std::string& out) const {
   return true;
 }
 
+std::vector<std::string> Manifest::path_candidates(uint64_t i) const {
+  const Place place = locate(i);
+  const ManifestIndex& index = *indexes_[place.file];
+  return audio_path_candidates(index.written_path(place.row), index.path());
+}
+
 Result<std::string> Manifest::raw_line(uint64_t i) const {
   const Place place = locate(i);
   return indexes_[place.file]->raw_line(place.row);

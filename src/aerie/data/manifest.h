@@ -56,6 +56,8 @@ class Manifest {
   std::vector<std::string> resolve_paths(uint64_t i) const;
   // The same without an allocation of ours when `out` has the capacity; false for a channel list.
   bool resolve_path(uint64_t i, std::string& out) const;
+  // Where it may be, best first, without looking at the disk; not for channel lists.
+  std::vector<std::string> path_candidates(uint64_t i) const;
   Result<std::string> raw_line(uint64_t i) const;
   std::string place(uint64_t i) const;  // "train.json:17"
 

@@ -68,12 +68,19 @@ class NoiseReader {
 
   NoiseReader(std::shared_ptr<const Manifest> pool, const NoiseOptions& options, NoiseStats* stats);
 
-  // Writes `n` samples to `out`: noise, then zeros. Returns the number of samples of noise; 0 when
-  // there is no noise (NeMo reports n zeros then: the same mix).
-  int64_t read(int64_t n, NoiseDraws& draws, float* out);
+  // Noise for an utterance of n samples: writes the first `wanted` of them (wanted <= n; what is
+  // not mixed need not be read) to `out`, zeros where the noise ends. Returns the number of samples
+  // of noise; 0 when there is no noise (NeMo reports n zeros then: the same mix). Integers are
+  // rounded.
+  int64_t read(int64_t n, int64_t wanted, NoiseDraws& draws, float* out);
+  int64_t read(int64_t n, int64_t wanted, NoiseDraws& draws, int16_t* out);
 
  private:
-  Result<int64_t> read_entry(uint64_t entry, int64_t n, NoiseDraws& draws, float* out);
+  template <typename Sample>
+  int64_t read_any(int64_t n, int64_t wanted, NoiseDraws& draws, Sample* out);
+  template <typename Sample>
+  Result<int64_t> read_entry(uint64_t entry, int64_t n, int64_t wanted, NoiseDraws& draws,
+                             Sample* out);
 
   std::shared_ptr<const Manifest> pool_;
   NoiseOptions options_;

@@ -149,6 +149,10 @@ Status TarShards::join_group(const Group& group, const Manifest& manifest, const
         rows_.push_back(line->row);
         offsets_.push_back(plain ? entry.offset : member.audio_member);
         sizes_.push_back(entry.size);
+        if (options.keep_names) {
+          names_.append(indexes[k].name(member.audio_member));
+          name_ends_.push_back(names_.size());
+        }
         uint8_t& count = uses[line->row - group.first_row];
         if (count == 1) ++report_.repeated_rows;
         if (count < 2) ++count;
@@ -199,6 +203,12 @@ std::vector<uint32_t> TarShards::shard_starts(size_t g) const {
   for (size_t k = g == 0 ? 0 : group_archive_end_[g - 1]; k < group_archive_end_[g]; ++k)
     out.push_back(static_cast<uint32_t>(archives_[k].first_sample));
   return out;
+}
+
+std::string_view TarShards::member_name(uint64_t i) const {
+  AERIE_CHECK(!name_ends_.empty(), "member names were not kept");
+  const uint64_t begin = i == 0 ? 0 : name_ends_[i - 1];
+  return std::string_view(names_).substr(begin, name_ends_[i] - begin);
 }
 
 Status TarShards::read(uint64_t i, std::vector<uint8_t>& out) const {

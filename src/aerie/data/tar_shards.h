@@ -24,6 +24,7 @@ class TarShards {
     std::string index_dir;
     bool compat_nemo = false;  // -subN names match nothing, as in NeMo
     bool quiet = false;
+    bool keep_names = false;  // member_name() will be asked for
     int num_threads = 1;
     Env* env = nullptr;
   };
@@ -47,6 +48,7 @@ class TarShards {
   std::vector<uint32_t> shard_starts(size_t g) const;
   size_t num_shards() const { return archives_.size(); }
   const std::string& archive_path(uint64_t i) const { return archives_[shard_of(i)].path; }
+  std::string_view member_name(uint64_t i) const;  // with keep_names
 
   // The encoded bytes of sample i.
   Status read(uint64_t i, std::vector<uint8_t>& out) const;
@@ -86,6 +88,8 @@ class TarShards {
   std::vector<uint32_t> rows_;
   std::vector<uint64_t> offsets_;  // of the member's data, or its number in a compressed archive
   std::vector<uint64_t> sizes_;
+  std::string names_;
+  std::vector<uint64_t> name_ends_;  // empty without keep_names
   Report report_;
   Env* env_ = nullptr;
   std::unique_ptr<OpenFiles> open_;
