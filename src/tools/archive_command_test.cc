@@ -117,6 +117,25 @@ TEST(ConvertTest, TakesAConfigurationForBareWeights) {
             archive::read_nemo(Env::real(), kNemo)->config_yaml);
 }
 
+TEST(ConvertTest, TakesTheFolderOfANativeCheckpoint) {
+  const TempDir dir;
+  const std::string stem = dir.file("checkpoints/NEST--step=3-last");
+  ASSERT_TRUE(Env::real().create_dirs(stem).ok());
+  EXPECT_EQ(run(run_inspect, {stem}).status.code(), StatusCode::kDataError);
+  ASSERT_TRUE(run(run_convert, {kNemo, dir.file("bare.pt")}).status.ok());
+  ASSERT_TRUE(run(run_convert, {dir.file("bare.pt"), stem + "/model.safetensors"}).status.ok());
+  EXPECT_NE(run(run_inspect, {stem}).out.find("aerie checkpoint"), std::string::npos);
+  const std::string out = dir.file("out.nemo");
+  EXPECT_EQ(run(run_convert, {stem, out}).status.code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(Env::real()
+                  .copy_file(AERIE_TEST_DATA "/golden/ragged/config.yaml", dir.file("config.yaml"))
+                  .ok());
+  const Outcome outcome = run(run_convert, {stem, out});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  EXPECT_EQ(archive::read_nemo(Env::real(), out)->config_yaml,
+            archive::read_nemo(Env::real(), kNemo)->config_yaml);
+}
+
 TEST(ConvertTest, RewritesACheckpointWithoutForeignObjects) {
   const TempDir dir;
   const std::string out = dir.file("plain.ckpt");

@@ -26,8 +26,9 @@ using archive::Sink;
 
 constexpr const char* kHelp =
     "usage: aerie convert IN OUT [--config FILE]\n\n"
-    "Writes the weights of IN (.nemo, .ckpt, .pt, .safetensors) as OUT; the extension of OUT says "
-    "how:\n\n"
+    "Writes the weights of IN (.nemo, .ckpt, .pt, .safetensors, or the folder of a checkpoint of "
+    "aerie train) as OUT; the\n"
+    "extension of OUT says how:\n\n"
     "  .nemo         NeMo archive; needs the model's configuration: IN's own, or --config\n"
     "  .ckpt         as Lightning writes it: from a .ckpt with optimizer, schedules and counters, "
     "but without objects of\n"
@@ -40,6 +41,8 @@ constexpr const char* kHelp =
     "examples:\n"
     "  aerie convert nest.nemo nest.safetensors\n"
     "  aerie convert epoch=3-step=2500.ckpt nest.nemo\n"
+    "  aerie convert nemo_experiments/NEST/checkpoints/NEST--val_loss=5.1-step=2500-last "
+    "nest.nemo\n"
     "  aerie convert weights.safetensors nest.nemo --config "
     "configs/nest/nest_fast-conformer.yaml\n\n"
     "exit code: 0 done, 2 the command line or config is wrong, 3 IN is damaged\n";
@@ -90,6 +93,15 @@ Result<std::string> find_config(const Options& options, const AnyArchive& file, 
       std::fprintf(stderr, "warning: %s\n", value.status().to_string().c_str());
     }
     return std::string();
+  }
+  if (file.kind == archive::FileKind::kCheckpoint) {
+    // <run>/checkpoints/<stem>: the run's own config lies two folders up.
+    const std::string run = join_path(options.in, "../../config.yaml");
+    if (Env::real().exists(run)) {
+      *from = run;
+      AERIE_ASSIGN_OR_RETURN(const config::Value value, config::load_yaml(run));
+      return archive::nemo_config_yaml(value).with_context(run);
+    }
   }
   const auto& metadata = file.tensors.text_metadata();
   const auto it = metadata.find(kConfigKey);

@@ -32,11 +32,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kHelp =
     "usage: aerie inspect FILE [--json] [--no-checksums]\n\n"
-    "Shows what a .nemo, .ckpt, .pt, .safetensors, .npy or .npz file holds: its tensors as a tree "
-    "with types, shapes, sizes\n"
-    "and checksums, the model's configuration, and for Lightning checkpoints the counters, "
-    "optimizer and schedules. Nothing in\n"
-    "the file is executed. The format is told by the content, not by the name.\n\n"
+    "Shows what a .nemo, .ckpt, .pt, .safetensors, .npy or .npz file, or the folder of a "
+    "checkpoint of "
+    "aerie train, holds: its\n"
+    "tensors as a tree with types, shapes, sizes and checksums, the model's configuration, and for "
+    "Lightning checkpoints the\n"
+    "counters, optimizer and schedules. Nothing in the file is executed. The format is told by the "
+    "content, not by the name.\n\n"
     "  --json          the same as one JSON object\n"
     "  --no-checksums  do not read the tensors; quick for large files\n\n"
     "example: aerie inspect checkpoints/SSL-NEST-FastConformer.nemo\n\n"

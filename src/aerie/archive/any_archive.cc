@@ -6,6 +6,7 @@
 #include "aerie/archive/npy.h"
 #include "aerie/archive/safetensors.h"
 #include "aerie/archive/zip_reader.h"
+#include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/tar/tar_format.h"
 
@@ -98,6 +99,8 @@ const char* file_kind_name(FileKind kind) {
       return "torch file";
     case FileKind::kSafetensors:
       return "safetensors";
+    case FileKind::kCheckpoint:
+      return "aerie checkpoint";
     case FileKind::kNpy:
       return "npy array";
     case FileKind::kNpz:
@@ -107,6 +110,15 @@ const char* file_kind_name(FileKind kind) {
 }
 
 Result<AnyArchive> open_any(Env& env, const std::string& path) {
+  if (auto stat = env.stat(path); stat.ok() && stat->is_dir) {
+    const std::string weights = join_path(path, "model.safetensors");
+    if (!env.exists(weights))
+      return data_error("is a folder, but not a checkpoint: it holds no model.safetensors")
+          .with_context(path);
+    AERIE_ASSIGN_OR_RETURN(AnyArchive archive, open_any(env, weights));
+    archive.kind = FileKind::kCheckpoint;
+    return archive;
+  }
   AERIE_ASSIGN_OR_RETURN(const SourcePtr source, file_source(env, path));
   AERIE_ASSIGN_OR_RETURN(AnyArchive archive, open_source(env, source, path));
   archive.file_bytes = source->size();

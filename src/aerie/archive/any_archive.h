@@ -18,6 +18,7 @@ enum class FileKind {
   kLightning,  // a torch file with a state_dict and Lightning's counters
   kTorch,      // any other torch file
   kSafetensors,
+  kCheckpoint,  // a folder written by `aerie train`; its model.safetensors is what is opened
   kNpy,
   kNpz,
 };
@@ -34,6 +35,7 @@ struct AnyArchive {
   std::optional<TorchFile> torch;  // kTorch only; lightning holds its own
 };
 
+// `path` is a file, or the folder of a native checkpoint.
 Result<AnyArchive> open_any(Env& env, const std::string& path);
 
 // Just the weights of any of them.

@@ -49,27 +49,12 @@ constexpr std::string_view kAttackModules[] = {
     "doctest", "IPython", "ensurepip", "setuptools", "distutils",
 };
 
-constexpr std::string_view kHarmlessBuiltins[] = {
-    "bool",
-    "bytearray",
-    "bytes",
-    "complex",
-    "dict",
-    "float",
-    "int",
-    "list",
-    "object",
-    "range",
-    "slice",
-    "str",
-    "tuple",
-    "long",
-    "unicode",
-    "Ellipsis",
-    "NotImplemented",
-    "Exception",
-    // How protocols 2 and 3 write nested classes and bound methods.
-    "getattr",
+// The rest of builtins (types, exceptions, getattr for nested classes and bound methods) is
+// harmless as an opaque record.
+constexpr std::string_view kAttackBuiltins[] = {
+    "eval",  "exec",      "execfile", "compile", "open",       "file",
+    "input", "raw_input", "setattr",  "delattr", "globals",    "locals",
+    "exit",  "quit",      "apply",    "reload",  "__import__", "breakpoint",
 };
 
 }  // namespace
@@ -85,9 +70,9 @@ GlobalInfo classify_global(std::string_view module, std::string_view name) {
   }
   const std::string_view package = module.substr(0, module.find('.'));
   if (package == "builtins" || package == "__builtin__") {
-    const bool harmless = std::find(std::begin(kHarmlessBuiltins), std::end(kHarmlessBuiltins),
-                                    name) != std::end(kHarmlessBuiltins);
-    return {harmless ? GlobalRole::kForeign : GlobalRole::kAttack};
+    const bool attack = std::find(std::begin(kAttackBuiltins), std::end(kAttackBuiltins), name) !=
+                        std::end(kAttackBuiltins);
+    return {attack ? GlobalRole::kAttack : GlobalRole::kForeign};
   }
   for (const std::string_view attack : kAttackModules)
     if (package == attack) return {GlobalRole::kAttack};

@@ -1,8 +1,10 @@
 #include "aerie/archive/torch_file.h"
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -295,6 +297,30 @@ TEST(TorchWriterTest, RefusesCyclesAndForeignObjects) {
   const NodeId object = tree.add_object(tree.add_global("a.b", "C"), tree.add_list());
   EXPECT_EQ(TorchWriter::make(tree, object, {}).status().message(),
             "cannot write a object of 'a.b.C'");
+}
+
+TEST(TorchFileTest, IsReadByManyThreadsAtOnce) {
+  Pickle pickle;
+  pickle.raw("}(");
+  std::map<std::string, std::string> storages;
+  for (int i = 0; i < 8; ++i) {
+    const std::string key = std::to_string(i);
+    pickle.str(key).tensor(key, 1000, 0, {500, 2}, {1, 500});
+    storages[key] = floats(1000);
+  }
+  const auto file = read(torch_zip(pickle.op('u').stop(), storages));
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (const TensorInfo& info : file->tensors.tensors()) {
+        const auto values = file->tensors.read_as<float>(info);
+        if (values.ok() && (*values)[0] == 0 && (*values)[1] == 500 && (*values)[2] == 1) ++right;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 32);
 }
 
 TEST(ZipTest, AlignsDataAndForeseesItsSize) {
