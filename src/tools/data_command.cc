@@ -10,6 +10,8 @@ namespace aerie::tools {
 namespace {
 
 const Command kDataCommands[] = {
+    {"pack", "store decoded audio for fast training", run_data_pack},
+    {"shard", "write a tarred data set as NeMo's converter does", run_data_shard},
     {"synth", "make a speech-like corpus with noises and phoneme alignments", run_data_synth},
 };
 

@@ -260,6 +260,28 @@ TEST(AudioReaderTest, FlacSeeksEqualAFullDecode) {
   }
 }
 
+TEST(AudioReaderTest, FlacWithoutALengthAndBehindATag) {
+  std::vector<uint8_t> bytes = read_bytes(kDir + "trim.flac");
+  AudioReader reader({});
+  const std::vector<float> whole = to_vector(*reader.read_memory(bytes, "whole"));
+  bytes[21] &= 0xF0;  // total samples = 0: unknown
+  std::fill(bytes.begin() + 22, bytes.begin() + 26, 0);
+  EXPECT_EQ(probe_memory(bytes, "streamed")->frames, -1);
+  EXPECT_EQ(to_vector(*reader.read_memory(bytes, "streamed")), whole);
+  const Result<AudioView> part = reader.read_memory(bytes, "streamed", {0.5, 0.25});
+  ASSERT_TRUE(part.ok()) << part.status().to_string();
+  ASSERT_EQ(part->frames, 4000);
+  EXPECT_EQ(std::memcmp(part->samples, whole.data() + 8000, 4000 * sizeof(float)), 0);
+  // An ID3 tag of 20 bytes before the stream.
+  std::vector<uint8_t> tagged = {'I', 'D', '3', 4, 0, 0, 0, 0, 0, 20};
+  tagged.resize(30, 0);
+  const std::vector<uint8_t> plain = read_bytes(kDir + "trim.flac");
+  tagged.insert(tagged.end(), plain.begin(), plain.end());
+  const Result<AudioView> behind = reader.read_memory(tagged, "tagged", {0.5, 0.25});
+  ASSERT_TRUE(behind.ok()) << behind.status().to_string();
+  EXPECT_EQ(std::memcmp(behind->samples, whole.data() + 8000, 4000 * sizeof(float)), 0);
+}
+
 TEST(AudioReaderTest, DamagedFlacIsAnErrorAndTheReaderRecovers) {
   std::vector<uint8_t> bytes = read_bytes(kDir + "trim.flac");
   AudioReader reader({});

@@ -30,10 +30,13 @@ TrimRange find_trim_range(const float* samples, int64_t frames, int channels,
   const int64_t windows = 1 + (padded - length) / hop;
   // Square of the RMS per window in float32, the precision the decision is made in; the sums are
   // exact enough in double that their order does not matter.
-  std::vector<float> loudest(static_cast<size_t>(windows), 0.0f);
+  // Kept per thread, so that a loader's threads allocate once.
+  thread_local std::vector<float> loudest;
+  thread_local std::vector<double> hop_energy;
+  loudest.assign(static_cast<size_t>(windows), 0.0f);
   const bool by_hops = length % hop == 0 && half % hop == 0;
   const int64_t hops = (frames + hop - 1) / hop;
-  std::vector<double> hop_energy(by_hops ? static_cast<size_t>(hops) : 0);
+  if (by_hops) hop_energy.resize(static_cast<size_t>(hops));
   float reference = 0.0f;
   for (int c = 0; c < channels; ++c) {
     if (by_hops)
