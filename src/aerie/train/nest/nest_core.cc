@@ -252,6 +252,7 @@ Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool tr
   nest::ForwardOptions options;
   options.training = training;
   options.policy = nn::DtypePolicy(precision_);
+  options.mask_spans = forced_masks_;
   std::string culprit;
   if (detect_anomaly_) {
     options.tap = [&](const std::string& name, const at::Tensor& value) {
@@ -327,7 +328,7 @@ std::string NestCore::first_nonfinite_gradient() const {
 
 Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
   if (!window_open_) return internal_error("finish() without micro-batches");
-  if (static_cast<size_t>(learning_rates.size()) != optimizer_->groups().size())
+  if (learning_rates.size() != optimizer_->groups().size())
     return internal_error(str_cat(learning_rates.size(), " learning rates for ",
                                   optimizer_->groups().size(), " parameter groups"));
   try {

@@ -69,6 +69,8 @@ class NestCore {
   optim::GradScaler* scaler() { return scaler_.get(); }  // null: no scaling
   optim::Ema* ema() { return ema_.get(); }               // null: off
   at::Device device() const { return model_->parameters().device(); }
+  // Masks for every following forward pass instead of drawn ones; null: draw again. For tests.
+  void force_masks(const nest::MaskSpans* spans) { forced_masks_ = spans; }
 
  private:
   // What finish() reads about a micro-batch.
@@ -98,6 +100,7 @@ class NestCore {
   optim::ClipSettings clip_;
   bool detect_anomaly_ = false;
   bool nan_when_empty_ = false;
+  const nest::MaskSpans* forced_masks_ = nullptr;
 
   bool window_open_ = false;
   std::vector<Micro> window_;
