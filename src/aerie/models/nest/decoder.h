@@ -30,7 +30,7 @@ struct MaskedLoss {
 };
 
 // Frames of the encoder that count: mean of mask over `combine` feature frames > threshold.
-// mask (B,T) bool -> (B,T/combine) bool.
+// mask (B,T), bool or shares of hidden bins -> (B,T/combine) bool.
 at::Tensor loss_frames(const at::Tensor& mask, int64_t combine, double threshold);
 
 // log_probs (B,T',K,H), tokens (B,T'',H) padded with zeros or cut to T', selected (B,T').

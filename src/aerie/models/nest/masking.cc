@@ -19,18 +19,17 @@ constexpr int64_t kShortBlock = 8;
 MaskPlan plan_mask(const config::MaskingConfig& config, int64_t block_size, MaskRule rule,
                    int64_t length) {
   MaskPlan plan;
-  if (length <= 0) return plan;
   plan.block = block_size;
-  if (rule == MaskRule::kR0 && static_cast<double>(block_size) >=
-                                   static_cast<double>(length) * config.max_mask_ratio) {
+  if (rule == MaskRule::kR0 &&
+      static_cast<double>(block_size) >= static_cast<double>(length) * config.max_mask_ratio) {
     plan.kind = MaskPlan::Kind::kShort;
     plan.block = config.allow_overlap ? std::min(kShortBlock, length) : kShortBlock;
     return plan;
   }
+  if (length <= 0) return plan;
   if (config.allow_overlap) {
     plan.kind = MaskPlan::Kind::kStarts;
-    plan.num_starts =
-        std::max<int64_t>(0, length - block_size + (rule == MaskRule::kR1 ? 1 : 0));
+    plan.num_starts = std::max<int64_t>(0, length - block_size + (rule == MaskRule::kR1 ? 1 : 0));
     return plan;
   }
   if (block_size <= 0) return plan;
@@ -76,8 +75,7 @@ MaskDraw draw_mask(const MaskPlan& plan, double mask_prob, const nn::RandomKey& 
 std::vector<MaskSpan> mask_spans(const MaskPlan& plan, const MaskDraw& draw, int64_t length) {
   std::vector<MaskSpan> spans;
   if (plan.kind == MaskPlan::Kind::kShort) spans.push_back({0, plan.block});
-  for (int64_t start : draw.starts)
-    spans.push_back({start, std::min(start + plan.block, length)});
+  for (int64_t start : draw.starts) spans.push_back({start, std::min(start + plan.block, length)});
   for (int64_t slot : draw.slots) {
     const int64_t begin = slot * plan.block + draw.offset;
     spans.push_back({begin, begin + plan.block});

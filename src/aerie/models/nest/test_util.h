@@ -11,6 +11,7 @@
 
 #include "aerie/config/schema/nest_config.h"
 #include "aerie/models/nest/nest_model.h"
+#include "aerie/nn/init.h"
 
 namespace aerie::nest {
 

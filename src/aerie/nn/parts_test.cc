@@ -1,0 +1,344 @@
+// Parts of the encoder by their definitions; numbers of whole variants are in tests/parity.
+#include <cmath>
+#include <map>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "aerie/nn/attention_mask.h"
+#include "aerie/nn/conformer_encoder.h"
+#include "aerie/nn/init.h"
+
+namespace aerie::nn {
+namespace {
+
+using config::AttContextStyle;
+
+config::EncoderConfig toy() {
+  config::EncoderConfig c;
+  c.feat_in = 16;
+  c.d_model = 12;
+  c.n_layers = 2;
+  c.n_heads = 3;
+  c.subsampling = config::Subsampling::kDwStriding;
+  c.subsampling_factor = 8;
+  c.subsampling_conv_channels = 4;
+  c.conv_kernel_size = 5;
+  c.ff_expansion_factor = 2;
+  c.dropout = c.dropout_pre_encoder = c.dropout_emb = c.dropout_att = 0.0;
+  return c;
+}
+
+struct Built {
+  explicit Built(const config::EncoderConfig& config, uint64_t seed = 1)
+      : encoder(Scope(registry, "encoder"), config) {
+    registry.materialize(at::kCPU);
+    initialize(registry, seed);
+  }
+  ParameterRegistry registry;
+  ConformerEncoder encoder;
+};
+
+at::Tensor noise(at::IntArrayRef shape, double seed = 0.37) {
+  int64_t count = 1;
+  for (int64_t extent : shape) count *= extent;
+  return at::sin(at::arange(count, at::kFloat).square() * seed).view(shape);
+}
+
+TEST(DropoutTest, KeepRateScaleAndThreshold) {
+  const RandomKey key{11, 3, 0};
+  const at::Tensor f = dropout_factors_btc(key, 5, 0.3, 4, 50, 200);
+  EXPECT_NEAR((f > 0).to(at::kDouble).mean().item<double>(), 0.7, 0.01);
+  EXPECT_FLOAT_EQ(f.max().item<float>(), static_cast<float>(1.0 / 0.7));
+  EXPECT_NEAR(f.mean().item<double>(), 1.0, 0.015);
+  EXPECT_EQ(drop_threshold(0.0), 0u);
+  EXPECT_EQ(drop_threshold(0.5), uint64_t{1} << 31);
+  EXPECT_EQ(drop_threshold(1.0), uint64_t{1} << 32);
+  EXPECT_EQ(dropout_factors_btc(key, 5, 1.0, 1, 2, 3).abs().sum().item<double>(), 0.0);
+}
+
+TEST(DropoutTest, DrawsDependOnLogicalCoordinatesAlone) {
+  const RandomKey key{11, 3, 0};
+  const at::Tensor wide = dropout_factors_btc(key, 5, 0.5, 3, 40, 16);
+  const at::Tensor narrow = dropout_factors_btc(key, 5, 0.5, 2, 25, 16);
+  EXPECT_TRUE(at::equal(wide.narrow(0, 0, 2).narrow(1, 0, 25), narrow));
+  RandomKey second = key;  // row 1 of the batch as row 0 of another rank
+  second.first_item = 1;
+  EXPECT_TRUE(at::equal(dropout_factors_btc(second, 5, 0.5, 1, 25, 16)[0], narrow[1]));
+
+  const at::Tensor big = dropout_factors_attention(key, 6, 0.5, 2, 4, 30, 30);
+  const at::Tensor small = dropout_factors_attention(key, 6, 0.5, 2, 4, 17, 17);
+  EXPECT_TRUE(at::equal(big.narrow(2, 0, 17).narrow(3, 0, 17), small));
+  const uint32_t u = philox_u32(philox_key(11, Purpose::kDropout), 6, (3ull << 20) | 1,
+                                (2ull << 26) + (9ull << 13) + 4);
+  EXPECT_EQ(small[1][2][9][4].item<float>() > 0, u >= drop_threshold(0.5));
+
+  // Relative position 0 has the same factors however long the table is.
+  const at::Tensor long_table = dropout_factors_positions(key, 1, 0.5, 20, 41, 8);
+  const at::Tensor short_table = dropout_factors_positions(key, 1, 0.5, 5, 11, 8);
+  EXPECT_TRUE(at::equal(long_table[0][20], short_table[0][5]));
+}
+
+TEST(DropoutTest, NarrowTypesAreScaledWithoutBias) {
+  const at::Tensor x = at::ones({1, 4, 4}, at::kBFloat16);
+  const at::Tensor y = apply_dropout(x, at::full({1, 4, 4}, 1.0 / 0.9, at::kFloat));
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  // The product is rounded once; the factor itself is not.
+  EXPECT_EQ(y[0][0][0].item<float>(),
+            at::full({}, 1.0 / 0.9, at::kFloat).to(at::kBFloat16).item<float>());
+}
+
+TEST(RelativeShiftTest, TakesTheColumnOfTheDistance) {
+  const int64_t t = 7;
+  const at::Tensor raw = noise({2, 3, t, 2 * t - 1});
+  const at::Tensor shifted = relative_shift(raw);
+  for (int64_t i = 0; i < t; ++i)
+    for (int64_t j = 0; j < t; ++j)
+      EXPECT_EQ(shifted[1][2][i][j].item<float>(), raw[1][2][i][t - 1 - i + j].item<float>());
+}
+
+TEST(PositionTest, RowsAreSinesOfTheRelativePosition) {
+  const at::Tensor table = sinusoid_table(3, -1, 7, 8, at::TensorOptions().dtype(at::kFloat));
+  ASSERT_EQ(table.sizes(), at::IntArrayRef({1, 7, 8}));
+  for (int64_t row = 0; row < 7; ++row) {
+    const double p = static_cast<double>(3 - row);
+    for (int64_t i = 0; i < 4; ++i) {
+      const double angle = p * std::pow(10000.0, -2.0 * static_cast<double>(i) / 8.0);
+      EXPECT_NEAR(table[0][row][2 * i].item<double>(), std::sin(angle), 1e-6);
+      EXPECT_NEAR(table[0][row][2 * i + 1].item<double>(), std::cos(angle), 1e-6);
+    }
+  }
+}
+
+TEST(ContextMaskTest, RegularAndChunkedByDefinition) {
+  const int64_t t = 13;
+  for (AttContextStyle style : {AttContextStyle::kRegular, AttContextStyle::kChunkedLimited}) {
+    const std::vector<std::array<int64_t, 2>> contexts = {{-1, -1}, {4, 0},  {0, 3},
+                                                          {6, 2},   {-1, 1}, {2, -1}};
+    for (const auto& context : contexts) {
+      const at::Tensor mask = context_mask(style, context, t, at::kCPU);
+      const auto [left, right] = context;
+      const bool chunked = style == AttContextStyle::kChunkedLimited && right >= 0;
+      for (int64_t i = 0; i < t; ++i) {
+        for (int64_t j = 0; j < t; ++j) {
+          bool want;
+          if (chunked) {
+            const int64_t behind = i / (right + 1) - j / (right + 1);
+            want = behind >= 0 && (left < 0 || behind <= left / (right + 1));
+          } else {
+            want = (left < 0 || j >= i - left) && (right < 0 || j <= i + right);
+          }
+          EXPECT_EQ(mask[i][j].item<bool>(), want)
+              << left << "," << right << " at " << i << "," << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(ContextMaskTest, ContextsAreDrawnWithTheirProbabilities) {
+  config::EncoderConfig c = toy();
+  c.att_context_size = {{4, 1}, {8, 3}, {-1, -1}};
+  c.att_context_probs = {0.2, 0.5, 0.3};
+  ForwardContext ctx;
+  EXPECT_EQ(choose_context(ctx, c), (std::array<int64_t, 2>{4, 1}));  // eval: the first
+  ctx.training = true;
+  std::map<int64_t, int> seen;
+  for (uint64_t step = 0; step < 4000; ++step) {
+    ctx.random.micro_step = step;
+    ++seen[choose_context(ctx, c)[0]];
+  }
+  EXPECT_NEAR(seen[4], 800, 100);
+  EXPECT_NEAR(seen[8], 2000, 130);
+  EXPECT_NEAR(seen[-1], 1200, 120);
+}
+
+TEST(SubsamplingTest, LengthsOneToSixtyFour) {
+  Built built(toy());
+  const at::Tensor lengths = at::arange(0, 65, at::kLong);
+  const auto out = built.encoder.subsample({}, noise({65, 16, 64}), lengths);
+  for (int64_t n = 0; n <= 64; ++n) EXPECT_EQ(out.lengths[n].item<int64_t>(), (n + 7) / 8) << n;
+  EXPECT_EQ(out.x.size(1), 8);
+}
+
+TEST(EncoderTest, ResultsDoNotDependOnPadding) {
+  at::NoGradGuard no_grad;
+  for (const bool local : {false, true}) {
+    config::EncoderConfig c = toy();
+    if (local) {
+      c.self_attention_model = config::SelfAttentionModel::kRelPosLocalAttn;
+      c.att_context_size = {{3, 3}};
+    }
+    Built built(c);
+    const at::Tensor x = noise({1, 16, 100});
+    const at::Tensor alone = built.encoder.forward({}, x, at::tensor({100}, at::kLong)).encoded;
+    const at::Tensor padded = at::constant_pad_nd(x, {0, 60}, 9.0);
+    const at::Tensor batch = at::cat({noise({1, 16, 160}, 0.11), padded});
+    const auto together = built.encoder.forward({}, batch, at::tensor({160, 100}, at::kLong));
+    const int64_t frames = together.lengths[1].item<int64_t>();
+    EXPECT_EQ(frames, 13);
+    const double difference =
+        (together.encoded[1].narrow(1, 0, frames) - alone[0].narrow(1, 0, frames))
+            .abs()
+            .max()
+            .item<double>();
+    EXPECT_LT(difference, 1e-5);
+  }
+}
+
+TEST(EncoderTest, FullyPaddedItemsStayFinite) {
+  at::NoGradGuard no_grad;
+  Built built(toy());
+  const auto out = built.encoder.forward({}, noise({3, 16, 32}), at::tensor({32, 1, 0}, at::kLong));
+  EXPECT_TRUE(at::isfinite(out.encoded).all().item<bool>());
+  EXPECT_EQ(out.lengths[2].item<int64_t>(), 0);
+}
+
+TEST(EncoderTest, KeepLayersGivesEveryLayer) {
+  at::NoGradGuard no_grad;
+  config::EncoderConfig c = toy();
+  c.feat_out = 7;
+  Built built(c);
+  const auto out = built.encoder.forward({}, noise({1, 16, 32}), at::tensor({32}, at::kLong), true);
+  ASSERT_EQ(out.layers.size(), 2u);
+  EXPECT_EQ(out.layers[0].sizes(), at::IntArrayRef({1, 7, 4}));
+  EXPECT_TRUE(at::equal(out.layers[1], out.encoded));
+}
+
+TEST(EncoderTest, SdpaFlagChangesNothing) {
+  at::NoGradGuard no_grad;
+  config::EncoderConfig c = toy();
+  Built plain(c);
+  c.use_pytorch_sdpa = true;
+  Built sdpa(c);
+  const at::Tensor lengths = at::tensor({40, 20}, at::kLong);
+  EXPECT_TRUE(at::equal(plain.encoder.forward({}, noise({2, 16, 40}), lengths).encoded,
+                        sdpa.encoder.forward({}, noise({2, 16, 40}), lengths).encoded));
+}
+
+TEST(EncoderTest, TiedBiasesShareOneParameter) {
+  config::EncoderConfig c = toy();
+  c.untie_biases = false;
+  Built built(c);
+  const auto& entries = built.registry.entries();
+  const int64_t first = built.registry.find("encoder.layers.0.self_attn.pos_bias_u");
+  const int64_t second = built.registry.find("encoder.layers.1.self_attn.pos_bias_u");
+  EXPECT_EQ(entries[static_cast<size_t>(second)].alias_of, first);
+  EXPECT_EQ(built.registry.tensor(first).data_ptr(), built.registry.tensor(second).data_ptr());
+}
+
+TEST(StochasticDepthTest, ProbabilitiesAndExpectation) {
+  config::EncoderConfig c = toy();
+  c.n_layers = 5;
+  c.stochastic_depth_drop_prob = 0.4;
+  c.stochastic_depth_start_layer = 2;
+  const double linear[] = {0, 0, 0.4 / 3, 0.8 / 3, 0.4};
+  for (int64_t i = 0; i < 5; ++i) EXPECT_NEAR(layer_drop_prob(c, i), linear[i], 1e-12);
+  c.stochastic_depth_mode = config::StochasticDepthMode::kUniform;
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(layer_drop_prob(c, i), i < 2 ? 0.0 : 0.4);
+  int drops = 0;
+  RandomKey key{9, 0, 0};
+  for (key.micro_step = 0; key.micro_step < 5000; ++key.micro_step)
+    drops += uniform_of_step(key, Purpose::kStochasticDepth, 3) < 0.4;
+  EXPECT_NEAR(drops, 2000, 120);
+}
+
+TEST(BatchNormTest, ValidFramesOptionIgnoresPadding) {
+  config::EncoderConfig c = toy();
+  c.n_layers = 1;
+  ForwardContext ctx;
+  ctx.training = true;
+  const at::Tensor x = noise({2, 16, 64});
+  const at::Tensor lengths = at::tensor({64, 24}, at::kLong);
+  auto run = [&](bool valid, int64_t extra) {
+    Built built(c);
+    ctx.batch_norm_valid_frames = valid;
+    built.encoder.forward(ctx, at::constant_pad_nd(x, {0, extra}), lengths);
+    EXPECT_EQ(
+        built.registry["encoder.layers.0.conv.batch_norm.num_batches_tracked"].item<int64_t>(), 1);
+    return built.registry["encoder.layers.0.conv.batch_norm.running_var"].clone();
+  };
+  // NeMo's statistics count padded frames, so more padding changes them; ours on request do not.
+  EXPECT_GT((run(false, 0) - run(false, 64)).abs().max().item<double>(), 1e-4);
+  EXPECT_LT((run(true, 0) - run(true, 64)).abs().max().item<double>(), 1e-6);
+}
+
+TEST(DtypePolicyTest, TheTable) {
+  using config::Precision;
+  const DtypePolicy full;
+  const DtypePolicy bf16(Precision::kBf16Mixed);
+  const DtypePolicy fp16(Precision::k16Mixed);
+  EXPECT_FALSE(full.input_dtype(OpClass::kGemm).has_value());
+  EXPECT_EQ(bf16.input_dtype(OpClass::kGemm), at::kBFloat16);
+  EXPECT_EQ(bf16.input_dtype(OpClass::kNormalize), at::kFloat);
+  EXPECT_EQ(fp16.input_dtype(OpClass::kGemm), at::kHalf);
+  EXPECT_EQ(fp16.attention().input_dtype(OpClass::kGemm), at::kBFloat16);
+  EXPECT_EQ(bf16.attention().input_dtype(OpClass::kGemm), at::kBFloat16);
+}
+
+TEST(DtypePolicyTest, DtypesThroughTheEncoder) {
+  at::NoGradGuard no_grad;
+  Built built(toy());
+  const at::Tensor x = noise({2, 16, 64});
+  const at::Tensor lengths = at::tensor({64, 50}, at::kLong);
+  const at::Tensor exact = built.encoder.forward({}, x, lengths).encoded;
+  for (const auto precision : {config::Precision::kBf16Mixed, config::Precision::k16Mixed}) {
+    const at::ScalarType low =
+        precision == config::Precision::kBf16Mixed ? at::kBFloat16 : at::kHalf;
+    std::map<std::string, at::ScalarType> seen;
+    ForwardContext ctx;
+    ctx.policy = DtypePolicy(precision);
+    ctx.tap = [&](const std::string& name, const at::Tensor& t) { seen[name] = t.scalar_type(); };
+    const at::Tensor mixed = built.encoder.forward(ctx, x, lengths).encoded;
+    EXPECT_EQ(seen["pre_encode"], low);
+    EXPECT_EQ(seen["layers.0.after_ff1"], low);  // the stream is narrow in layer 0 only
+    EXPECT_EQ(seen["layers.0.attention"], at::kBFloat16);
+    EXPECT_EQ(seen["layers.0.conv"], low);
+    EXPECT_EQ(seen["layers.0.out"], at::kFloat);
+    EXPECT_EQ(seen["layers.1.after_ff1"], at::kFloat);
+    EXPECT_EQ(mixed.scalar_type(), at::kFloat);
+    EXPECT_LT((mixed - exact).abs().max().item<double>(), 0.15);
+    EXPECT_LT((mixed - exact).square().mean().sqrt().item<double>(), 0.03);
+  }
+}
+
+TEST(EncoderConfigTest, CombinationsThatMakeNoModel) {
+  auto error = [](auto change) {
+    config::EncoderConfig c = toy();
+    change(c);
+    const Status status = check_encoder_config(c);
+    return status.ok() ? std::string() : status.to_string();
+  };
+  using config::EncoderConfig;
+  EXPECT_EQ(error([](EncoderConfig&) {}), "");
+  EXPECT_NE(error([](EncoderConfig& c) { c.n_heads = 5; }).find("n_heads"), std::string::npos);
+  EXPECT_NE(error([](EncoderConfig& c) { c.subsampling_factor = 6; }).find("power of two"),
+            std::string::npos);
+  EXPECT_NE(error([](EncoderConfig& c) { c.conv_kernel_size = 4; }).find("odd"), std::string::npos);
+  EXPECT_NE(error([](EncoderConfig& c) {
+              c.conv_context_size = {3, 0};
+            }).find("conv_context"),
+            std::string::npos);
+  EXPECT_NE(error([](EncoderConfig& c) {
+              c.conv_norm_type = config::ConvNorm::kGroupNorm;
+              c.conv_norm_groups = 5;
+            }).find("group_norm5"),
+            std::string::npos);
+  EXPECT_NE(error([](EncoderConfig& c) {
+              c.self_attention_model = config::SelfAttentionModel::kRelPosLocalAttn;
+            }).find("bounded"),
+            std::string::npos);
+  EXPECT_NE(error([](EncoderConfig& c) {
+              c.att_context_style = AttContextStyle::kChunkedLimited;
+              c.att_context_size = {{5, 2}};
+            }).find("multiple"),
+            std::string::npos);
+  EXPECT_NE(error([](EncoderConfig& c) {
+              c.att_context_probs = {0.5, 0.5};
+            }).find("probs"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace aerie::nn
