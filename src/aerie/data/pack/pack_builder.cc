@@ -65,7 +65,7 @@ class Builder {
       : options_(options),
         hooks_(hooks),
         readers_(reader_options(options)),
-        pool_({.name = "pack", .num_threads = std::max(0, options.workers - 1), .cpus = {}}) {}
+        pool_({.name = "pack", .num_threads = std::max(1, options.workers), .cpus = {}}) {}
 
   Result<PackBuildReport> run() {
     if (options_.read.sample_rate <= 0) return invalid_argument("a pack needs a sample rate");

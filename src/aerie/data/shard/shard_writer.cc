@@ -292,7 +292,7 @@ Status write_bucket(const ShardOptions& options, const ShardHooks& hooks, const 
   std::vector<std::unique_ptr<ShardMaker>> makers;
   for (int i = 0; i < options.num_shards; ++i)
     makers.push_back(std::make_unique<ShardMaker>(options, hooks, dir, i));
-  ThreadPool pool({.name = "shard", .num_threads = std::max(0, options.workers - 1), .cpus = {}});
+  ThreadPool pool({.name = "shard", .num_threads = std::max(1, options.workers), .cpus = {}});
   AERIE_RETURN_IF_ERROR(pool.parallel_for(makers.size(), [&](size_t i) {
     const auto begin = selection.entries.begin() + static_cast<int64_t>(i * per_shard);
     return makers[i]->run({begin, begin + static_cast<int64_t>(per_shard)});
