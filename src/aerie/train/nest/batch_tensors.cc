@@ -31,23 +31,33 @@ at::Tensor lengths_of(std::span<const int64_t> lengths) {
   return at::tensor(at::ArrayRef<int64_t>(lengths.data(), lengths.size()), at::kLong);
 }
 
-// Clean rows plus what the batch's plan adds to them.
-Result<at::Tensor> mix(const data::Batch& batch, const at::Tensor& audio) {
-  const int64_t rows = audio.size(0);
+data::MixRow row_of(const at::Tensor& rows, int64_t b) {
+  data::MixRow out;
+  if (!rows.defined()) return out;
+  if (rows.scalar_type() == at::kFloat) {
+    out.f32 = rows.const_data_ptr<float>() + b * rows.size(1);
+  } else {
+    out.i16 = rows.const_data_ptr<int16_t>() + b * rows.size(1);
+  }
+  return out;
+}
+
+// Clean rows plus what the batch's plan adds to them. `stored`: the rows as the batch has them.
+Result<at::Tensor> mix(const data::Batch& batch, const at::Tensor& stored,
+                       const at::Tensor& audio) {
+  const int64_t rows = stored.size(0);
   at::Tensor noise;
   if (batch.find("noise") != nullptr) {
     AERIE_ASSIGN_OR_RETURN(noise, rows_of(batch, "noise"));
-    noise = as_float(noise);
   }
   std::vector<data::MixInput> inputs(static_cast<size_t>(rows));
-  std::vector<const float*> audio_rows, noise_rows;
+  std::vector<data::MixRow> audio_rows, noise_rows;
   for (int64_t b = 0; b < rows; ++b) {
     const size_t i = static_cast<size_t>(b);
     inputs[i].audio_len = batch.audio_len()[i];
     inputs[i].noise_len = batch.noise_len()[i];
-    audio_rows.push_back(audio.const_data_ptr<float>() + b * audio.size(1));
-    noise_rows.push_back(noise.defined() ? noise.const_data_ptr<float>() + b * noise.size(1)
-                                         : nullptr);
+    audio_rows.push_back(row_of(stored, b));
+    noise_rows.push_back(row_of(noise, b));
   }
   const data::MixRows mix_rows{inputs, audio_rows, noise_rows, {}};
   at::Tensor noisy = audio.clone();
@@ -84,7 +94,7 @@ Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::Random
         noisy = as_float(noisy);
       }
     } else {
-      AERIE_ASSIGN_OR_RETURN(noisy, mix(batch, audio.contiguous()));
+      AERIE_ASSIGN_OR_RETURN(noisy, mix(batch, stored, audio));
     }
     if (!device.is_cpu()) {
       // Capacity beyond the longest row would only cost bandwidth.
