@@ -35,10 +35,10 @@ using MaskSpans = std::vector<std::vector<MaskSpan>>;  // per item
 struct MaskPlan {
   enum class Kind { kNothing, kShort, kStarts, kSlots };
   Kind kind = Kind::kNothing;
-  int64_t block = 0;        // frames per span, possibly shrunk (kSlots)
-  int64_t num_starts = 0;   // kStarts: each of 0..num_starts-1 starts a span with mask_prob
-  int64_t num_slots = 0;    // kSlots: so many places ...
-  int64_t num_patches = 0;  // ... of which so many are hidden
+  int64_t block = 0;         // frames per span, possibly shrunk (kSlots)
+  int64_t num_starts = 0;    // kStarts: each of 0..num_starts-1 starts a span with mask_prob
+  int64_t num_slots = 0;     // kSlots: so many places ...
+  int64_t num_patches = 0;   // ... of which so many are hidden
   int64_t offset_range = 0;  // kSlots: the offset is drawn from [0, offset_range)
 };
 MaskPlan plan_mask(const config::MaskingConfig& config, int64_t block_size, MaskRule rule,

@@ -141,8 +141,7 @@ at::Tensor Preprocessor::log_mel(const at::Tensor& audio, const at::Tensor& leng
               ? nn::uniform_of_item(mode.random, Purpose::kNarrowBand, mode.signal,
                                     static_cast<uint64_t>(b)) < config_.nb_augmentation_prob
               : mode.injected_narrow_band[static_cast<size_t>(b)];
-      if (narrow)
-        x.select(0, b).narrow(0, first_bin, x.size(1) - first_bin).zero_();
+      if (narrow) x.select(0, b).narrow(0, first_bin, x.size(1) - first_bin).zero_();
     }
   }
 

@@ -2,9 +2,9 @@
 // the same order of float32 operations. No gradients; runs on the device of its input.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "aerie/base/status.h"
 #include "aerie/config/schema/model_config.h"
@@ -29,7 +29,7 @@ class Preprocessor {
     nn::RandomKey random;
     uint32_t signal = 0;  // which signal of the batch this is: 0 clean, 1 noisy
     // Draws given from outside, for parity tests.
-    at::Tensor injected_dither;               // (B,N) standard normals
+    at::Tensor injected_dither;              // (B,N) standard normals
     std::vector<bool> injected_narrow_band;  // per item
   };
   // audio (B,N) in any float dtype, lengths (B) int64 samples. `audio` is not changed (NeMo adds
