@@ -79,9 +79,9 @@ for name, x, sr, fmt, sub in [("v.ogg", lossy, 16000, "OGG", "VORBIS"), ("o.ogg"
                               ("m.mp3", lossy, 16000, "MP3", "MPEG_LAYER_III"), ("m44.mp3", signal(6000, 2, 44100), 44100, "MP3", "MPEG_LAYER_III")]:
     write(name, x, sr, fmt, sub)
     case(name, store="count")
-    case(name, store="raw", tol=2e-5, offset=0.1, duration=0.05)
-    case(name, store="raw", tol=2e-5, int_values=True, offset=0.05, duration=0.05)
-case("m44.mp3", store="raw", tol=2e-5, target_sr=16000, channel_selector="average", duration=0.06)
+    case(name, store="raw", tol=2e-6, offset=0.1, duration=0.05)
+    case(name, store="raw", tol=2e-6, int_values=True, offset=0.05, duration=0.05)
+case("m44.mp3", store="raw", tol=2e-6, target_sr=16000, channel_selector="average", duration=0.06)
 
 # (16) truncation: 0.0312 * 16000 = 499.2, 0.07 * 16000 = 1120.0000000000002, 0.29 * 100 like cases
 for f in ("pcm16.wav", "pcm24_st.wav", "float.wav", "f16.flac", "f16_st.flac", "a.aiff"):
