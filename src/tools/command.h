@@ -19,6 +19,7 @@ struct Command {
   Status (*run)(const std::vector<std::string>& args);
 };
 
+Status run_bench(const std::vector<std::string>& args);
 Status run_config(const std::vector<std::string>& args);
 Status run_convert(const std::vector<std::string>& args);
 Status run_inspect(const std::vector<std::string>& args);

@@ -12,7 +12,9 @@ namespace {
 const Command kDataCommands[] = {
     {"pack", "store decoded audio for fast training", run_data_pack},
     {"shard", "write a tarred data set as NeMo's converter does", run_data_shard},
+    {"stats", "hours, durations, codecs and the padding that batches cost", run_data_stats},
     {"synth", "make a speech-like corpus with noises and phoneme alignments", run_data_synth},
+    {"validate", "read everything and list what is broken", run_data_validate},
 };
 
 void print_usage() {

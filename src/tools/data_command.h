@@ -11,6 +11,8 @@ namespace aerie::tools {
 
 Status run_data_pack(const std::vector<std::string>& args);
 Status run_data_shard(const std::vector<std::string>& args);
+Status run_data_stats(const std::vector<std::string>& args);
 Status run_data_synth(const std::vector<std::string>& args);
+Status run_data_validate(const std::vector<std::string>& args);
 
 }  // namespace aerie::tools

@@ -14,6 +14,7 @@ namespace aerie::tools {
 namespace {
 
 const Command kCommands[] = {
+    {"bench", "measure the loader", run_bench},
     {"config", "show, check and compare configurations", run_config},
     {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
     {"inspect", "show what a checkpoint, archive or array file holds", run_inspect},

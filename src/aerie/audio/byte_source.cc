@@ -12,6 +12,8 @@ namespace {
 
 // Large enough that a typical utterance's FLAC file takes two reads, small enough to stay in L2.
 constexpr int64_t kBufferBytes = 128 * 1024;
+// The first look at a file: a header. Samples of WAV files then go straight to their place.
+constexpr int64_t kHeadBytes = 4096;
 
 }  // namespace
 
@@ -92,7 +94,9 @@ std::span<const uint8_t> ByteSource::view(int64_t offset, int64_t n) {
   n = std::min(n, size_ - offset);
   if (in_memory_) return memory_.subspan(static_cast<size_t>(offset), static_cast<size_t>(n));
   if (offset < buffer_begin_ || offset + n > buffer_begin_ + buffer_.size()) {
-    const int64_t want = std::min(std::max(n, kBufferBytes), size_ - offset);
+    const bool first_look = buffer_.size() == 0 && offset == 0;
+    const int64_t want =
+        std::min(std::max(n, first_look ? kHeadBytes : kBufferBytes), size_ - offset);
     buffer_.clear();
     if (Status status = buffer_.resize(want); !status.ok()) {
       error_ = status;

@@ -53,7 +53,9 @@ enum class MixSource : uint8_t { kNoise, kSpeech };
 // dest[dest_begin + k] = gain * source[(source_begin + k) mod source_period] for k in [0, length).
 struct MixSegment {
   MixSource source = MixSource::kNoise;
-  int32_t row = 0;  // row of the source in the batch's noise (kNoise) or clean audio (kSpeech)
+  // Row of the source in the clean audio (kSpeech) or in the noise (kNoise; plan_mix numbers it as
+  // the item's own, batches then hold only the rows of noise that are needed).
+  int32_t row = 0;
   int64_t dest_begin = 0;
   int64_t length = 0;
   int64_t source_begin = 0;

@@ -82,12 +82,14 @@ int64_t row_samples(double duration_s, int sample_rate, const Perturber& perturb
   return static_cast<int64_t>(std::min(1e15, std::ceil(plain * perturber.max_length_factor())));
 }
 
-uint64_t BatchBuilder::layout_bytes(const BuildRules& rules, int64_t rows, int64_t capacity) {
+uint64_t BatchBuilder::layout_bytes(const BuildRules& rules, int64_t rows, int64_t noise_rows,
+                                    int64_t capacity) {
   const int64_t cells = rows * capacity;
   int64_t bytes = aligned(cells * static_cast<int64_t>(dtype_bytes(rules.dtype)));
   if (rules.mix == MixPlace::kCpu) bytes += aligned(cells * 4);
   if (rules.noise_rows)
-    bytes += aligned(cells * static_cast<int64_t>(dtype_bytes(rules.noise_dtype())));
+    bytes +=
+        aligned(noise_rows * capacity * static_cast<int64_t>(dtype_bytes(rules.noise_dtype())));
   return static_cast<uint64_t>(std::max<int64_t>(64, bytes));
 }
 
@@ -152,7 +154,19 @@ Status BatchBuilder::begin(const BuildRules& rules) {
     if (!std::isnan(d)) need = std::max(need, row_samples(d, batch_.sample_rate_, rules.perturber));
   }
   const int64_t capacity = rules.capacities.fit(need);
-  const uint64_t bytes = layout_bytes(rules, static_cast<int64_t>(n), capacity);
+  // Who needs noise is decided by draws that do not depend on lengths.
+  PhiloxMixDraws draws(rules.seed, batch_.epoch_);
+  noise_rows_planned_ = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const MixNeeds needs =
+        mix_needs(rules.augment, draws, n, {capacity, 0, batch_.samples_[i].position});
+    const bool row = rules.noise_rows && (needs.noise_samples > 0 || rules.want_noise);
+    items_[i].noise_row = row ? static_cast<int32_t>(noise_rows_planned_++) : -1;
+  }
+  // One for a batch that shrinks to one sample, which is then mixed with noise.
+  noise_rows_planned_ = std::max<int64_t>(1, noise_rows_planned_);
+  const uint64_t bytes =
+      layout_bytes(rules, static_cast<int64_t>(n), noise_rows_planned_, capacity);
   if (bytes > block_.bytes()) {
     release_memory(rules);
     AERIE_RETURN_IF_ERROR(allocate(rules, static_cast<int64_t>(n), capacity,
@@ -226,7 +240,8 @@ void BatchBuilder::read_noise(const BuildRules& rules, size_t i, int64_t wanted,
                               BuildThread& thread) {
   Item& item = items_[i];
   PhiloxNoiseDraws draws(rules.seed, batch_.epoch_, batch_.samples_[i].position);
-  const int64_t at = static_cast<int64_t>(i) * stride_;
+  if (item.noise_row < 0) item.noise_row = 0;
+  const int64_t at = item.noise_row * stride_;
   const size_t tail = static_cast<size_t>(stride_ - wanted);
   if (noise16_ != nullptr) {
     item.noise_len = thread.noise->read(item.length, wanted, draws, noise16_ + at);
@@ -312,8 +327,8 @@ void BatchBuilder::place_spills(const BuildRules& rules) {
   const int64_t rows = static_cast<int64_t>(items_.size());
   const int64_t capacity = rules.capacities.fit(longest);
   HostBlock wider;
-  const Status allocated =
-      allocate(rules, rows, capacity, layout_bytes(rules, rows, capacity), wider);
+  const Status allocated = allocate(
+      rules, rows, capacity, layout_bytes(rules, rows, noise_rows_planned_, capacity), wider);
   if (!allocated.ok()) {
     for (size_t i = 0; i < items_.size(); ++i) {
       if (items_[i].spill.empty()) continue;
@@ -346,13 +361,15 @@ void BatchBuilder::place_spills(const BuildRules& rules) {
     if (audio_ != nullptr) std::memcpy(audio_ + to, old_audio + from, n * sizeof(float));
     if (audio16_ != nullptr) std::memcpy(audio16_ + to, old_audio16 + from, n * sizeof(int16_t));
     if (noisy_ != nullptr) std::memcpy(noisy_ + to, old_noisy + from, n * sizeof(float));
+    const int64_t noise_to = item.noise_row * stride_;
+    const int64_t noise_from = item.noise_row * old_stride;
     if (noise_ != nullptr && item.has_noise) {
-      std::memcpy(noise_ + to, old_noise + from, n * sizeof(float));
-      std::fill(noise_ + to + item.length, noise_ + to + stride_, 0.0f);
+      std::memcpy(noise_ + noise_to, old_noise + noise_from, n * sizeof(float));
+      std::fill(noise_ + noise_to + item.length, noise_ + noise_to + stride_, 0.0f);
     }
     if (noise16_ != nullptr && item.has_noise) {
-      std::memcpy(noise16_ + to, old_noise16 + from, n * sizeof(int16_t));
-      std::fill(noise16_ + to + item.length, noise16_ + to + stride_, int16_t{0});
+      std::memcpy(noise16_ + noise_to, old_noise16 + noise_from, n * sizeof(int16_t));
+      std::fill(noise16_ + noise_to + item.length, noise16_ + noise_to + stride_, int16_t{0});
     }
     close_row(i, item.length);
   }
@@ -387,9 +404,6 @@ void BatchBuilder::drop_bad_rows(const BuildRules& rules) {
       if (audio_ != nullptr) std::memcpy(audio_ + to, audio_ + from, cells * 4);
       if (audio16_ != nullptr) std::memcpy(audio16_ + to, audio16_ + from, cells * 2);
       if (noisy_ != nullptr) std::memcpy(noisy_ + to, noisy_ + from, cells * 4);
-      if (noise_ != nullptr && item.has_noise) std::memcpy(noise_ + to, noise_ + from, cells * 4);
-      if (noise16_ != nullptr && item.has_noise)
-        std::memcpy(noise16_ + to, noise16_ + from, cells * 2);
       batch_.samples_[kept] = batch_.samples_[i];
       std::swap(items_[kept], items_[i]);
     }
@@ -404,7 +418,6 @@ void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
   PhiloxMixDraws draws(rules.seed, batch_.epoch_);
   inputs_.resize(n);
   audio_rows_.resize(n);
-  noise_rows_.resize(n);
   energies_.resize(n);
   for (size_t i = 0; i < n; ++i) {
     Item& item = items_[i];
@@ -419,13 +432,18 @@ void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
     const int64_t at = static_cast<int64_t>(i) * stride_;
     audio_rows_[i] = {audio_ != nullptr ? audio_ + at : nullptr,
                       audio16_ != nullptr ? audio16_ + at : nullptr};
-    noise_rows_[i] = {};
-    if (item.has_noise)
-      noise_rows_[i] = {noise_ != nullptr ? noise_ + at : nullptr,
-                        noise16_ != nullptr ? noise16_ + at : nullptr};
   }
+  const size_t num_noise = static_cast<size_t>(noise_rows_planned_);
+  noise_rows_.assign(num_noise, {});
+  for (const Item& item : items_)
+    if (item.has_noise)
+      noise_rows_[item.noise_row] = {
+          noise_ != nullptr ? noise_ + item.noise_row * stride_ : nullptr,
+          noise16_ != nullptr ? noise16_ + item.noise_row * stride_ : nullptr};
   MixPlan& plan = batch_.plan_;
   plan_mix(rules.augment, inputs_, draws, plan);
+  for (MixSegment& segment : plan.segments)
+    if (segment.source == MixSource::kNoise) segment.row = items_[segment.row].noise_row;
   const MixRows rows{inputs_, audio_rows_, noise_rows_, energies_};
   resolve_gains(rows, plan);
   batch_.audio_len_.resize(n);
@@ -443,20 +461,27 @@ void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
     // read while it is written, hence the copy.
     std::vector<float> copy;
     for (size_t i = 0; i < n; ++i) {
-      float* row = noise_ + static_cast<int64_t>(i) * stride_;
-      if (!noise_rows_[i].empty()) {
+      const int32_t k = items_[i].noise_row;
+      float* row = noise_ + k * stride_;
+      if (!noise_rows_[k].empty()) {
         copy.assign(row, row + stride_);
-        noise_rows_[i] = {copy.data(), nullptr};
+        noise_rows_[k] = {copy.data(), nullptr};
       }
       write_noise(rows, plan, i, row, stride_);
     }
-  } else if (rules.mix == MixPlace::kConsumer) {
-    // Rows nothing refers to are zero, so that equal batches have equal bytes.
-    for (size_t i = 0; i < n; ++i) {
-      if (items_[i].has_noise) continue;
-      if (noise_ != nullptr) std::fill_n(noise_ + static_cast<int64_t>(i) * stride_, stride_, 0.0f);
-      if (noise16_ != nullptr)
-        std::fill_n(noise16_ + static_cast<int64_t>(i) * stride_, stride_, int16_t{0});
+    // Rows of bad samples are left out: the others move up.
+    for (size_t i = 0; i < n; ++i)
+      if (items_[i].noise_row != static_cast<int32_t>(i))
+        std::memmove(noise_ + static_cast<int64_t>(i) * stride_,
+                     noise_ + items_[i].noise_row * stride_,
+                     static_cast<size_t>(stride_) * sizeof(float));
+  } else if (rules.mix == MixPlace::kConsumer && !bad_.empty()) {
+    // Rows of noise for samples that turned out bad: equal batches have equal bytes.
+    for (size_t k = 0; k < num_noise; ++k) {
+      if (!noise_rows_[k].empty()) continue;
+      const int64_t at = static_cast<int64_t>(k) * stride_;
+      if (noise_ != nullptr) std::fill_n(noise_ + at, stride_, 0.0f);
+      if (noise16_ != nullptr) std::fill_n(noise16_ + at, stride_, int16_t{0});
     }
   }
 }
@@ -465,23 +490,31 @@ void BatchBuilder::list_arrays(const BuildRules& rules) {
   const int64_t rows = static_cast<int64_t>(items_.size());
   std::vector<HostArray>& arrays = batch_.arrays_;
   arrays.clear();
-  const auto matrix = [&](std::string_view name, DType dtype, void* data) {
-    arrays.push_back({name, dtype, {rows, stride_, 0, 0}, 2, data});
+  const auto matrix = [&](std::string_view name, DType dtype, void* data, int64_t count) {
+    arrays.push_back({name, dtype, {count, stride_, 0, 0}, 2, data});
   };
   const auto lengths = [&](std::string_view name, std::vector<int64_t>& values) {
     arrays.push_back({name, DType::kInt64, {rows, 0, 0, 0}, 1, values.data()});
   };
   if (audio16_ != nullptr)
-    matrix("audio", DType::kInt16, audio16_);
+    matrix("audio", DType::kInt16, audio16_, rows);
   else
-    matrix("audio", DType::kFloat32, audio_);
+    matrix("audio", DType::kFloat32, audio_, rows);
   lengths("audio_len", batch_.audio_len_);
-  if (noisy_ != nullptr) matrix("noisy_audio", DType::kFloat32, noisy_);
+  if (noisy_ != nullptr) matrix("noisy_audio", DType::kFloat32, noisy_, rows);
   lengths("noisy_audio_len", batch_.noisy_len_);
-  if (noise16_ != nullptr)
-    matrix("noise", DType::kInt16, noise16_);
-  else if (noise_ != nullptr && (rules.want_noise || rules.mix == MixPlace::kConsumer))
-    matrix("noise", DType::kFloat32, noise_);
+  if (rules.mix == MixPlace::kConsumer && rules.noise_rows) {
+    // Only rows somebody needs; the rows of samples that turned out bad are among them.
+    int64_t count = 0;
+    for (const Item& item : items_)
+      if (item.has_noise) count = std::max<int64_t>(count, item.noise_row + 1);
+    if (noise16_ != nullptr)
+      matrix("noise", DType::kInt16, noise16_, count);
+    else
+      matrix("noise", DType::kFloat32, noise_, count);
+  } else if (rules.want_noise) {
+    matrix("noise", DType::kFloat32, noise_, rows);
+  }
   lengths("noise_len", batch_.noise_len_);
 }
 

@@ -44,7 +44,7 @@ struct BuildRules {
   config::OnBadAudio on_bad = config::OnBadAudio::kSkip;
   DType dtype = DType::kFloat32;
   MixPlace mix = MixPlace::kCpu;
-  bool noise_rows = false;  // there is a place for noise in the batch
+  bool noise_rows = false;  // there is a place for noise in the batch, as many rows as need it
   bool want_noise = false;
   Capacities capacities;
   HostAllocator* allocator = nullptr;
@@ -80,8 +80,9 @@ class BatchBuilder {
   // After all items: spilled rows, bad samples, mixing, arrays.
   Status finish(const BuildRules& rules, BuildThread& thread);
   void release_memory(const BuildRules& rules);
-  // Bytes of a batch of rows x capacity.
-  static uint64_t layout_bytes(const BuildRules& rules, int64_t rows, int64_t capacity);
+  // Bytes of a batch of rows x capacity with so many rows of noise.
+  static uint64_t layout_bytes(const BuildRules& rules, int64_t rows, int64_t noise_rows,
+                               int64_t capacity);
 
   Batch& batch() { return batch_; }
   const Batch& batch() const { return batch_; }
@@ -107,6 +108,7 @@ class BatchBuilder {
     int64_t noise_len = 0;
     double energy = -1.0;  // sum of squares; negative: not computed
     bool has_noise = false;
+    int32_t noise_row = -1;    // where its noise goes; -1: none is needed
     Status bad;                // why it could not be read
     std::vector<float> spill;  // samples of a row that is longer than the capacity
     ItemFigures figures;
@@ -132,6 +134,7 @@ class BatchBuilder {
   float* noisy_ = nullptr;
   float* noise_ = nullptr;
   int16_t* noise16_ = nullptr;
+  int64_t noise_rows_planned_ = 0;
   std::vector<Item> items_;
   std::vector<BadItem> bad_;
   std::vector<MixInput> inputs_;

@@ -7,9 +7,10 @@
 //   "audio_len"        (B)    int64
 //   "noisy_audio"      (B, N) float32            clean + noise; only when mixing was done here
 //   "noisy_audio_len"  (B)    int64
-//   "noise"            (B, N) float32            what was added (want_noise); or as "audio" the raw
-//                                                noise that mix_plan() refers to (mixing left to
-//                                                the consumer), zero where the plan does not read
+//   "noise"            (B, N) float32            what was added (want_noise); or, with mixing left
+//   to
+//                      (K, N) as "audio"         the consumer, the K rows of raw noise that
+//                                                mix_plan() refers to
 //   "noise_len"        (B)    int64
 #pragma once
 

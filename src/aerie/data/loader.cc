@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <sys/resource.h>
 #include <time.h>
 #include <unordered_set>
 
@@ -37,6 +38,13 @@ int64_t thread_cpu_ns() {
   return int64_t{time.tv_sec} * 1000000000 + time.tv_nsec;
 }
 
+// Times this thread gave up the CPU by itself: while reading, because a file was not in memory.
+int64_t voluntary_switches() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
+
 double seconds(int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
@@ -46,7 +54,7 @@ struct Counters {
   std::atomic<uint64_t> read_items{0}, read_bytes{0}, read_samples{0}, noise_items{0},
       noise_samples{0}, mix_items{0}, mix_cells{0};
   std::atomic<int64_t> read_ns{0}, noise_ns{0}, mix_ns{0}, blocked_ns{0}, starved_ns{0},
-      probe_wall_ns{0}, probe_cpu_ns{0};
+      probe_wall_ns{0}, probe_wait_ns{0};
 };
 
 }  // namespace
@@ -103,7 +111,7 @@ struct Loader::Impl {
 
   // Consumer's figures.
   int64_t consumer_wait_ns = 0, consumer_work_ns = 0, epoch_pause_ns = 0, first_batch_ns = -1;
-  int64_t last_return_ns = 0;
+  int64_t last_return_ns = 0, epochs_entered = 0;
   int64_t valid_cells = 0, all_cells = 0, delivered_samples = 0;
   uint64_t delivered_batches = 0;
   std::vector<BadSample> bad;
@@ -260,6 +268,7 @@ void Loader::Impl::do_item(const Task& task, BuildThread& thread,
     const int64_t start = now_ns();
     const bool probe = task.item == 0;
     const int64_t cpu = probe ? thread_cpu_ns() : 0;
+    const int64_t switches = probe ? voluntary_switches() : 0;
     const Status status = run_guarded([&] {
       slot.builder.read_item(rules, task.item, thread);
       return ok_status();
@@ -268,7 +277,9 @@ void Loader::Impl::do_item(const Task& task, BuildThread& thread,
     const BatchBuilder::ItemFigures& figures = slot.builder.figures(task.item);
     if (probe) {
       counters.probe_wall_ns += spent;
-      counters.probe_cpu_ns += thread_cpu_ns() - cpu;
+      // A thread that was merely preempted did not wait for the disk.
+      if (voluntary_switches() > switches)
+        counters.probe_wait_ns += std::max<int64_t>(0, spent - (thread_cpu_ns() - cpu));
     }
     ++counters.read_items;
     counters.read_bytes += static_cast<uint64_t>(figures.bytes_read);
@@ -436,10 +447,15 @@ Result<const Batch*> Loader::Impl::next_batch() {
   Slot& slot = *order.front();
   const int64_t waited = now_ns() - entered;
   consumer_wait_ns += waited;
-  if (first_batch_ns < 0)
+  if (first_batch_ns < 0) {
     first_batch_ns = now_ns() - start_ns;
-  else if (slot.builder.batch().index_ == 0)
-    epoch_pause_ns += waited;
+  } else if (slot.builder.batch().index_ == 0) {
+    // What an epoch's first batch costs beyond an average one.
+    const int64_t usual =
+        delivered_batches > 0 ? consumer_wait_ns / static_cast<int64_t>(delivered_batches) : 0;
+    epoch_pause_ns += std::max<int64_t>(0, waited - usual);
+    ++epochs_entered;
+  }
   if (setup.auto_workers) tune(waited, ready);
   std::vector<BadSample> new_bad;
   if (slot.error.ok()) slot.error = account(slot, new_bad);
@@ -668,14 +684,16 @@ LoaderStats Loader::stats() const {
   out.blocked_s = seconds(c.blocked_ns);
   out.starved_s = seconds(c.starved_ns);
   out.noise_failures = impl_->noise_stats.failed;
-  out.read_wait_share = c.probe_wall_ns > 0 ? 1 - static_cast<double>(c.probe_cpu_ns) /
-                                                      static_cast<double>(c.probe_wall_ns)
+  out.read_wait_share = c.probe_wall_ns > 0 ? static_cast<double>(c.probe_wait_ns) /
+                                                  static_cast<double>(c.probe_wall_ns)
                                             : 0.0;
   out.wall_s = seconds(now_ns() - impl_->start_ns);
   const std::lock_guard lock(impl_->mutex);
   out.consumer_wait_s = seconds(impl_->consumer_wait_ns);
   out.consumer_work_s = seconds(impl_->consumer_work_ns);
-  out.epoch_pause_s = seconds(impl_->epoch_pause_ns);
+  out.epoch_pause_s = impl_->epochs_entered > 0 ? seconds(impl_->epoch_pause_ns) /
+                                                      static_cast<double>(impl_->epochs_entered)
+                                                : 0.0;
   out.first_batch_s = seconds(std::max<int64_t>(0, impl_->first_batch_ns));
   out.batches = impl_->delivered_batches;
   out.samples = static_cast<uint64_t>(impl_->delivered_samples);

@@ -52,13 +52,25 @@ Probe probe_plan(const EpochPlan& plan, const AudioDataset& dataset, const Build
   return out;
 }
 
+// Rows of noise a batch needs: all, or (with the augmentor) not more than six standard deviations
+// above their mean number.
+int64_t noise_rows_of(const BuildRules& rules, int64_t rows) {
+  const AugmentConfig& augment = rules.augment;
+  if (rules.want_noise || augment.kind == AugmentKind::kNone || augment.compat_nemo || rows <= 1)
+    return rows;
+  const double p = augment.prob * augment.noise_ratio;
+  const double n = static_cast<double>(rows);
+  return std::min(rows, static_cast<int64_t>(n * p + 6 * std::sqrt(n * p * (1 - p)) + 2));
+}
+
 // The largest batch any epoch can ask for, in bytes.
 uint64_t largest_batch(const Sampler& sampler, const AudioDataset& dataset, const BuildRules& rules,
                        const Probe& probe) {
   const int rate = dataset.read_options().sample_rate;
   const auto bytes = [&](int64_t rows, double longest_s) {
     const int64_t need = std::max(rules.min_samples, row_samples(longest_s, rate, rules.perturber));
-    return BatchBuilder::layout_bytes(rules, rows, rules.capacities.fit(need));
+    return BatchBuilder::layout_bytes(rules, rows, noise_rows_of(rules, rows),
+                                      rules.capacities.fit(need));
   };
   if (sampler.buckets().empty()) return bytes(sampler.max_batch_size(), dataset.longest_s());
   uint64_t out = 0;
@@ -70,8 +82,9 @@ uint64_t largest_batch(const Sampler& sampler, const AudioDataset& dataset, cons
                          bucket.longest_s));
   }
   for (size_t k = 0; k < probe.needs.size(); ++k)
-    out = std::max(out, BatchBuilder::layout_bytes(rules, probe.rows[k],
-                                                   rules.capacities.fit(probe.needs[k])));
+    out = std::max(
+        out, BatchBuilder::layout_bytes(rules, probe.rows[k], noise_rows_of(rules, probe.rows[k]),
+                                        rules.capacities.fit(probe.needs[k])));
   return std::max(out, bytes(1, dataset.longest_s()));
 }
 

@@ -24,7 +24,7 @@ struct LoaderStats {
   // Consumer: waiting in next().
   double consumer_wait_s = 0.0;
   double consumer_work_s = 0.0;  // between next() and next()
-  double epoch_pause_s = 0.0;    // of the wait, that of the first batch of epochs after the first
+  double epoch_pause_s = 0.0;    // extra wait for the first batch of an epoch, mean over epochs
   double first_batch_s = 0.0;
   uint64_t batches = 0;
   uint64_t samples = 0;
