@@ -41,7 +41,7 @@ GroupSettings defaults_of(config::OptimizerKind kind) {
   return s;
 }
 
-void run_fixture(const nn::FlatLayout& layout) {
+void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU) {
   const archive::TensorArchive file = open_fixture("optimizers.safetensors");
   const json cases = json::parse(file.text_metadata().at("cases"));
   ASSERT_EQ(cases.size(), 14u);
@@ -50,7 +50,7 @@ void run_fixture(const nn::FlatLayout& layout) {
   for (size_t i = 0; i < cases.size(); ++i) {
     const json& one = cases[i];
     SCOPED_TRACE(one["name"].get<std::string>());
-    auto registry = make_registry(specs, layout);
+    auto registry = make_registry(specs, layout, device);
     {
       at::NoGradGuard no_grad;
       for (const ParamSpec& spec : specs)
@@ -140,14 +140,14 @@ const config::OptimizerKind kKinds[] = {config::OptimizerKind::kAdamW, config::O
                                         config::OptimizerKind::kSgd,
                                         config::OptimizerKind::kNovograd};
 
-TEST(OptimizerTest, SkippedStepChangesNothing) {
+void check_skipped_step(at::Device device) {
   for (const config::OptimizerKind kind : kKinds) {
     SCOPED_TRACE(optimizer_name(kind));
-    auto registry = make_registry({{"e.a", {6, 5}}, {"e.b", {9}}, {"d.c", {4}}});
+    auto registry = make_registry({{"e.a", {6, 5}}, {"e.b", {9}}, {"d.c", {4}}}, {}, device);
     fill(*registry, 0.3);
     Optimizer optimizer(*registry, kind, {{"", registry->parameters(), settings_for(kind)}}, {});
-    const at::Tensor inf = at::ones({}, at::kFloat);
-    const at::Tensor fine = at::zeros({}, at::kFloat);
+    const at::Tensor inf = at::ones({}, at::TensorOptions(device).dtype(at::kFloat));
+    const at::Tensor fine = at::zeros_like(inf);
     const std::vector<double> rates = {0.01};
     for (int s = 0; s < 4; ++s) {
       set_grads(*registry, s);
@@ -169,27 +169,52 @@ TEST(OptimizerTest, SkippedStepChangesNothing) {
   }
 }
 
-TEST(OptimizerTest, RunsWithSkippedStepsEqualRunsWithout) {
+void check_runs_with_skips(at::Device device) {
   for (const config::OptimizerKind kind : kKinds) {
     SCOPED_TRACE(optimizer_name(kind));
     at::Tensor results[2];
     for (int skips = 0; skips < 2; ++skips) {
-      auto registry = make_registry({{"a", {6, 5}}, {"b", {9}}});
+      auto registry = make_registry({{"a", {6, 5}}, {"b", {9}}}, {}, device);
       fill(*registry, 0.3);
       Optimizer optimizer(*registry, kind, {{"", registry->parameters(), settings_for(kind)}}, {});
       for (int s = 0; s < 3; ++s) {
         if (skips == 1) {
           registry->flat_grads().fill_(std::numeric_limits<float>::quiet_NaN());
-          optimizer.step(std::vector<double>{0.5}, at::ones({}, at::kFloat));
+          optimizer.step(std::vector<double>{0.5}, at::ones({}, registry->flat_grads().options()));
           registry->zero_grad();
         }
         set_grads(*registry, s);
-        optimizer.step(std::vector<double>{0.01}, at::zeros({}, at::kFloat));
+        optimizer.step(std::vector<double>{0.01}, at::zeros({}, registry->flat_grads().options()));
       }
       results[skips] = registry->flat_params().clone();
     }
     EXPECT_TRUE(at::equal(results[0], results[1]));
   }
+}
+
+TEST(OptimizerTest, SkippedStepChangesNothing) {
+  check_skipped_step(at::kCPU);
+}
+
+TEST(OptimizerTest, RunsWithSkippedStepsEqualRunsWithout) {
+  check_runs_with_skips(at::kCPU);
+}
+
+// On a GPU the decision to skip is a number on the device that masks the update.
+TEST(OptimizerGpuTest, EqualsTorchAndNemo) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  run_fixture({}, at::kCUDA);
+  run_fixture({{3, 1, 0, 2}, 16}, at::kCUDA);
+}
+
+TEST(OptimizerGpuTest, SkippedStepChangesNothing) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  check_skipped_step(at::kCUDA);
+}
+
+TEST(OptimizerGpuTest, RunsWithSkippedStepsEqualRunsWithout) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  check_runs_with_skips(at::kCUDA);
 }
 
 TEST(OptimizerTest, MaximizeClimbs) {

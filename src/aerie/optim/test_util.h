@@ -11,6 +11,7 @@
 
 #include "aerie/archive/safetensors.h"
 #include "aerie/base/env.h"
+#include "aerie/device/gpu.h"
 #include "aerie/nn/param_registry.h"
 
 namespace aerie::optim {
@@ -22,8 +23,14 @@ struct ParamSpec {
   bool is_buffer = false;
 };
 
+// Suites called *GpuTest skip without one.
+inline bool has_gpu() {
+  return !device::driver().gpus.empty() && device::load_torch_cuda().ok();
+}
+
 inline std::unique_ptr<nn::ParameterRegistry> make_registry(const std::vector<ParamSpec>& specs,
-                                                            const nn::FlatLayout& layout = {}) {
+                                                            const nn::FlatLayout& layout = {},
+                                                            at::Device device = at::kCPU) {
   auto registry = std::make_unique<nn::ParameterRegistry>();
   for (const ParamSpec& spec : specs) {
     nn::ParamInfo info;
@@ -33,7 +40,7 @@ inline std::unique_ptr<nn::ParameterRegistry> make_registry(const std::vector<Pa
     info.is_buffer = spec.is_buffer;
     registry->add(std::move(info));
   }
-  registry->materialize(at::kCPU, at::kFloat, layout);
+  registry->materialize(device, at::kFloat, layout);
   return registry;
 }
 
@@ -78,9 +85,9 @@ inline at::Tensor read(const archive::TensorArchive& file, const std::string& na
 
 // Largest |got - want| over max |want|.
 inline double relative_error(const at::Tensor& got, const at::Tensor& want) {
-  const at::Tensor w = want.to(at::kDouble);
+  const at::Tensor w = want.to(at::kCPU, at::kDouble);
   const double size = std::max(1e-30, w.abs().max().item<double>());
-  return (got.to(at::kDouble) - w).abs().max().item<double>() / size;
+  return (got.to(at::kCPU, at::kDouble) - w).abs().max().item<double>() / size;
 }
 
 }  // namespace aerie::optim

@@ -115,6 +115,66 @@ TEST(GradScalerTest, FixedScaleStays) {
   EXPECT_EQ(scaler.scale().item<float>(), 1000.0f);
 }
 
+// The same on a device, where nothing may be read back.
+TEST(GradientsGpuTest, AgreesWithTheCpu) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  for (const auto algorithm : {config::GradientClip::kNorm, config::GradientClip::kValue}) {
+    at::Tensor x = wave({3000017}, 0.4, 1024.0);
+    at::Tensor y = x.to(at::kCUDA);
+    const at::Tensor inverse = at::scalar_tensor(1.0 / 1024.0, at::kFloat);
+    const GradientReport cpu = prepare_gradients(x, inverse, {0.5, algorithm});
+    const GradientReport gpu = prepare_gradients(y, inverse.to(at::kCUDA), {0.5, algorithm});
+    EXPECT_TRUE(gpu.norm.is_cuda());
+    EXPECT_NEAR(gpu.norm.item<double>(), cpu.norm.item<double>(), 1e-9 * cpu.norm.item<double>());
+    EXPECT_LT(relative_error(y, x), 2e-7);
+    EXPECT_EQ(gpu.found_inf.item<float>(), 0.0f);
+    y[2999999] = kInf;
+    EXPECT_EQ(prepare_gradients(y, {}, {}).found_inf.item<float>(), 1.0f);
+  }
+  EXPECT_NEAR(l2_norm(at::full({4}, 1e30, at::kFloat).to(at::kCUDA)).item<double>(), 2e30, 1e24);
+}
+
+TEST(GradScalerGpuTest, GrowsAndBacksOff) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  GradScaler::Settings settings;
+  settings.growth_interval = 2;
+  GradScaler scaler(settings, at::kCUDA);
+  const at::Tensor fine = at::zeros({}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
+  scaler.update(fine);
+  scaler.update(fine);
+  EXPECT_EQ(scaler.scale().item<float>(), 131072.0f);
+  scaler.update(fine + 1);
+  EXPECT_EQ(scaler.scale().item<float>(), 65536.0f);
+  EXPECT_EQ(scaler.inverse().item<float>(), 1.0f / 65536.0f);
+}
+
+TEST(EmaGpuTest, SkipsAndCountsOnTheDevice) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  for (const bool offload : {false, true}) {
+    auto host = make_registry({{"a", {3, 2}}, {"b", {5}}});
+    auto device = make_registry({{"a", {3, 2}}, {"b", {5}}}, {}, at::kCUDA);
+    Ema want(*host, 0.9, 2, false);
+    Ema got(*device, 0.9, 2, offload);
+    at::NoGradGuard no_grad;
+    for (int s = 0; s < 7; ++s) {
+      want.begin();
+      got.begin();
+      host->flat_params().copy_(wave({host->flat_params().size(0)}, s));
+      device->flat_params().copy_(host->flat_params());
+      const at::Tensor found = at::scalar_tensor(s % 3 == 1 ? 1.0f : 0.0f, at::kFloat);
+      want.update(found);
+      got.update(found.to(at::kCUDA));
+      EXPECT_LT(relative_error(got.flat(), want.flat()), 2e-7) << s;
+      EXPECT_EQ(got.count().item<int64_t>(), want.count().item<int64_t>());
+    }
+    const at::Tensor weights = device->flat_params().clone();
+    got.swap();
+    EXPECT_LT(relative_error(device->flat_params(), want.flat()), 2e-7);
+    got.swap();
+    EXPECT_TRUE(at::equal(weights, device->flat_params()));
+  }
+}
+
 class EmaTest : public ::testing::Test {
  protected:
   EmaTest()
