@@ -11,7 +11,8 @@ namespace aerie::archive::testing {
 
 std::string le(uint64_t value, int bytes) {
   std::string out;
-  for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> 8 * i & 0xff));
+  for (int i = 0; i < bytes; ++i)
+    out.push_back(i < 8 ? static_cast<char>(value >> 8 * i & 0xff) : '\0');
   return out;
 }
 
