@@ -26,7 +26,7 @@ void Ema::begin() {
 void Ema::update(const at::Tensor& found_inf) {
   AERIE_CHECK(started_ && !swapped_, "Ema::update() before begin() or while swapped");
   at::NoGradGuard no_grad;
-  if (average_.is_cpu()) {
+  if (average_.is_cpu() && !always_mask_) {
     if (found_inf.defined() && found_inf.item<float>() != 0.0f) return;
     const int64_t seen = count_.item<int64_t>();
     count_.add_(1);

@@ -37,6 +37,8 @@ class Ema {
   const at::Tensor& count() const { return count_; }  // 0-dim int64: steps seen
   // Marks the contents of state(), written from outside, as valid.
   void restore(int64_t count);
+  // Masks updates on the CPU as on a device. For tests.
+  void always_mask(bool on) { always_mask_ = on; }
 
  private:
   nn::ParameterRegistry* registry_;
@@ -46,6 +48,7 @@ class Ema {
   at::Tensor count_;
   bool started_ = false;
   bool swapped_ = false;
+  bool always_mask_ = false;
 };
 
 }  // namespace aerie::optim

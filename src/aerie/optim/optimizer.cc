@@ -222,7 +222,7 @@ void Optimizer::step(std::span<const double> learning_rates, const at::Tensor& f
   AERIE_CHECK(has_grad.empty() || has_grad.size() == history_.size(), "has_grad has ",
               has_grad.size(), " flags for ", history_.size(), " parameters");
   at::Tensor found = found_inf;
-  if (found.defined() && found.is_cpu()) {
+  if (found.defined() && found.is_cpu() && !always_mask_) {
     // Nothing to wait for: decide here and save the masking.
     if (found.item<float>() != 0.0f) return;
     found = at::Tensor();

@@ -96,6 +96,8 @@ class Optimizer {
   void set_step_counts(const at::Tensor& counts);
   // Forgets everything, as after construction.
   void reset();
+  // Masks skipped steps on the CPU too, where they are otherwise just not taken. For tests.
+  void always_mask(bool on) { always_mask_ = on; }
 
  private:
   // Neighbours in memory with equal settings and equal history.
@@ -128,6 +130,7 @@ class Optimizer {
   std::vector<Range> all_ranges_;        // of a step in which every parameter has a gradient
   at::Tensor steps_;                     // (trainable) float32
   at::Tensor exp_avg_, exp_avg_sq_, max_exp_avg_sq_, momentum_buffer_;
+  bool always_mask_ = false;
 };
 
 const char* optimizer_name(config::OptimizerKind kind);  // "adamw"

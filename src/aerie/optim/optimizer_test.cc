@@ -41,7 +41,8 @@ GroupSettings defaults_of(config::OptimizerKind kind) {
   return s;
 }
 
-void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU) {
+// `mask`: with a decision to skip that says no.
+void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU, bool mask = false) {
   const archive::TensorArchive file = open_fixture("optimizers.safetensors");
   const json cases = json::parse(file.text_metadata().at("cases"));
   ASSERT_EQ(cases.size(), 14u);
@@ -84,7 +85,9 @@ void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU) {
       }
       std::vector<double> rates = optimizer.base_rates();
       for (double& rate : rates) rate *= lrs[s] / lrs[0];
-      optimizer.step(rates, {}, has_grad);
+      const auto options = registry->flat_grads().options();
+      optimizer.always_mask(mask);
+      optimizer.step(rates, mask ? at::zeros({}, options) : at::Tensor(), has_grad);
       for (const ParamSpec& spec : specs) {
         const at::Tensor want = read(
             file, "case" + std::to_string(i) + ".out.step" + std::to_string(s) + "." + spec.name);
@@ -127,6 +130,10 @@ TEST(OptimizerTest, EqualsTorchAndNemoInAnotherMemoryOrder) {
   run_fixture({{2, 0, 3, 1}, 1});
 }
 
+TEST(OptimizerTest, EqualsTorchAndNemoWithMaskedUpdates) {
+  run_fixture({}, at::kCPU, /*mask=*/true);
+}
+
 GroupSettings settings_for(config::OptimizerKind kind) {
   GroupSettings s = defaults_of(kind);
   s.weight_decay = 0.1;
@@ -140,12 +147,13 @@ const config::OptimizerKind kKinds[] = {config::OptimizerKind::kAdamW, config::O
                                         config::OptimizerKind::kSgd,
                                         config::OptimizerKind::kNovograd};
 
-void check_skipped_step(at::Device device) {
+void check_skipped_step(at::Device device, bool mask = false) {
   for (const config::OptimizerKind kind : kKinds) {
     SCOPED_TRACE(optimizer_name(kind));
     auto registry = make_registry({{"e.a", {6, 5}}, {"e.b", {9}}, {"d.c", {4}}}, {}, device);
     fill(*registry, 0.3);
     Optimizer optimizer(*registry, kind, {{"", registry->parameters(), settings_for(kind)}}, {});
+    optimizer.always_mask(mask);
     const at::Tensor inf = at::ones({}, at::TensorOptions(device).dtype(at::kFloat));
     const at::Tensor fine = at::zeros_like(inf);
     const std::vector<double> rates = {0.01};
@@ -169,7 +177,7 @@ void check_skipped_step(at::Device device) {
   }
 }
 
-void check_runs_with_skips(at::Device device) {
+void check_runs_with_skips(at::Device device, bool mask = false) {
   for (const config::OptimizerKind kind : kKinds) {
     SCOPED_TRACE(optimizer_name(kind));
     at::Tensor results[2];
@@ -177,6 +185,7 @@ void check_runs_with_skips(at::Device device) {
       auto registry = make_registry({{"a", {6, 5}}, {"b", {9}}}, {}, device);
       fill(*registry, 0.3);
       Optimizer optimizer(*registry, kind, {{"", registry->parameters(), settings_for(kind)}}, {});
+      optimizer.always_mask(mask);
       for (int s = 0; s < 3; ++s) {
         if (skips == 1) {
           registry->flat_grads().fill_(std::numeric_limits<float>::quiet_NaN());
@@ -194,16 +203,19 @@ void check_runs_with_skips(at::Device device) {
 
 TEST(OptimizerTest, SkippedStepChangesNothing) {
   check_skipped_step(at::kCPU);
+  check_skipped_step(at::kCPU, /*mask=*/true);
 }
 
 TEST(OptimizerTest, RunsWithSkippedStepsEqualRunsWithout) {
   check_runs_with_skips(at::kCPU);
+  check_runs_with_skips(at::kCPU, /*mask=*/true);
 }
 
 // On a GPU the decision to skip is a number on the device that masks the update.
 TEST(OptimizerGpuTest, EqualsTorchAndNemo) {
   if (!has_gpu()) GTEST_SKIP() << "no GPU";
   run_fixture({}, at::kCUDA);
+  run_fixture({}, at::kCUDA, /*mask=*/true);
   run_fixture({{3, 1, 0, 2}, 16}, at::kCUDA);
 }
 
