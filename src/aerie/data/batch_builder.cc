@@ -8,7 +8,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
-#include "aerie/data/simd.h"
+#include "aerie/data/row_convert.h"
 
 namespace aerie::data {
 
@@ -17,40 +17,6 @@ namespace {
 // Rows begin at multiples of a cache line.
 int64_t aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
-}
-
-// Converts, writes one or two rows and sums the squares: one pass over what is hot in the cache.
-// The sum of squares of 16-bit samples is exact in integers, in any order.
-AERIE_SIMD_CLONES int64_t convert_rows(const int16_t* __restrict in, int64_t n,
-                                       float* __restrict out, float* __restrict copy) {
-  constexpr float kScale = 1.0f / 32768.0f;
-  constexpr int64_t kBlock = 4096;
-  int64_t energy = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    int64_t sum = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      const int32_t value = in[i];
-      const float sample = static_cast<float>(value) * kScale;
-      out[i] = sample;
-      copy[i] = sample;
-      sum += static_cast<uint32_t>(value * value);
-    }
-    energy += sum;
-  }
-  return energy;
-}
-
-AERIE_SIMD_CLONES int64_t convert_row(const int16_t* __restrict in, int64_t n,
-                                      float* __restrict out) {
-  constexpr float kScale = 1.0f / 32768.0f;
-  int64_t energy = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t value = in[i];
-    out[i] = static_cast<float>(value) * kScale;
-    energy += static_cast<uint32_t>(value * value);
-  }
-  return energy;
 }
 
 constexpr double kInt16Energy = 1.0 / (32768.0 * 32768.0);
@@ -191,8 +157,9 @@ void BatchBuilder::write_int16_row(const BuildRules& rules, size_t i, int64_t n)
   int16_t* row = audio16_ + static_cast<int64_t>(i) * stride_;
   n = audio::pad_to_min_length(row, n, rules.min_samples, rules.pad_mode);
   if (noisy_ != nullptr)
-    items_[i].energy = kInt16Energy * static_cast<double>(convert_row(
-                                          row, n, noisy_ + static_cast<int64_t>(i) * stride_));
+    items_[i].energy =
+        kInt16Energy * static_cast<double>(convert_row(
+                           row, n, noisy_ + static_cast<int64_t>(i) * stride_, nullptr));
   close_row(i, n);
 }
 
@@ -224,10 +191,10 @@ void BatchBuilder::write_row(const BuildRules& rules, size_t i, const audio::Aud
     write_int16_row(rules, i, n);
   } else if (n >= rules.min_samples && noisy_ != nullptr) {
     items_[i].energy =
-        kInt16Energy * static_cast<double>(convert_rows(view.pcm16, n, audio_ + at, noisy_ + at));
+        kInt16Energy * static_cast<double>(convert_row(view.pcm16, n, audio_ + at, noisy_ + at));
     close_row(i, n);
   } else {
-    (void)convert_row(view.pcm16, n, audio_ + at);
+    (void)convert_row(view.pcm16, n, audio_ + at, nullptr);
     const int64_t padded =
         audio::pad_to_min_length(audio_ + at, n, rules.min_samples, rules.pad_mode);
     if (noisy_ != nullptr)

@@ -4,6 +4,7 @@
 
 #include "aerie/base/philox.h"
 #include "aerie/data/padding.h"
+#include "aerie/data/row_convert.h"
 
 namespace aerie::data {
 namespace {
@@ -108,6 +109,26 @@ TEST(PaddingTest, ManyDifferentLengthsAreHandled) {
   }
   EXPECT_LT(waste / total, 0.07);
   EXPECT_TRUE(Capacities::choose({}, 100, 4, 1).lengths().size() == 1);
+}
+
+TEST(RowConvertTest, EveryPathGivesTheSameNumbers) {
+  std::vector<int16_t> in;
+  RandomStream random(3, Purpose::kTest, 0, 0);
+  for (int i = 0; i < 1000; ++i) in.push_back(static_cast<int16_t>(random.next_u32()));
+  for (int i = 0; i < 64; ++i) in.push_back(-32768);
+  alignas(64) float out[1100], copy[1100], expected[1100];
+  for (const int64_t n : {0, 1, 15, 16, 17, 500, 1064}) {
+    for (const int64_t shift : {0, 1, 8}) {
+      const int64_t energy = convert_row_reference(in.data(), n, expected, nullptr);
+      EXPECT_EQ(convert_row(in.data(), n, out + shift, copy + shift), energy);
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_EQ(out[shift + i], expected[i]);
+        ASSERT_EQ(copy[shift + i], expected[i]);
+        ASSERT_EQ(expected[i], static_cast<float>(in[i]) / 32768.0f);
+      }
+      EXPECT_EQ(convert_row(in.data(), n, out + shift, nullptr), energy);
+    }
+  }
 }
 
 }  // namespace

@@ -269,10 +269,11 @@ void Loader::Impl::do_item(const Task& task, BuildThread& thread,
     const bool probe = task.item == 0;
     const int64_t cpu = probe ? thread_cpu_ns() : 0;
     const int64_t switches = probe ? voluntary_switches() : 0;
-    const Status status = run_guarded([&] {
+    const auto read = [&] {
       slot.builder.read_item(rules, task.item, thread);
       return ok_status();
-    });
+    };
+    const Status status = run_guarded(std::cref(read));  // by reference: no allocation
     const int64_t spent = now_ns() - start;
     const BatchBuilder::ItemFigures& figures = slot.builder.figures(task.item);
     if (probe) {

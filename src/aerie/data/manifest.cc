@@ -195,9 +195,18 @@ bool Manifest::resolve_path(uint64_t i, std::string& out) const {
   const Place place = locate(i);
   const ManifestIndex& index = *indexes_[place.file];
   if (index.is_list(place.row)) return false;
+  // The rules of resolve_audio_path, in place.
   index.assign_path(place.row, out);
-  if (!out.empty() && out[0] == '/') return true;
-  out = resolve_audio_path(*env_, out, index.path());
+  if (out.empty() || out[0] == '/') return true;
+  if (index.names_tar_members() && out.find('/') == std::string::npos) return true;
+  if (!is_long_path(out)) {
+    const std::string& folder = index.folder();
+    out.insert(0, folder);
+    const Result<FileStat> stat = env_->stat(out);
+    if (stat.ok() && stat->is_regular) return true;
+    out.erase(0, folder.size());
+  }
+  if (out[0] == '~') out = expand_user(out);
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/data/manifest_index_builder.h"
 #include "aerie/data/manifest_index_format.h"
+#include "aerie/data/manifest_path.h"
 
 namespace aerie::data {
 
@@ -184,7 +185,7 @@ Result<std::shared_ptr<const ManifestIndex>> ManifestIndex::build(const std::str
   AERIE_RETURN_IF_ERROR(builder.scan(*env, path).with_context(path));
   auto bytes = std::make_shared<std::string>(builder.serialize());
   AERIE_ASSIGN_OR_RETURN(std::shared_ptr<ManifestIndex> index, parse(*bytes, bytes));
-  index->path_ = path;
+  index->set_path(path);
   index->env_ = env;
   return std::shared_ptr<const ManifestIndex>(std::move(index));
 }
@@ -202,7 +203,7 @@ Result<std::shared_ptr<const ManifestIndex>> ManifestIndex::open(const std::stri
     files = {cache_file(path, expand_user(options.index_dir))};
   }
   const auto finish = [&](std::shared_ptr<ManifestIndex> index) {
-    index->path_ = path;
+    index->set_path(path);
     index->env_ = &env;
     return std::shared_ptr<const ManifestIndex>(std::move(index));
   };
@@ -232,6 +233,13 @@ Result<std::shared_ptr<const ManifestIndex>> ManifestIndex::open(const std::stri
   builder.reset();
   AERIE_ASSIGN_OR_RETURN(std::shared_ptr<ManifestIndex> index, parse(*bytes, bytes));
   return finish(std::move(index));
+}
+
+void ManifestIndex::set_path(const std::string& path) {
+  path_ = path;
+  const size_t slash = path.rfind('/');
+  folder_ = slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
+  names_tar_members_ = is_tar_member_name("x", path);
 }
 
 std::string_view ManifestIndex::name(uint64_t row) const {

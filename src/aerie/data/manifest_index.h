@@ -45,6 +45,10 @@ class ManifestIndex {
                                                             Env* env = nullptr);
 
   const std::string& path() const { return path_; }  // as given, "~" expanded
+  // Of the manifest's folder, with its closing "/"; empty for the working directory.
+  const std::string& folder() const { return folder_; }
+  // Its name is one of those whose entries without "/" are members of archives.
+  bool names_tar_members() const { return names_tar_members_; }
   bool from_cache() const { return from_cache_; }
   uint64_t size() const { return num_rows_; }
   double duration_s(uint64_t row) const { return durations_[row]; }  // NaN: unknown
@@ -87,7 +91,10 @@ class ManifestIndex {
 
   std::shared_ptr<const void> owner_;
   Env* env_ = nullptr;
-  std::string path_;
+  void set_path(const std::string& path);
+
+  std::string path_, folder_;
+  bool names_tar_members_ = false;
   bool from_cache_ = false;
   uint64_t num_rows_ = 0;
   uint64_t source_size_ = 0;

@@ -31,9 +31,13 @@ bool is_tar_member_name(std::string_view path, std::string_view manifest) {
          std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+bool is_long_path(std::string_view path) {
+  return count_characters(path) >= kLongPath;
+}
+
 std::vector<std::string> audio_path_candidates(std::string_view path, std::string_view manifest) {
   if (is_tar_member_name(path, manifest)) return {std::string(path)};
-  if (is_absolute_path(path) || count_characters(path) >= kLongPath) return {expand_user(path)};
+  if (is_absolute_path(path) || is_long_path(path)) return {expand_user(path)};
   const std::string folder = parent_path(expand_user(manifest));
   std::string beside = join_path(folder == "." ? "" : folder, path);
   std::string plain = expand_user(path);

@@ -21,6 +21,9 @@ std::vector<std::string> audio_path_candidates(std::string_view path, std::strin
 // The first candidate that is a regular file, else the last one.
 std::string resolve_audio_path(Env& env, std::string_view path, std::string_view manifest);
 
+// 255 characters and more: taken as written.
+bool is_long_path(std::string_view path);
+
 // manifest_filepath, noise_manifest: "a.json,b.json" means both. Blanks around names are kept, as
 // they are legal in names.
 std::vector<std::string> split_manifest_list(std::string_view text);
