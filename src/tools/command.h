@@ -26,5 +26,7 @@ Status run_inspect(const std::vector<std::string>& args);
 Status run_report(const std::vector<std::string>& args);
 Status run_train(const std::vector<std::string>& args);
 Status run_data(const std::vector<std::string>& args);
+Status run_features(const std::vector<std::string>& args);
+Status run_probe(const std::vector<std::string>& args);
 
 }  // namespace aerie::tools

@@ -19,10 +19,12 @@ const Command kCommands[] = {
     {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
     {"inspect", "show what a checkpoint, archive or array file holds", run_inspect},
     {"report", "write report.html for the folder of a run", run_report},
+    {"data", "make, inspect, check and convert data", run_data},
 #ifdef AERIE_WITH_TORCH
     {"train", "train NEST from a configuration", run_train},
+    {"features", "write the features an encoder makes of recordings", run_features},
+    {"probe", "measure what linear probes read out of frozen features", run_probe},
 #endif
-    {"data", "make, inspect, check and convert data", run_data},
 };
 
 const Command* find_command(const std::string& name) {

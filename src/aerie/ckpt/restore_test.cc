@@ -1,0 +1,143 @@
+#include "aerie/ckpt/restore.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "aerie/archive/nemo.h"
+#include "aerie/archive/safetensors.h"
+#include "aerie/base/hash.h"
+#include "aerie/base/strings.h"
+#include "aerie/base/temp_dir.h"
+#include "aerie/ckpt/tensor_io.h"
+
+namespace aerie::ckpt {
+namespace {
+
+const std::string kFolder = AERIE_TEST_DATA "/golden/plain";
+const std::string kNemo = kFolder + "/init.nemo";
+constexpr char kName[] = "encoder.layers.0.feed_forward1.linear1.weight";
+
+// A run's folder with native checkpoints of the golden weights.
+class RestoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    nemo_ = archive::read_nemo(env_, kNemo).value();
+    ASSERT_TRUE(env_.create_dirs(run_ + "/checkpoints").ok());
+    ASSERT_TRUE(env_.copy_file(kFolder + "/config.yaml", run_ + "/config.yaml").ok());
+  }
+
+  std::string add_checkpoint(const std::string& stem, int64_t step) {
+    const std::string dir = run_ + "/checkpoints/" + stem;
+    EXPECT_TRUE(env_.create_dir(dir).ok());
+    const std::string path = dir + "/model.safetensors";
+    EXPECT_TRUE(archive::write_safetensors(env_, path, archive::out_tensors(nemo_.weights)).ok());
+    const std::string bytes = env_.read_file(path).value();
+    const nlohmann::json manifest{
+        {"format", "aerie-checkpoint"},
+        {"version", 1},
+        {"step", step},
+        {"files",
+         {{"model.safetensors", {{"bytes", bytes.size()}, {"xxh64", hex64(xxhash64(bytes))}}}}}};
+    EXPECT_TRUE(env_.write_file(dir + "/manifest.json", manifest.dump()).ok());
+    return dir;
+  }
+
+  void damage(const std::string& file) {
+    std::string bytes = env_.read_file(file).value();
+    bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
+    ASSERT_TRUE(env_.write_file(file, bytes).ok());
+  }
+
+  // Restores, and compares a weight with the archive's.
+  void expect_golden(const std::string& path, const std::string& config = "") {
+    RestoreOptions options;
+    options.config = config;
+    const auto restored = restore_nest(env_, path, options);
+    ASSERT_TRUE(restored.ok()) << restored.status().to_string();
+    const at::Tensor want = read_tensor(nemo_.weights, kName).value();
+    EXPECT_TRUE(at::equal(restored->model->parameters()[kName], want));
+  }
+
+  std::string error_of(const std::string& path, const std::string& config = "") {
+    RestoreOptions options;
+    options.config = config;
+    const auto restored = restore_nest(env_, path, options);
+    if (restored.ok()) return "no error";
+    return str_cat(status_code_name(restored.status().code()), ": ", restored.status().to_string());
+  }
+
+  Env& env_ = Env::real();
+  TempDir temp_;
+  std::string run_ = temp_.file("run");
+  archive::NemoArchive nemo_;
+};
+
+#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(RestoreTest, FromANemoArchive) {
+  expect_golden(kNemo);
+  // With the config replaced, as NeMo's override_config_path does.
+  expect_golden(kNemo, kFolder + "/config.yaml");
+}
+
+TEST_F(RestoreTest, FromNativeCheckpoints) {
+  const std::string dir = add_checkpoint("a--val_loss=5.1-step=10", 10);
+  expect_golden(dir);
+  expect_golden(dir + "/");
+  expect_golden(dir + "/model.safetensors");
+  expect_golden(run_);
+  expect_golden(run_ + "/checkpoints");
+}
+
+TEST_F(RestoreTest, TakesTheNewestThatIsWhole) {
+  const std::string old = add_checkpoint("step=5", 5);
+  const std::string newest = add_checkpoint("step=20", 20);
+  add_checkpoint(".step=30.tmp-new", 30);
+  EXPECT_EQ(find_model(env_, run_)->weights, newest + "/model.safetensors");
+  damage(newest + "/model.safetensors");
+  EXPECT_EQ(find_model(env_, run_)->weights, old + "/model.safetensors");
+  EXPECT_HAS(error_of(newest), "data error");
+  EXPECT_HAS(error_of(newest), "do not match their checksum");
+  damage(old + "/model.safetensors");
+  EXPECT_HAS(error_of(run_), "no usable checkpoint");
+}
+
+TEST_F(RestoreTest, WeightsAloneNeedAConfig) {
+  const std::string path = temp_.file("weights.safetensors");
+  ASSERT_TRUE(archive::write_safetensors(env_, path, archive::out_tensors(nemo_.weights)).ok());
+  EXPECT_HAS(error_of(path), "add --config");
+  expect_golden(path, kFolder + "/config.yaml");
+  // A model node standing alone.
+  const std::string alone = temp_.file("model_config.yaml");
+  ASSERT_TRUE(env_.write_file(alone, nemo_.config_yaml).ok());
+  expect_golden(path, alone);
+  ASSERT_TRUE(env_.write_file(alone, "trainer: {max_steps: 3}\n").ok());
+  EXPECT_HAS(error_of(path, alone), "no `model` node");
+}
+
+TEST_F(RestoreTest, LoadingIsStrict) {
+  std::vector<archive::TensorInfo> tensors = nemo_.weights.tensors();
+  tensors.pop_back();
+  const archive::TensorArchive less = nemo_.weights.with_tensors(tensors).value();
+  const std::string path = temp_.file("less.safetensors");
+  ASSERT_TRUE(archive::write_safetensors(env_, path, archive::out_tensors(less)).ok());
+  EXPECT_HAS(error_of(path, kFolder + "/config.yaml"), nemo_.weights.tensors().back().name);
+}
+
+TEST_F(RestoreTest, NamesWhatIsWrongWithAPath) {
+  const std::string missing = error_of("nvidia/ssl_en_nest_large_v1.0");
+  EXPECT_HAS(missing, "invalid argument");
+  EXPECT_HAS(missing, "nvidia/ssl_en_nest_large_v1.0");
+  EXPECT_HAS(error_of(run_), "no usable checkpoint");
+  EXPECT_HAS(error_of(kNemo, "nowhere.yaml"), "nowhere.yaml");
+  const std::string text = temp_.file("x.nemo");
+  ASSERT_TRUE(env_.write_file(text, "not an archive").ok());
+  EXPECT_HAS(error_of(text), "x.nemo");
+  const std::string dir = add_checkpoint("step=1", 1);
+  ASSERT_TRUE(env_.remove_file(run_ + "/config.yaml").ok());
+  EXPECT_HAS(error_of(dir), "add --config");
+}
+
+}  // namespace
+}  // namespace aerie::ckpt
