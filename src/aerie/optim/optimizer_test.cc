@@ -43,6 +43,8 @@ GroupSettings defaults_of(config::OptimizerKind kind) {
 
 // `mask`: with a decision to skip that says no.
 void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU, bool mask = false) {
+  // A GPU contracts multiplications and additions: small squared moments differ in the sixth digit.
+  const double bound = device.is_cuda() ? 3e-5 : 1e-6;
   const archive::TensorArchive file = open_fixture("optimizers.safetensors");
   const json cases = json::parse(file.text_metadata().at("cases"));
   ASSERT_EQ(cases.size(), 14u);
@@ -91,7 +93,7 @@ void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU, boo
       for (const ParamSpec& spec : specs) {
         const at::Tensor want = read(
             file, "case" + std::to_string(i) + ".out.step" + std::to_string(s) + "." + spec.name);
-        EXPECT_LT(relative_error((*registry)[spec.name], want), 1e-6)
+        EXPECT_LT(relative_error((*registry)[spec.name], want), bound)
             << "step " << s << " " << spec.name;
       }
     }
@@ -101,7 +103,7 @@ void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU, boo
       const at::Tensor want = read(file, prefix + state.name);
       ASSERT_TRUE(want.defined()) << state.name;
       EXPECT_EQ(state.tensor.sizes(), want.sizes()) << state.name;
-      EXPECT_LT(relative_error(state.tensor, want), 1e-6) << state.name;
+      EXPECT_LT(relative_error(state.tensor, want), bound) << state.name;
       ++compared;
     }
     size_t stored = 0;

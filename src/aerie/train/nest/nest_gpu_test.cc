@@ -135,7 +135,7 @@ TEST_F(NestGpuTest, RealOutOfMemoryIsReportedAndUndone) {
     at::accelerator::emptyCache();
     const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(0);
     ASSERT_GT(free_bytes, size_t{1} << 30);
-    const at::Tensor ballast = at::empty({static_cast<int64_t>(free_bytes - (size_t{384} << 20))},
+    const at::Tensor ballast = at::empty({static_cast<int64_t>(free_bytes - (size_t{96} << 20))},
                                          at::TensorOptions(gpu).dtype(at::kByte));
     const Status status = core->add(2, wide, 3, 1);
     EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.to_string();
