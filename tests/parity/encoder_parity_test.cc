@@ -21,7 +21,8 @@ TEST_P(EncoderParity, MatchesNemo) {
   ASSERT_TRUE(ok.ok()) << ok.to_string();
   nn::ParameterRegistry registry;
   const nn::ConformerEncoder encoder(nn::Scope(registry, ""), config);
-  registry.materialize(at::kCPU);
+  const at::Device device = test_device();
+  registry.materialize(device);
 
   for (size_t i = 0; i < fixture.cases.size(); ++i) {
     const Json& c = fixture.cases[i];
@@ -49,9 +50,10 @@ TEST_P(EncoderParity, MatchesNemo) {
     ctx.training = c.at("training").get<bool>();
     ctx.injected = &draws;
     ctx.tap = [&](const std::string& name, const at::Tensor& t) { taps[name] = t; };
-    at::Tensor input = fixture.input(i, "audio_signal");
+    at::Tensor input = fixture.input(i, "audio_signal").to(device);
     input.requires_grad_(true);
-    const nn::EncoderOutput out = encoder.forward(ctx, input, fixture.input(i, "length"));
+    const nn::EncoderOutput out =
+        encoder.forward(ctx, input, fixture.input(i, "length").to(device));
     EXPECT_EQ(draws.next_dropout, draws.dropout_keep.size());
 
     // NeMo splits a single item by channels when forced to, and forgets to mask it then.
@@ -59,7 +61,7 @@ TEST_P(EncoderParity, MatchesNemo) {
         GetParam() == "enc_chunked_conv2.safetensors" && c.at("name") == "one_item";
     if (unmasked_in_nemo) continue;
 
-    EXPECT_TRUE(at::equal(out.lengths, fixture.get(key("out.encoded_len")).to(at::kLong)));
+    EXPECT_TRUE(at::equal(out.lengths.cpu(), fixture.get(key("out.encoded_len")).to(at::kLong)));
     EXPECT_TRUE(near(taps["pre_encode"], fixture.get(key("out.pre_encode")), kRel, kAbs));
     for (int64_t l = 0; l < config.n_layers; ++l) {
       const std::string layer = std::to_string(l);
@@ -73,7 +75,7 @@ TEST_P(EncoderParity, MatchesNemo) {
       EXPECT_TRUE(near(registry[name], fixture.get(key("after." + name)), kRel, kAbs)) << name;
     if (!c.at("grads").get<bool>()) continue;
 
-    (out.encoded * fixture.input(i, "cotangent")).sum().backward();
+    (out.encoded * fixture.input(i, "cotangent").to(device)).sum().backward();
     double largest = 0.0;
     for (const std::string& name : fixture.names(key("grad.")))
       largest = std::max(largest, fixture.get(key("grad." + name)).abs().max().item<double>());

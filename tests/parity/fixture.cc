@@ -1,12 +1,26 @@
 #include "fixture.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <dlfcn.h>
 #include <filesystem>
 
 #include <ATen/core/grad_mode.h>
 
+#include "aerie/nn/dtype_policy.h"
+
 namespace aerie::parity {
 namespace {
+
+bool wants_cuda() {
+  const char* wanted = std::getenv("AERIE_TEST_DEVICE");
+  return wanted != nullptr && std::string(wanted) == "cuda";
+}
+
+// Loading the library registers the backend. It must happen before the first tensor: torch asks for
+// the backend once and remembers that there was none.
+const bool kCudaLoaded =
+    wants_cuda() && dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
 
 // Reads keys out of a JSON object and remembers which were used.
 class Reader {
@@ -56,6 +70,18 @@ class Reader {
 };
 
 }  // namespace
+
+std::string data_path(const std::string& name) {
+  const char* folder = std::getenv("AERIE_TEST_DATA");
+  return std::string(folder != nullptr ? folder : AERIE_TEST_DATA) + "/" + name;
+}
+
+at::Device test_device() {
+  if (!wants_cuda()) return at::kCPU;
+  if (!kCudaLoaded) throw std::runtime_error("libtorch_cuda.so cannot be loaded");
+  nn::set_tf32(config::Tf32::kNone);
+  return at::Device(at::kCUDA, 0);
+}
 
 void Fixture::load_weights(nn::ParameterRegistry& registry, const std::string& prefix) const {
   at::NoGradGuard no_grad;
@@ -289,8 +315,7 @@ double deviation(const at::Tensor& got, const at::Tensor& want, double scale) {
 
 std::vector<std::string> fixture_files(const std::string& prefix) {
   std::vector<std::string> out;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(AERIE_TEST_DATA) + "/fixtures")) {
+  for (const auto& entry : std::filesystem::directory_iterator(data_path("fixtures"))) {
     const std::string name = entry.path().filename().string();
     if (name.rfind(prefix, 0) == 0 && name.ends_with(".safetensors")) out.push_back(name);
   }

@@ -25,11 +25,17 @@ T take(Result<T> result) {
   return std::move(result).value();
 }
 
+// The folder of test data; AERIE_TEST_DATA in the environment replaces the one built in, for
+// machines that did not build the tests.
+std::string data_path(const std::string& name);
+// Where models are built: the CPU, or with AERIE_TEST_DEVICE=cuda the first GPU. On a GPU float32
+// products stay float32 (no TF32), as the fixtures were made.
+at::Device test_device();
+
 class Fixture {
  public:
   explicit Fixture(const std::string& file)
-      : archive_(take(archive::read_safetensors(
-            Env::real(), std::string(AERIE_TEST_DATA) + "/fixtures/" + file))) {
+      : archive_(take(archive::read_safetensors(Env::real(), data_path("fixtures/" + file)))) {
     const auto& meta = archive_.text_metadata();
     kind = meta.at("kind");
     config = Json::parse(meta.at("config"));

@@ -30,7 +30,7 @@ class TrainingRun {
     args.config_name = config_name;
     args.overrides = {"aerie.compat=nemo-2.6", "init_from_nemo_model=" + folder + "/init.nemo"};
     config_ = take(config::load_run_config(args)).run;
-    model_ = take(nest::NestModel::create(config_.model, config_.aerie));
+    model_ = take(nest::NestModel::create(config_.model, config_.aerie, test_device()));
     take(ckpt::initialize_from(Env::real(), config_.init_from, model_->parameters()));
     train_ = read_clips("train.json", true);
     val_ = read_clips("val.json", true);
@@ -50,6 +50,8 @@ class TrainingRun {
       std::copy(clip.samples.begin(), clip.samples.end(), b.audio[row].data_ptr<float>());
       b.lengths[row] = static_cast<int64_t>(clip.samples.size());
     }
+    b.audio = b.audio.to(test_device());
+    b.lengths = b.lengths.to(test_device());
     b.noisy = b.audio.clone();
     b.noisy_lengths = b.lengths.clone();
     b.padded_samples = static_cast<int64_t>(longest);
@@ -211,14 +213,14 @@ void compare_features(const TrainingRun& run, const Expected& want, double abs) 
     // Groups that are padding from end to end have no token of their own.
     const int64_t valid = encoded.lengths[0].item<int64_t>();
     EXPECT_GE(expected_tokens.size(0), valid);
-    EXPECT_TRUE(at::equal(tokens.narrow(0, 0, valid), expected_tokens.narrow(0, 0, valid)));
+    EXPECT_TRUE(at::equal(tokens.cpu().narrow(0, 0, valid), expected_tokens.narrow(0, 0, valid)));
   }
 }
 
 class GoldenTrace : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenTrace, FollowsNemoToTheLastStep) {
-  const std::string folder = std::string(AERIE_TEST_DATA) + "/golden/" + GetParam();
+  const std::string folder = data_path(std::string("golden/") + GetParam());
   TrainingRun run(folder, "config");
   const Json trace = Json::parse(std::ifstream(folder + "/trace.json"));
   const Expected before{take(archive::read_npz(Env::real(), folder + "/features_init.npz"))};
@@ -233,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Folders, GoldenTrace, ::testing::Values("plain", "ragge
 class TinyTrace : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TinyTrace, FollowsNemoToTheLastStep) {
-  const std::string folder = std::string(AERIE_TEST_DATA) + "/fixtures/nest_tiny";
+  const std::string folder = data_path("fixtures/nest_tiny");
   TrainingRun run(folder, std::string("config_") + GetParam());
   follow_trace(run, Json::parse(std::ifstream(folder + "/trace_" + GetParam() + ".json")));
 }
@@ -243,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, TinyTrace, ::testing::Values("adam", "sgd",
 TEST(StateDictTest, NamesOrderShapesAndTypesAreNemos) {
   for (const char* name : {"golden/plain", "golden/ragged", "fixtures/nest_tiny"}) {
     SCOPED_TRACE(name);
-    const std::string path = std::string(AERIE_TEST_DATA) + "/" + name + "/init.nemo";
+    const std::string path = data_path(std::string(name) + "/init.nemo");
     const archive::NemoArchive file = take(archive::read_nemo(Env::real(), path));
     const auto restored = take(ckpt::restore_nemo(Env::real(), path, {}, at::kCPU));
     const nn::ParameterRegistry& params = restored.model->parameters();
@@ -263,7 +265,7 @@ TEST(StateDictTest, NamesOrderShapesAndTypesAreNemos) {
 }
 
 TEST(TinyModelTest, OneStepWithDifferentNoisyAudio) {
-  const std::string folder = std::string(AERIE_TEST_DATA) + "/fixtures/nest_tiny";
+  const std::string folder = data_path("fixtures/nest_tiny");
   const Fixture fixture("nest_tiny/step.safetensors");
   config::AerieConfig aerie;
   aerie.compat_nemo_2_6 = true;
@@ -300,7 +302,7 @@ TEST(TinyModelTest, OneStepWithDifferentNoisyAudio) {
 }
 
 TEST(TinyModelTest, FeaturesBeforeTraining) {
-  const std::string folder = std::string(AERIE_TEST_DATA) + "/fixtures/nest_tiny";
+  const std::string folder = data_path("fixtures/nest_tiny");
   const Fixture fixture("nest_tiny/features_init.safetensors");
   ASSERT_EQ(fixture.kind, "model_features");
   TrainingRun run(folder, "config_adam");
@@ -316,8 +318,9 @@ TEST(TinyModelTest, FeaturesBeforeTraining) {
     const int64_t valid = encoded.lengths[0].item<int64_t>();
     EXPECT_TRUE(near(encoded.encoded[0].t().narrow(0, 0, valid),
                      fixture.get(Fixture::key(i, "out.encoded")), 1e-4, 1e-4));
-    EXPECT_TRUE(at::equal(run.model_->quantizer().forward({}, mel.values)[0].narrow(0, 0, valid),
-                          fixture.get(Fixture::key(i, "out.tokens"))));
+    EXPECT_TRUE(
+        at::equal(run.model_->quantizer().forward({}, mel.values)[0].cpu().narrow(0, 0, valid),
+                  fixture.get(Fixture::key(i, "out.tokens"))));
   }
 }
 
