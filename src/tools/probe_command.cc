@@ -50,9 +50,9 @@ Status run_probe(const std::vector<std::string>& args) {
   app.add_option("--snr-min", options.min_snr_db, "dB")->capture_default_str();
   app.add_option("--snr-max", options.max_snr_db, "dB")->capture_default_str();
   app.add_option("--seed", options.seed, "everything random hangs off it")->capture_default_str();
-  app.add_option("--phoneme-l2", options.phoneme_l2, "weight of the L2 penalty")
+  app.add_option("--l2", options.l2, "weights of the L2 penalty; the best on --dev is used")
+      ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--speaker-l2", options.speaker_l2, "likewise")->capture_default_str();
   app.add_option("--max-iterations", options.max_iterations, "of the optimizer, for each probe")
       ->capture_default_str();
   app.add_flag("--no-random", no_random, "without random weights");

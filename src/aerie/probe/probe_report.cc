@@ -23,9 +23,10 @@ std::string count(int64_t value) {
   return group_digits(static_cast<uint64_t>(value));
 }
 
-std::string title_of(const ProbeReport& report, const std::string& source) {
+std::string title_of(const ProbeReport& report, const TaskReport& task, const std::string& source) {
   if (source == "trained") return "trained model";
   if (source == "random") return "random weights";
+  if (source == "log_mel" && task.name == "speaker") return "log-mel, unnormalised";
   if (source == "log_mel") return str_cat(report.stacked_frames, " log-mel frames");
   if (source == "energy") return "frame energy";
   return source;
@@ -34,7 +35,7 @@ std::string title_of(const ProbeReport& report, const std::string& source) {
 std::string row(const std::string& title, const std::string& layer, const std::string& dev,
                 const std::string& test) {
   char text[160];
-  std::snprintf(text, sizeof text, "  %-20s %9s %8s %8s\n", title.c_str(), layer.c_str(),
+  std::snprintf(text, sizeof text, "  %-22s %9s %8s %8s\n", title.c_str(), layer.c_str(),
                 dev.c_str(), test.c_str());
   return text;
 }
@@ -57,21 +58,21 @@ std::string task_text(const ProbeReport& report, const TaskReport& task) {
   }
   out += row("", "layer", "dev", "test");
   for (const SourceScore& source : task.sources) {
-    out += row(title_of(report, source.name),
+    out += row(title_of(report, task, source.name),
                source.has_layers ? str_cat(source.best + 1, " of ", source.dev.size()) : "-",
                fixed(source.best_dev(), 3), fixed(source.best_test(), 3));
   }
   out += row("largest class", "-", "", fixed(task.largest_class, 3));
   for (const SourceScore& source : task.sources) {
     if (!source.has_layers || source.test.size() < 2) continue;
-    out += str_cat("  test by layer, ", title_of(report, source.name), ":");
+    out += str_cat("  test by layer, ", title_of(report, task, source.name), ":");
     for (const double value : source.test) out += str_cat(" ", fixed(value, 3));
     out += '\n';
   }
   for (const char* other : {"random", "log_mel"}) {
-    if (task.find(other) == nullptr || task.find("trained") == nullptr) continue;
+    if (!task.comparable(other)) continue;
     const double margin = task.margin(other);
-    out += str_cat("  trained model against ", title_of(report, other), ": ",
+    out += str_cat("  trained model against ", title_of(report, task, other), ": ",
                    margin >= 0.0 ? "+" : "", fixed(margin, 1), " points\n");
   }
   return out;
@@ -89,6 +90,11 @@ const SourceScore* TaskReport::find(const std::string& source) const {
   for (const SourceScore& score : sources)
     if (score.name == source) return &score;
   return nullptr;
+}
+
+bool TaskReport::comparable(const std::string& source) const {
+  if (find("trained") == nullptr || find(source) == nullptr) return false;
+  return name == "phoneme" || source != "log_mel";
 }
 
 double TaskReport::margin(const std::string& source) const {
@@ -143,14 +149,14 @@ std::string report_json(const ProbeReport& report) {
       Json& score = entry["features"][source.name];
       score = {{"dev", numbers({source.best_dev()})[0]},
                {"test", numbers({source.best_test()})[0]}};
+      score["l2"] = source.l2[source.best];
       if (!source.has_layers) continue;
       score["best_layer"] = source.best;
       score["dev_by_layer"] = numbers(source.dev);
       score["test_by_layer"] = numbers(source.test);
     }
     for (const char* other : {"random", "log_mel"})
-      if (task.find(other) != nullptr && task.find("trained") != nullptr)
-        entry["margin_points"][other] = task.margin(other);
+      if (task.comparable(other)) entry["margin_points"][other] = task.margin(other);
   }
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <set>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -38,9 +40,14 @@ struct Blobs {
   }
 };
 
+LinearProbe fit(const Blobs& blobs, int64_t classes, double l2 = 1e-4,
+                const MinimizeOptions& options = {}) {
+  return ProbeFitter::create(blobs.x, blobs.y, classes).value().fit(l2, options).value();
+}
+
 TEST(LinearProbeTest, SeparatesWhatIsSeparable) {
   const Blobs train(2000, 6, 12, 0.2, 0), test(1000, 6, 12, 0.2, 1);
-  const LinearProbe probe = LinearProbe::fit(train.x, train.y, 6, {}).value();
+  const LinearProbe probe = fit(train, 6);
   EXPECT_GT(probe.accuracy(train.x, train.y).value(), 0.95);
   EXPECT_GT(probe.accuracy(test.x, test.y).value(), 0.95);
 }
@@ -48,49 +55,56 @@ TEST(LinearProbeTest, SeparatesWhatIsSeparable) {
 TEST(LinearProbeTest, KnowsNothingWhereThereIsNothing) {
   Blobs train(2000, 4, 8, 0.2, 0);
   train.x.copy_(Blobs(2000, 1, 8, 1.0, 3).x);
-  const LinearProbe probe = LinearProbe::fit(train.x, train.y, 4, {}).value();
-  const Blobs test(2000, 4, 8, 1.0, 5);
-  EXPECT_NEAR(probe.accuracy(Blobs(2000, 1, 8, 1.0, 4).x, test.y).value(), 0.25, 0.05);
+  const at::Tensor labels = Blobs(2000, 4, 8, 1.0, 5).y;
+  EXPECT_NEAR(fit(train, 4).accuracy(Blobs(2000, 1, 8, 1.0, 4).x, labels).value(), 0.25, 0.05);
 }
 
 TEST(LinearProbeTest, GivesTheSameBitsAgain) {
   const Blobs train(1500, 5, 20, 0.8, 0);
   const at::Tensor test = Blobs(500, 5, 20, 0.8, 1).x;
-  const LinearProbe one = LinearProbe::fit(train.x, train.y, 5, {}).value();
-  const LinearProbe two = LinearProbe::fit(train.x, train.y, 5, {}).value();
+  const LinearProbe one = fit(train, 5);
+  const LinearProbe two = fit(train, 5);
   EXPECT_EQ(one.loss(), two.loss());
   EXPECT_EQ(one.iterations(), two.iterations());
   EXPECT_TRUE(at::equal(one.predict(test), two.predict(test)));
 }
 
 TEST(LinearProbeTest, FindsTheMinimum) {
-  // At the minimum the gradient vanishes: fitting longer changes nothing, and so does starting from
-  // features shifted and scaled, which standardising takes away.
-  const Blobs train(600, 3, 5, 1.0, 0);
-  LinearProbeOptions options;
-  options.l2 = 1e-2;
-  options.minimize.max_iterations = 500;
-  options.minimize.change_tolerance = 0.0;
-  const double exact = LinearProbe::fit(train.x, train.y, 3, options).value().loss();
-  EXPECT_NEAR(LinearProbe::fit(train.x, train.y, 3, {.l2 = 1e-2, .minimize = {}}).value().loss(),
-              exact, 1e-4);
-  EXPECT_NEAR(LinearProbe::fit(train.x * 3.0 - 50.0, train.y, 3, options).value().loss(), exact,
-              1e-4);
-  // More regularisation costs more.
-  options.l2 = 1.0;
-  EXPECT_GT(LinearProbe::fit(train.x, train.y, 3, options).value().loss(), exact + 0.01);
+  // At the minimum fitting longer changes nothing, and neither does shifting and scaling the
+  // features, which standardising takes away.
+  Blobs train(600, 3, 5, 1.0, 0);
+  MinimizeOptions longer;
+  longer.max_iterations = 500;
+  longer.gradient_tolerance = longer.change_tolerance = 0.0;
+  const double exact = fit(train, 3, 1e-2, longer).loss();
+  const LinearProbe quick = fit(train, 3, 1e-2);
+  EXPECT_NEAR(quick.loss(), exact, 1e-4);
+  EXPECT_LT(quick.iterations(), 30);
+  train.x.mul_(3.0).sub_(50.0);
+  EXPECT_NEAR(fit(train, 3, 1e-2, longer).loss(), exact, 1e-4);
+  EXPECT_GT(fit(train, 3, 1.0).loss(), exact + 0.01);
+}
+
+TEST(LinearProbeTest, RegularisesAsMuchAsTheDevelopmentPartWants) {
+  // Hardly more rows than features: little regularisation learns the noise.
+  const Blobs train(150, 3, 60, 0.7, 0), dev(900, 3, 60, 0.7, 1), test(900, 3, 60, 0.7, 2);
+  ProbeFitter fitter = ProbeFitter::create(train.x, train.y, 3).value();
+  const LinearProbe chosen = fitter.fit_and_choose({1e-5, 0.1, 1e-3}, dev.x, dev.y).value();
+  EXPECT_EQ(chosen.l2(), 0.1);
+  EXPECT_GT(chosen.accuracy(test.x, test.y).value(),
+            fit(train, 3, 1e-5).accuracy(test.x, test.y).value() + 0.02);
 }
 
 TEST(LinearProbeTest, TakesOddInput) {
-  const Blobs train(40, 2, 3, 0.1, 0);
-  at::Tensor x = at::cat({train.x, at::full({40, 1}, 5.0)}, 1);  // a column that says nothing
-  const LinearProbe probe = LinearProbe::fit(x, train.y, 2, {}).value();
-  EXPECT_GT(probe.accuracy(x, train.y).value(), 0.95);
+  Blobs train(40, 2, 3, 0.1, 0);
+  train.x = at::cat({train.x, at::full({40, 1}, 5.0)}, 1);  // a column that says nothing
+  const LinearProbe probe = fit(train, 2);
+  EXPECT_GT(probe.accuracy(train.x, train.y).value(), 0.95);
   // A class that no probe knows is never right; no rows give no number.
-  EXPECT_EQ(probe.accuracy(x, at::full({40}, 2, at::kLong)).value(), 0.0);
-  EXPECT_TRUE(std::isnan(probe.accuracy(x.narrow(0, 0, 0), train.y.narrow(0, 0, 0)).value()));
-  x.data_ptr<float>()[0] = NAN;
-  EXPECT_FALSE(LinearProbe::fit(x, train.y, 2, {}).ok());
+  EXPECT_EQ(probe.accuracy(train.x, at::full({40}, 2, at::kLong)).value(), 0.0);
+  EXPECT_TRUE(std::isnan(probe.accuracy(train.x.narrow(0, 0, 0), train.y.narrow(0, 0, 0)).value()));
+  train.x.data_ptr<float>()[0] = NAN;
+  EXPECT_FALSE(ProbeFitter::create(train.x, train.y, 2).ok());
 }
 
 TEST(MinimizeTest, SolvesABadlyScaledQuadratic) {
@@ -102,9 +116,14 @@ TEST(MinimizeTest, SolvesABadlyScaledQuadratic) {
   MinimizeOptions options;
   options.max_iterations = 500;
   options.change_tolerance = 0.0;
-  const Minimum minimum = minimize(function, at::zeros({10}), options);
-  EXPECT_LT((minimum.x - 1.0).abs().max().item<double>(), 1e-2);
-  EXPECT_LT(minimum.value, 1e-6);
+  const Minimum plain = minimize(function, {}, at::zeros({10}), options);
+  EXPECT_LT((plain.x - 1.0).abs().max().item<double>(), 1e-2);
+  EXPECT_LT(plain.value, 1e-6);
+  // The right preconditioner, up to a factor, makes it easy.
+  const auto precondition = [&](const at::Tensor& v) { return v / scale * 0.1; };
+  const Minimum quick = minimize(function, precondition, at::zeros({10}), options);
+  EXPECT_LT(quick.value, 1e-6);
+  EXPECT_LT(quick.iterations, 5);
 }
 
 TEST(ProbeDataTest, FramesAreLabelledAtTheirCentre) {

@@ -323,8 +323,7 @@ class Prober final {
     AERIE_ASSIGN_OR_RETURN(FeatureTable held_out, table(held_out_, true, nullptr));
     if (phoneme) {
       Matrices matrices{std::move(train.frames), std::move(dev.frames), std::move(test.frames)};
-      AERIE_RETURN_IF_ERROR(
-          score(source, matrices, phoneme_labels_, options_.phoneme_l2, phoneme_));
+      AERIE_RETURN_IF_ERROR(score(source, matrices, phoneme_labels_, phoneme_));
     }
     if (speaker) {
       const auto rows_of = [&](const std::vector<at::Tensor>& layers,
@@ -337,34 +336,36 @@ class Prober final {
       Matrices matrices{std::move(train.pooled),
                         rows_of(speaker_dev_held_out_ ? held_out.pooled : dev.pooled, speaker_dev_),
                         rows_of(held_out.pooled, speaker_test_)};
-      AERIE_RETURN_IF_ERROR(
-          score(source, matrices, speaker_labels_, options_.speaker_l2, speaker_));
+      AERIE_RETURN_IF_ERROR(score(source, matrices, speaker_labels_, speaker_));
     }
     return ok_status();
   }
 
-  Status score(const FeatureSource& source, Matrices& matrices, const Labels& labels, double l2,
+  Status score(const FeatureSource& source, Matrices& matrices, const Labels& labels,
                TaskReport& task) {
-    LinearProbeOptions probe_options;
-    probe_options.l2 = l2;
-    probe_options.minimize.max_iterations = options_.max_iterations;
-    SourceScore score{source.name, source.has_layers, {}, {}, 0};
+    MinimizeOptions minimize;
+    minimize.max_iterations = options_.max_iterations;
+    SourceScore score{source.name, source.has_layers, {}, {}, {}, 0};
     for (size_t layer = 0; layer < matrices.train.size(); ++layer) {
       if (const int signal = caught_signal(); signal != 0)
         return cancelled(str_cat("stopped by ", signal_name(signal)));
-      auto probe =
-          LinearProbe::fit(matrices.train[layer], labels.train, labels.num_classes, probe_options);
-      if (!probe.ok())
-        return probe.status().with_context(
+      const auto where = [&](Status status) {
+        return std::move(status).with_context(
             str_cat(task.name, ", ", source.name, ", layer ", layer + 1));
+      };
+      auto fitter = ProbeFitter::create(matrices.train[layer], labels.train, labels.num_classes);
+      if (!fitter.ok()) return where(fitter.status());
       matrices.train[layer] = at::Tensor();
+      auto probe = fitter->fit_and_choose(options_.l2, matrices.dev[layer], labels.dev, minimize);
+      if (!probe.ok()) return where(probe.status());
       AERIE_ASSIGN_OR_RETURN(const double dev, probe->accuracy(matrices.dev[layer], labels.dev));
       AERIE_ASSIGN_OR_RETURN(const double test, probe->accuracy(matrices.test[layer], labels.test));
-      log_debug("probe", task.name, " ", source.name, " layer ", layer + 1, ": loss ",
-                probe->loss(), " after ", probe->iterations(), " iterations, dev ", dev, ", test ",
-                test);
+      log_debug("probe", task.name, " ", source.name, " layer ", layer + 1, ": l2 ", probe->l2(),
+                ", loss ", probe->loss(), " after ", probe->iterations(), " iterations, dev ", dev,
+                ", test ", test);
       score.dev.push_back(dev);
       score.test.push_back(test);
+      score.l2.push_back(probe->l2());
       if (dev > score.dev[score.best]) score.best = layer;
     }
     task.sources.push_back(std::move(score));
@@ -402,8 +403,10 @@ Status ProbeOptions::validate() const {
   if (!(min_snr_db <= max_snr_db) || !(min_snr_db >= -100.0) || !(max_snr_db <= 100.0))
     return invalid_argument(str_cat("--snr-min ", min_snr_db, " and --snr-max ", max_snr_db,
                                     " are not between -100 and 100 in this order"));
-  for (const double l2 : {phoneme_l2, speaker_l2})
-    if (!(l2 >= 0.0 && l2 <= 1e6)) return invalid_argument(str_cat("an L2 of ", l2, " is no use"));
+  if (l2.empty()) return invalid_argument("--l2 is empty");
+  for (const double weight : l2)
+    if (!(weight >= 0.0 && weight <= 1e6))
+      return invalid_argument(str_cat("--l2 ", weight, " is not between 0 and 1000000"));
   if (!noise_test.empty() && noise.empty()) return invalid_argument("--noise-test without --noise");
   return ok_status();
 }

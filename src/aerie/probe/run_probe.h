@@ -41,9 +41,10 @@ struct ProbeOptions {
   double min_snr_db = 0.0;
   double max_snr_db = 15.0;
   uint64_t seed = 1234;  // choice of utterances, mixing, random weights
-  double phoneme_l2 = 1e-4;
-  double speaker_l2 = 1e-2;
-  int max_iterations = 100;
+  // Weights of the L2 penalty; every probe uses the best of them on the development part, so that
+  // features of any width and scale are compared at their best.
+  std::vector<double> l2 = {1e-2, 1e-3, 1e-4};
+  int max_iterations = 100;  // of the optimizer, for each probe
   bool random_weights = true;
   bool log_mel = true;
   std::string device = "auto";
@@ -57,6 +58,7 @@ struct SourceScore {
   bool has_layers = false;
   std::vector<double> dev;   // accuracy per layer; one entry without layers
   std::vector<double> test;  // likewise
+  std::vector<double> l2;    // chosen on dev, likewise
   size_t best = 0;           // highest on dev, the first of equals
 
   double best_dev() const { return dev[best]; }
@@ -76,6 +78,8 @@ struct TaskReport {
   std::vector<SourceScore> sources;
 
   const SourceScore* find(const std::string& source) const;  // null: not measured
+  // Whether a source had the same to go by as the model: for speakers log-mel features have more.
+  bool comparable(const std::string& source) const;
   // Test accuracy of the trained model's best layer above another source's, in points.
   double margin(const std::string& source) const;
 };
