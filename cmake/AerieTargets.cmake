@@ -49,8 +49,6 @@ function(aerie_add_test name)
   endif()
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options deps::gtest_main)
-  # Tests spend their time in the libraries; optimising their own code only costs build time.
-  target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
   target_compile_definitions(${name} PRIVATE AERIE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              AERIE_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs")
   set(labels ${A_LABELS})
