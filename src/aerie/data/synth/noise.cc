@@ -44,7 +44,7 @@ class PinkNoise final {
 };
 
 void add_babble(uint64_t seed, uint64_t index, RandomStream& random, std::vector<float>& out) {
-  const int num_voices = static_cast<int>(random.randint(4, 8));
+  const int num_voices = static_cast<int>(random.randint(5, 10));
   for (int v = 0; v < num_voices; ++v) {
     const uint64_t id = index * 16 + static_cast<uint64_t>(v);
     const Voice voice = make_voice(seed, kBabbleVoices + id);
