@@ -28,6 +28,14 @@ void* operator new(size_t bytes) {
 void* operator new[](size_t bytes) {
   return counted_alloc(bytes);
 }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 void operator delete(void* data) noexcept {
   std::free(data);
 }
