@@ -1,10 +1,13 @@
 // Weights in and out of models: names, strictness, include/exclude, whole archives.
+#include <fstream>
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "aerie/archive/nemo.h"
 #include "aerie/archive/safetensors.h"
+#include "aerie/base/system.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/ckpt/nemo_model.h"
 #include "aerie/ckpt/state_dict.h"
@@ -185,6 +188,71 @@ TEST_F(CkptTest, InitFromTakesWhatIncludeAndExcludeSay) {
   EXPECT_NE(nothing.status().to_string().find("init_from_nemo_model.ssl"), std::string::npos);
   init.sources[0].path = path("absent.nemo");
   EXPECT_FALSE(initialize_from(Env::real(), init, p).ok());
+}
+
+// Growth of the process while `work` runs, at its highest, in MiB.
+template <typename Work>
+int64_t peak_growth_mib(Work&& work) {
+  std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark starts again
+  const uint64_t before = process_memory(Env::real()).rss_bytes;
+  work();
+  return static_cast<int64_t>((process_memory(Env::real()).peak_rss_bytes - before) >> 20);
+}
+
+TEST_F(CkptTest, AConfigCannotMakeUsAllocateMoreThanTheFileHolds) {
+  const RestoredModel source = restore(kPlain);
+  auto tensors = state_dict_tensors(source.model->parameters());
+  ASSERT_TRUE(tensors.ok());
+  using Change = std::vector<std::pair<const char*, int64_t>>;
+  const Change changes[] = {
+      {{"encoder.d_model", 1 << 13}, {"decoder.feat_in", 1 << 13}},
+      {{"encoder.d_model", 1 << 20}, {"decoder.feat_in", 1 << 20}},
+      {{"encoder.d_model", 1'000'000'000}, {"decoder.feat_in", 1'000'000'000}},
+      {{"encoder.n_layers", 1000}},
+      {{"encoder.n_layers", 1'000'000'000}},
+      {{"encoder.conv_kernel_size", 100'000'001}},
+      {{"encoder.conv_kernel_size", 999'999}},
+      {{"encoder.ff_expansion_factor", 1000}},
+      {{"encoder.feat_out", 1 << 20}, {"decoder.feat_in", 1 << 20}},
+      {{"encoder.subsampling_conv_channels", 1 << 16}},
+      {{"decoder.num_classes", 1 << 24}, {"quantizer.num_classes", 1 << 24}},
+      {{"decoder.num_classes", 1'000'000'000}, {"quantizer.num_classes", 1'000'000'000}},
+      {{"quantizer.num_books", 1024}, {"decoder.num_decoders", 1024}, {"loss.num_decoders", 1024}},
+      {{"quantizer.code_dim", 1 << 16}},
+      {{"quantizer.combine_time_steps", 4096}},
+      {{"masking.block_size", 1'000'000'000}},
+      {{"preprocessor.n_fft", 1 << 20}},
+      {{"preprocessor.n_fft", 1'000'000'000}},
+      {{"preprocessor.sample_rate", 1'000'000'000}},
+      {{"preprocessor.pad_to", 1'000'000'000}},
+      {{"preprocessor.features", 1 << 16},
+       {"encoder.feat_in", 1 << 16},
+       {"masking.feat_in", 1 << 16},
+       {"quantizer.feat_in", 1 << 16}},
+      {{"preprocessor.features", 1 << 16},
+       {"preprocessor.n_fft", 1 << 20},
+       {"encoder.feat_in", 1 << 16},
+       {"masking.feat_in", 1 << 16},
+       {"quantizer.feat_in", 1 << 16}},
+  };
+  for (const Change& change : changes) {
+    config::Value node = source.model_node;
+    std::string what;
+    for (const auto& [key, value] : change) {
+      ASSERT_TRUE(node.set(key, config::Value(value)).ok());
+      what += std::string(key) + "=" + std::to_string(value) + " ";
+    }
+    SCOPED_TRACE(what);
+    auto text = config::emit_yaml(node);
+    ASSERT_TRUE(text.ok());
+    ASSERT_TRUE(archive::write_nemo(Env::real(), path("huge.nemo"), *text, *tensors).ok());
+    for (const bool strict : {true, false}) {
+      const int64_t growth = peak_growth_mib([&] {
+        EXPECT_FALSE(restore_nemo(Env::real(), path("huge.nemo"), {}, at::kCPU, strict).ok());
+      });
+      EXPECT_LT(growth, 64);
+    }
+  }
 }
 
 TEST_F(CkptTest, OtherModelsAreRefusedByName) {

@@ -59,11 +59,14 @@ Result<RestoredModel> restore_nemo(Env& env, const std::string& path,
   }
   auto config = model_config_of(out.model_node);
   if (!config.ok()) return std::move(config).status().with_context(path);
-  auto model = nest::NestModel::create(*config, aerie, device);
-  if (!model.ok()) return std::move(model).status().with_context(path);
-  out.model = std::move(model).value();
   LoadOptions options;
   options.strict = strict;
+  auto model =
+      nest::NestModel::create(*config, aerie, device, [&](const nn::ParameterRegistry& registry) {
+        return check_state_dict(file.weights, registry, options);
+      });
+  if (!model.ok()) return std::move(model).status().with_context(path);
+  out.model = std::move(model).value();
   auto report = load_state_dict(file.weights, out.model->parameters(), options);
   if (!report.ok()) return std::move(report).status().with_context(path);
   return out;

@@ -244,9 +244,12 @@ Result<RestoredModel> restore_nest(Env& env, const std::string& path,
   AERIE_RETURN_IF_ERROR(check_target(files.model_node, files.config));
   auto config = model_config_of(files.model_node);
   if (!config.ok()) return config.status().with_context(files.config);
-  auto model = nest::NestModel::create(*config, options.aerie, options.device);
-  if (!model.ok()) return model.status().with_context(files.config);
   AERIE_ASSIGN_OR_RETURN(const archive::AnyArchive file, archive::open_any(env, files.weights));
+  auto model = nest::NestModel::create(
+      *config, options.aerie, options.device, [&](const nn::ParameterRegistry& registry) {
+        return check_state_dict(file.tensors, registry, LoadOptions());
+      });
+  if (!model.ok()) return model.status().with_context(files.config);
   AERIE_RETURN_IF_ERROR(
       load_state_dict(file.tensors, (*model)->parameters(), LoadOptions()).status());
   RestoredModel out;

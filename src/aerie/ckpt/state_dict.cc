@@ -26,21 +26,16 @@ std::string quoted(const std::vector<std::string>& names) {
   return out;
 }
 
-}  // namespace
-
-std::string LoadReport::summary() const {
-  std::string out = str_cat("loaded ", loaded.size(), " tensors");
-  if (!excluded.empty()) out += str_cat("; left out ", excluded.size());
-  if (!missing.empty()) out += str_cat("; not in the file: ", quoted(missing));
-  if (!unexpected.empty()) out += str_cat("; not in the model: ", quoted(unexpected));
-  return out;
-}
-
-Result<LoadReport> load_state_dict(const archive::TensorArchive& archive,
-                                   nn::ParameterRegistry& registry, const LoadOptions& options) {
+struct Plan {
   LoadReport report;
+  std::vector<std::pair<const archive::TensorInfo*, int64_t>> items;
+};
+
+Result<Plan> make_plan(const archive::TensorArchive& archive, const nn::ParameterRegistry& registry,
+                       const LoadOptions& options) {
+  Plan out;
+  LoadReport& report = out.report;
   std::vector<std::string> mismatched;
-  std::vector<std::pair<const archive::TensorInfo*, int64_t>> plan;
   for (const archive::TensorInfo& info : archive.tensors()) {
     const int64_t index = registry.find(info.name);
     if (index < 0) {
@@ -59,10 +54,10 @@ Result<LoadReport> load_state_dict(const archive::TensorArchive& archive,
                                    archive::shape_text(want)));
       continue;
     }
-    plan.emplace_back(&info, index);
+    out.items.emplace_back(&info, index);
   }
   std::vector<bool> read(static_cast<size_t>(registry.size()), false);
-  for (const auto& [info, index] : plan) read[static_cast<size_t>(index)] = true;
+  for (const auto& [info, index] : out.items) read[static_cast<size_t>(index)] = true;
   for (int64_t i = 0; i < registry.size(); ++i)
     if (!read[static_cast<size_t>(i)])
       report.missing.push_back(registry.entries()[static_cast<size_t>(i)].name);
@@ -84,23 +79,55 @@ Result<LoadReport> load_state_dict(const archive::TensorArchive& archive,
         .with_context(archive.name())
         .with_hint("the model section must be the one the weights were trained with");
   }
+  return out;
+}
 
+}  // namespace
+
+std::string LoadReport::summary() const {
+  std::string out = str_cat("loaded ", loaded.size(), " tensors");
+  if (!excluded.empty()) out += str_cat("; left out ", excluded.size());
+  if (!missing.empty()) out += str_cat("; not in the file: ", quoted(missing));
+  if (!unexpected.empty()) out += str_cat("; not in the model: ", quoted(unexpected));
+  return out;
+}
+
+Result<LoadReport> load_state_dict(const archive::TensorArchive& archive,
+                                   nn::ParameterRegistry& registry, const LoadOptions& options) {
+  AERIE_ASSIGN_OR_RETURN(Plan plan, make_plan(archive, registry, options));
   // Read everything before changing anything.
   std::vector<at::Tensor> values;
-  for (const auto& [info, index] : plan) {
+  for (const auto& [info, index] : plan.items) {
     AERIE_ASSIGN_OR_RETURN(at::Tensor value, read_tensor(archive, *info));
     values.push_back(std::move(value));
   }
   try {
     at::NoGradGuard no_grad;
-    for (size_t i = 0; i < plan.size(); ++i) {
-      registry.tensor(plan[i].second).copy_(values[i]);
-      report.loaded.push_back(plan[i].first->name);
+    for (size_t i = 0; i < plan.items.size(); ++i) {
+      registry.tensor(plan.items[i].second).copy_(values[i]);
+      plan.report.loaded.push_back(plan.items[i].first->name);
     }
   } catch (const std::exception& error) {
     return internal_error(error.what()).with_context(archive.name());
   }
-  return report;
+  return std::move(plan.report);
+}
+
+Status check_state_dict(const archive::TensorArchive& archive,
+                        const nn::ParameterRegistry& registry, const LoadOptions& options) {
+  AERIE_ASSIGN_OR_RETURN(const Plan plan, make_plan(archive, registry, options));
+  uint64_t missing_bytes = 0;
+  for (const std::string& name : plan.report.missing) {
+    const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(registry.find(name))];
+    if (info.alias_of < 0)
+      missing_bytes += static_cast<uint64_t>(info.numel) * c10::elementSize(info.dtype);
+  }
+  if (missing_bytes > archive.total_bytes() + (uint64_t{16} << 20)) {
+    return data_error(str_cat("the model has ", missing_bytes >> 20,
+                              " MiB of tensors that the file does not hold"))
+        .with_context(archive.name());
+  }
+  return ok_status();
 }
 
 Result<std::vector<archive::OutTensor>> state_dict_tensors(const nn::ParameterRegistry& registry) {

@@ -36,6 +36,12 @@ struct LoadReport {
 Result<LoadReport> load_state_dict(const archive::TensorArchive& archive,
                                    nn::ParameterRegistry& registry, const LoadOptions& options);
 
+// What load_state_dict() would say, without reading or changing anything: for a model whose sizes
+// come from the same file as the weights, before its tensors are allocated. Not strict: tensors
+// that the file lacks may not take more memory than the file itself, plus 16 MiB.
+Status check_state_dict(const archive::TensorArchive& archive,
+                        const nn::ParameterRegistry& registry, const LoadOptions& options);
+
 // Every entry, aliases included, in public order: what NeMo's state_dict() holds.
 Result<std::vector<archive::OutTensor>> state_dict_tensors(const nn::ParameterRegistry& registry);
 

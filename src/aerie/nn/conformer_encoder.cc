@@ -19,6 +19,14 @@ Status check_encoder_config(const config::EncoderConfig& c) {
   };
   if (c.n_layers < 1 || c.d_model < 1 || c.feat_in < 1 || c.ff_expansion_factor < 1)
     return bad("n_layers, d_model, feat_in and ff_expansion_factor must be at least 1");
+  // Far beyond any model; they keep products of sizes inside 64 bits and lists of names in memory.
+  if (c.n_layers > 1000 || c.d_model > (1 << 20) || c.feat_in > (1 << 20) ||
+      c.feat_out > (1 << 20) || c.ff_expansion_factor > 1024 || c.conv_kernel_size > (1 << 20) ||
+      c.subsampling_factor > 4096 || c.conv_channels() > (1 << 16))
+    return bad("a size is far beyond what can be built")
+        .with_hint(
+            "check n_layers, d_model, feat_in, feat_out, ff_expansion_factor, "
+            "conv_kernel_size, subsampling_factor and subsampling_conv_channels");
   if (c.n_heads < 1 || c.d_model % c.n_heads != 0)
     return bad(str_cat("d_model ", c.d_model, " is not a multiple of n_heads ", c.n_heads));
   const bool conv = c.subsampling == config::Subsampling::kDwStriding ||
@@ -75,6 +83,10 @@ Status check_encoder_config(const config::EncoderConfig& c) {
                          right, "]"))
           .with_hint("e.g. att_context_size=[128,128]");
     if (c.use_pytorch_sdpa) return bad("use_pytorch_sdpa is not available with rel_pos_local_attn");
+    if (std::max(left, right) > (1 << 14))
+      return bad(str_cat("rel_pos_local_attn: a context of ", std::max(left, right),
+                         " frames is no longer local"))
+          .with_hint("use rel_pos");
     if (c.global_tokens < 0 || c.global_tokens_spacing < 1)
       return bad("global_tokens must be >= 0 and global_tokens_spacing >= 1");
   }

@@ -56,8 +56,8 @@ void initialize(ParameterRegistry& registry, uint64_t seed) {
       case Init::Kind::kConstant:
         tensor.fill_(info.init.a);
         break;
-      case Init::Kind::kValues: {
-        const std::vector<float>& values = *info.init.values;
+      case Init::Kind::kComputed: {
+        const std::vector<float> values = info.init.values();
         AERIE_CHECK(static_cast<int64_t>(values.size()) == info.numel, info.name, " has ",
                     values.size(), " initial values for ", info.numel, " elements");
         at::Tensor source = at::empty({info.numel}, at::kFloat);

@@ -1,5 +1,6 @@
 #include "aerie/nn/param_registry.h"
 
+#include <stdexcept>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -13,7 +14,12 @@ ParamRef ParameterRegistry::add(ParamInfo info) {
   AERIE_CHECK(!materialized(), "parameter ", info.name, " added after materialize()");
   info.group = info.name.substr(0, info.name.find('.'));
   info.numel = 1;
-  for (int64_t extent : info.shape) info.numel *= extent;
+  for (int64_t extent : info.shape) {
+    AERIE_CHECK(extent >= 0, info.name, " has a negative size");
+    if (extent > 0 && info.numel > kMaxElements / extent)
+      throw std::length_error(info.name + " would have more than 2^40 elements");
+    info.numel *= extent;
+  }
   const int64_t index = size();
   const bool fresh = by_name_.emplace(info.name, index).second;
   AERIE_CHECK(fresh, "two parameters are called ", info.name);

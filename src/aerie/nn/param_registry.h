@@ -15,7 +15,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -33,18 +33,20 @@ struct Init {
     kUniform,         // U(-a, a)
     kNormal,          // N(0, a^2)
     kUnitNormalRows,  // N(0, 1), then every last-axis row divided by its norm
-    kValues,          // *values, row-major
+    kComputed,        // values(), row-major
   };
   Kind kind = Kind::kConstant;
   double a = 0.0;
-  std::shared_ptr<const std::vector<float>> values;
+  // Called when the entry is filled, not when it is declared: nothing is computed for a model that
+  // is refused before materialize().
+  std::function<std::vector<float>()> values;
 
   static Init constant(double value) { return {Kind::kConstant, value, nullptr}; }
   static Init uniform(double bound) { return {Kind::kUniform, bound, nullptr}; }
   static Init normal(double stddev) { return {Kind::kNormal, stddev, nullptr}; }
   static Init unit_normal_rows() { return {Kind::kUnitNormalRows, 0.0, nullptr}; }
-  static Init fixed(std::vector<float> values) {
-    return {Kind::kValues, 0.0, std::make_shared<const std::vector<float>>(std::move(values))};
+  static Init computed(std::function<std::vector<float>()> values) {
+    return {Kind::kComputed, 0.0, std::move(values)};
   }
 };
 
@@ -90,10 +92,14 @@ struct FlatLayout {
 
 class ParameterRegistry {
  public:
+  // Far beyond any tensor, and small enough that sums over all entries fit 64 bits.
+  static constexpr int64_t kMaxElements = int64_t{1} << 40;
+
   ParameterRegistry() = default;
   ParameterRegistry(const ParameterRegistry&) = delete;
   ParameterRegistry& operator=(const ParameterRegistry&) = delete;
 
+  // Throws std::length_error for a tensor of more than kMaxElements.
   ParamRef add(ParamInfo info);
   ParamRef alias(std::string name, ParamRef owner);
   ParamRef ref(int64_t index) const { return ParamRef(this, index); }

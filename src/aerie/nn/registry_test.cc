@@ -91,7 +91,7 @@ TEST(InitTest, DistributionsAreAsAskedFor) {
   root.param("u", {200, 500}, Init::uniform(0.25));
   root.param("n", {200, 500}, Init::normal(0.1));
   root.frozen().param("rows", {3, 100, 16}, Init::unit_normal_rows(), at::kDouble);
-  root.buffer("v", {3}, Init::fixed({1.0f, 2.0f, 3.0f}));
+  root.buffer("v", {3}, Init::computed([] { return std::vector<float>{1.0f, 2.0f, 3.0f}; }));
   registry.materialize(at::kCPU);
   initialize(registry, 1);
   const at::Tensor u = registry["u"].detach().to(at::kDouble);

@@ -26,12 +26,19 @@ double mel_to_hz(double mel) {
 
 }  // namespace
 
-Result<std::vector<float>> mel_filterbank(const FilterbankOptions& o) {
+Status check_filterbank(const FilterbankOptions& o) {
   auto bad = [](std::string text) {
     return invalid_argument(std::move(text)).with_context("model.preprocessor");
   };
   if (!(o.low_hz >= 0.0 && o.low_hz < o.high_hz))
     return bad(str_cat("lowfreq ", o.low_hz, " must be below highfreq ", o.high_hz));
+  for (const char* known : {"", "slaney", "1", "2", "inf"})
+    if (o.norm == known) return ok_status();
+  return bad(str_cat("mel_norm '", o.norm, "' is not known"))
+      .with_hint("slaney, 1, 2, inf or null");
+}
+
+std::vector<float> mel_filterbank(const FilterbankOptions& o) {
   const int64_t bins = o.n_fft / 2 + 1;
   const double low = hz_to_mel(o.low_hz);
   const double high = hz_to_mel(o.high_hz);
@@ -71,9 +78,6 @@ Result<std::vector<float>> mel_filterbank(const FilterbankOptions& o) {
       if (o.norm == "2") length = std::sqrt(length);
       if (length > 0.0)
         for (int64_t k = 0; k < bins; ++k) row[k] = static_cast<float>(row[k] / length);
-    } else if (!o.norm.empty()) {
-      return bad(str_cat("mel_norm '", o.norm, "' is not known"))
-          .with_hint("slaney, 1, 2, inf or null");
     }
   }
   return bank;

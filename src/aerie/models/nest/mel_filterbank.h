@@ -21,8 +21,12 @@ struct FilterbankOptions {
   std::string norm = "slaney";
 };
 
+// Whether the options make a filterbank; the norm is one of the above.
+Status check_filterbank(const FilterbankOptions& options);
+
 // Triangular filters on the Slaney mel scale, row-major (num_mels, n_fft/2 + 1): computed in
 // float64, triangles rounded to float32, multiplied by the float64 area factor, rounded again.
-Result<std::vector<float>> mel_filterbank(const FilterbankOptions& options);
+// The options have passed check_filterbank().
+std::vector<float> mel_filterbank(const FilterbankOptions& options);
 
 }  // namespace aerie::nest

@@ -1,6 +1,7 @@
 #include "aerie/models/nest/nest_model.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -12,11 +13,26 @@
 namespace aerie::nest {
 namespace {
 
+// Far beyond any model; they keep products of sizes inside 64 bits.
+constexpr int64_t kMaxClasses = 1 << 24;
+constexpr int64_t kMaxBooks = 1024;
+constexpr int64_t kMaxCodeDim = 1 << 16;
+constexpr int64_t kMaxCombine = 1 << 12;
+constexpr int64_t kMaxBlock = 1 << 24;
+
 Status from_exception(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr)
     return out_of_memory(error.what()).with_hint("use a smaller batch or shorter clips");
-  if (const auto* c10_error = dynamic_cast<const c10::Error*>(&error))
-    return internal_error(c10_error->what_without_backtrace());
+  if (const auto* c10_error = dynamic_cast<const c10::Error*>(&error)) {
+    const std::string text = c10_error->what_without_backtrace();
+    // The CPU allocator has no exception of its own.
+    if (text.find("not enough memory") != std::string::npos ||
+        text.find("can't allocate memory") != std::string::npos)
+      return out_of_memory(text).with_hint("use a smaller model or batch");
+    return internal_error(text);
+  }
+  if (dynamic_cast<const std::length_error*>(&error) != nullptr)
+    return invalid_argument(error.what()).with_hint("check the sizes in the model section");
   return internal_error(error.what());
 }
 
@@ -103,12 +119,19 @@ Result<NestSettings> nest_settings(const config::ModelConfig& model) {
   if (!(m.masking.mask_prob >= 0.0 && m.masking.mask_prob <= 1.0))
     return bad(str_cat("masking.mask_prob ", m.masking.mask_prob, " is not in [0, 1]"));
   if (m.masking.block_size < 1) return bad("masking.block_size must be at least 1");
+  if (m.quantizer.num_classes > kMaxClasses || m.decoder.num_classes > kMaxClasses ||
+      m.quantizer.num_books > kMaxBooks || m.quantizer.code_dim > kMaxCodeDim ||
+      m.quantizer.combine_time_steps > kMaxCombine || m.masking.block_size > kMaxBlock)
+    return bad(str_cat("num_classes may be at most ", kMaxClasses, ", num_books ", kMaxBooks,
+                       ", code_dim ", kMaxCodeDim, ", combine_time_steps ", kMaxCombine,
+                       ", block_size ", kMaxBlock));
   return out;
 }
 
 Result<std::unique_ptr<NestModel>> NestModel::create(const config::ModelConfig& model,
                                                      const config::AerieConfig& aerie,
-                                                     at::Device device) {
+                                                     at::Device device,
+                                                     const Precheck& before_allocation) {
   AERIE_ASSIGN_OR_RETURN(NestSettings settings, nest_settings(model));
   try {
     std::unique_ptr<NestModel> out(new NestModel());
@@ -152,6 +175,7 @@ Result<std::unique_ptr<NestModel>> NestModel::create(const config::ModelConfig& 
     if (post_conv)
       add_wrapper_aliases(root, out->encoder_->pre_encode(), out->masking_->embedding());
 
+    if (before_allocation) AERIE_RETURN_IF_ERROR(before_allocation(*out->registry_));
     out->registry_->materialize(device);
     nn::initialize(*out->registry_, aerie.seed);
     return out;

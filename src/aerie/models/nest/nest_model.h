@@ -7,6 +7,7 @@
 // The model owns its registry; the registry owns the tensors. One forward at a time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,10 +59,14 @@ struct NestOutput {
 
 class NestModel {
  public:
-  // Parameters are allocated on `device` and initialised from aerie.seed.
+  // Parameters are allocated on `device` and initialised from aerie.seed. `before_allocation` sees
+  // all of them declared and may refuse: a file of weights is compared with the model before a
+  // configuration from the same file can make us allocate.
+  using Precheck = std::function<Status(const nn::ParameterRegistry&)>;
   static Result<std::unique_ptr<NestModel>> create(const config::ModelConfig& model,
                                                    const config::AerieConfig& aerie,
-                                                   at::Device device = at::kCPU);
+                                                   at::Device device = at::kCPU,
+                                                   const Precheck& before_allocation = {});
 
   // Training and validation. Library exceptions (out of memory, for example) come back as Status.
   Result<NestOutput> forward(const NestBatch& batch, const ForwardOptions& options) const;

@@ -29,6 +29,11 @@ Result<at::Tensor> analysis_window(const std::string& kind, int64_t length) {
       .with_hint("hann, hamming, blackman, bartlett or none");
 }
 
+std::vector<float> to_vector(const at::Tensor& values) {
+  const float* first = values.const_data_ptr<float>();
+  return std::vector<float>(first, first + values.numel());
+}
+
 }  // namespace
 
 Result<Preprocessor> Preprocessor::create(const nn::Scope& scope,
@@ -47,6 +52,11 @@ Result<Preprocessor> Preprocessor::create(const nn::Scope& scope,
     return bad(str_cat("exact_pad needs an even hop, got ", config.hop_length(), " samples"));
   if (config.features < 1 || config.frame_splicing < 1)
     return bad("features and frame_splicing must be at least 1");
+  // Far beyond any front end; what is made of them later stays within reason.
+  if (n_fft > (1 << 20) || config.features > (1 << 16) || config.frame_splicing > 1024 ||
+      config.sample_rate > 10'000'000 || config.pad_to > (1 << 20))
+    return bad("a size is far beyond what can be built")
+        .with_hint("check sample_rate, n_fft, features, frame_splicing and pad_to");
   if (config.normalize == config::FeatureNormalize::kFixed) {
     const auto want = static_cast<size_t>(config.features * config.frame_splicing);
     if (config.fixed_mean.size() != want || config.fixed_std.size() != want)
@@ -58,10 +68,9 @@ Result<Preprocessor> Preprocessor::create(const nn::Scope& scope,
   if (config.window == "none") {
     out.ones_window_ = window;
   } else {
-    const float* first = window.const_data_ptr<float>();
-    out.window_ = scope.buffer("window", {window_length},
-                               nn::Init::fixed(std::vector<float>(first, first + window_length)),
-                               at::kFloat, true);
+    out.window_ =
+        scope.buffer("window", {window_length},
+                     nn::Init::computed([window] { return to_vector(window); }), at::kFloat, true);
   }
   FilterbankOptions bank;
   bank.sample_rate = config.sample_rate;
@@ -70,9 +79,10 @@ Result<Preprocessor> Preprocessor::create(const nn::Scope& scope,
   bank.low_hz = config.lowfreq;
   bank.high_hz = config.highfreq.value_or(static_cast<double>(config.sample_rate) / 2.0);
   bank.norm = config.mel_norm;
-  AERIE_ASSIGN_OR_RETURN(std::vector<float> weights, mel_filterbank(bank));
-  out.filterbank_ = scope.buffer("fb", {1, config.features, n_fft / 2 + 1},
-                                 nn::Init::fixed(std::move(weights)), at::kFloat, true);
+  AERIE_RETURN_IF_ERROR(check_filterbank(bank));
+  out.filterbank_ =
+      scope.buffer("fb", {1, config.features, n_fft / 2 + 1},
+                   nn::Init::computed([bank] { return mel_filterbank(bank); }), at::kFloat, true);
   return out;
 }
 
