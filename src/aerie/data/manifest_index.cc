@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <xxhash.h>
 
@@ -18,6 +21,13 @@ namespace aerie::data {
 namespace fmt = index_format;
 
 namespace {
+
+// The builder's many small strings would stay with the process otherwise.
+void give_back_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
+}
 
 Status broken(std::string_view what) {
   return data_error(str_cat("manifest index is damaged: ", what));
@@ -224,6 +234,7 @@ Result<std::shared_ptr<const ManifestIndex>> ManifestIndex::open(const std::stri
       continue;
     }
     builder.reset();  // not twice in memory
+    give_back_memory();
     Result<std::shared_ptr<ManifestIndex>> index = load(env, path, file);
     if (!index.ok()) return build(given, &env);  // the manifest is being changed
     (*index)->from_cache_ = false;
@@ -231,6 +242,7 @@ Result<std::shared_ptr<const ManifestIndex>> ManifestIndex::open(const std::stri
   }
   auto bytes = std::make_shared<std::string>(builder->serialize());
   builder.reset();
+  give_back_memory();
   AERIE_ASSIGN_OR_RETURN(std::shared_ptr<ManifestIndex> index, parse(*bytes, bytes));
   return finish(std::move(index));
 }

@@ -40,7 +40,7 @@ std::string_view bytes_of(const std::vector<T>& values) {
 
 Result<uint64_t> full_hash(const RandomAccessFile& file) {
   HashState state = new_hash();
-  std::vector<char> block(kBlockBytes);
+  std::vector<char> block(std::min<uint64_t>(kBlockBytes, file.size()));
   for (uint64_t at = 0; at < file.size();) {
     AERIE_ASSIGN_OR_RETURN(const size_t got, file.read_at(at, block.data(), block.size()));
     if (got == 0) break;
@@ -158,7 +158,7 @@ Status ManifestIndexBuilder::scan(Env& env, const std::string& path) {
   HashState state = new_hash();
   // `pending` holds the bytes from the start of the current line.
   std::string pending;
-  std::vector<char> block(kBlockBytes);
+  std::vector<char> block(std::min<uint64_t>(kBlockBytes, source_size_));
   uint64_t line_offset = 0;
   uint32_t number = 0;
   uint64_t at = 0;
