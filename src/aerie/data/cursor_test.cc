@@ -114,10 +114,10 @@ TEST(PaddingTest, ManyDifferentLengthsAreHandled) {
 TEST(RowConvertTest, EveryPathGivesTheSameNumbers) {
   std::vector<int16_t> in;
   RandomStream random(3, Purpose::kTest, 0, 0);
-  for (int i = 0; i < 1000; ++i) in.push_back(static_cast<int16_t>(random.next_u32()));
+  for (int i = 0; i < 20000; ++i) in.push_back(static_cast<int16_t>(random.next_u32()));
   for (int i = 0; i < 64; ++i) in.push_back(-32768);
-  alignas(64) float out[1100], copy[1100], expected[1100];
-  for (const int64_t n : {0, 1, 15, 16, 17, 500, 1064}) {
+  alignas(64) static float out[20100], copy[20100], expected[20100];
+  for (const int64_t n : {0, 1, 15, 16, 17, 500, 1064, 16384, 20064}) {
     for (const int64_t shift : {0, 1, 8}) {
       const int64_t energy = convert_row_reference(in.data(), n, expected, nullptr);
       EXPECT_EQ(convert_row(in.data(), n, out + shift, copy + shift), energy);

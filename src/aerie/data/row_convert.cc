@@ -14,7 +14,12 @@ constexpr float kScale = 1.0f / 32768.0f;
 
 constexpr int64_t kLanes = 16;
 
-// Whole groups of 16 samples; returns how many samples were done.
+// Shorter rows may still be in the cache when they are used.
+constexpr int64_t kStreamSamples = 16384;
+
+// Whole groups of 16 samples; returns how many samples were done. kStream: `out` is aligned to 32
+// bytes and written past the caches.
+template <bool kStream>
 __attribute__((target("avx2"))) int64_t convert_groups(const int16_t* in, int64_t n, float* out,
                                                        float* copy, int64_t* energy) {
   const __m256 scale = _mm256_set1_ps(kScale);
@@ -31,13 +36,19 @@ __attribute__((target("avx2"))) int64_t convert_groups(const int16_t* in, int64_
         _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(x))), scale);
     const __m256 b = _mm256_mul_ps(
         _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(x, 1))), scale);
-    _mm256_storeu_ps(out + i, a);
-    _mm256_storeu_ps(out + i + 8, b);
+    if constexpr (kStream) {
+      _mm256_stream_ps(out + i, a);
+      _mm256_stream_ps(out + i + 8, b);
+    } else {
+      _mm256_storeu_ps(out + i, a);
+      _mm256_storeu_ps(out + i + 8, b);
+    }
     if (copy != nullptr) {
       _mm256_storeu_ps(copy + i, a);
       _mm256_storeu_ps(copy + i + 8, b);
     }
   }
+  if constexpr (kStream) _mm_sfence();
   alignas(32) int64_t parts[4];
   _mm256_store_si256(reinterpret_cast<__m256i*>(parts), sum);
   *energy = parts[0] + parts[1] + parts[2] + parts[3];
@@ -64,7 +75,10 @@ int64_t convert_row(const int16_t* in, int64_t n, float* out, float* copy) {
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
   if (has_avx2) {
     int64_t energy = 0;
-    const int64_t done = convert_groups(in, n, out, copy, &energy);
+    const bool stream =
+        copy != nullptr && n >= kStreamSamples && reinterpret_cast<uintptr_t>(out) % 32 == 0;
+    const int64_t done = stream ? convert_groups<true>(in, n, out, copy, &energy)
+                                : convert_groups<false>(in, n, out, copy, &energy);
     return energy + convert_row_reference(in + done, n - done, out + done,
                                           copy == nullptr ? nullptr : copy + done);
   }
