@@ -238,68 +238,85 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
   }
   out->env_ = options.env != nullptr ? options.env : &Env::real();
   out->selector_ = convert(config.channel_selector);
-  if (!aerie.data.cache_dir.empty()) AERIE_RETURN_IF_ERROR(out->open_pack(aerie, options));
   const uint64_t key[3] = {out->manifest_.fingerprint(), n, set->tarred ? 1u : 0u};
   out->fingerprint_ = xxhash64({reinterpret_cast<const char*>(key), sizeof(key)});
   out->set_ = std::move(set);
+  if (!aerie.data.cache_dir.empty()) AERIE_RETURN_IF_ERROR(out->open_pack(aerie, options));
   return std::shared_ptr<const AudioDataset>(std::move(out));
 }
 
-SampleReader::SampleReader(const AudioDataset& dataset) : audio(dataset.read_options()) {
-  if (dataset.pack() == nullptr) return;
-  PackReader::Options options;
-  options.prefer_int16 = dataset.read_options().prefer_int16;
-  pack = std::make_unique<PackReader>(dataset.pack(), options);
-}
+SampleReader::SampleReader(const AudioDataset& dataset) : audio(dataset.read_options()) {}
 
 Status AudioDataset::open_pack(const config::AerieConfig& aerie, const Options& options) {
-  PackSet::Options pack_options;
-  pack_options.settings = pack_settings(read_options_);
-  pack_options.sample_rate = read_options_.sample_rate;
-  pack_options.env = options.env;
-  auto set = PackSet::open(expand_user(aerie.data.cache_dir), pack_options);
-  if (!set.ok()) return set.status().with_context("aerie.data.cache_dir");
-  if ((*set)->size() == 0) {
-    if (!options.quiet)
-      log_info("data", aerie.data.cache_dir, " holds no packed audio; `aerie data pack` makes it");
-    return ok_status();
-  }
-  pack_ = std::move(set).value();
-  if (!options.quiet)
-    log_info("data", "packed cache: ", pack_->size(), " samples, ", pack_->total_s() / 3600,
+  PackCache::Options cache;
+  cache.dir = expand_user(aerie.data.cache_dir);
+  cache.settings = pack_settings(read_options_);
+  cache.sample_rate = read_options_.sample_rate;
+  cache.build = aerie.data.build_cache;
+  cache.encoding = aerie.data.cache_format == config::CacheFormat::kFlac ? PackEncoding::kFlac
+                                                                         : PackEncoding::kPcm16;
+  cache.num_samples = set_->size();
+  for (const double duration : set_->durations_s)
+    if (!std::isnan(duration)) cache.total_s += duration;
+  cache.quiet = options.quiet;
+  cache.env = options.env;
+  auto opened = PackCache::open(cache);
+  if (!opened.ok()) return opened.status().with_context("aerie.data.cache_dir");
+  cache_ = std::move(opened).value();
+  if (options.quiet) return ok_status();
+  const auto packed = cache_->set();
+  if (packed->size() > 0)
+    log_info("data", "packed cache: ", packed->size(), " samples, ", packed->total_s() / 3600,
              " hours");
+  else if (packed->num_skipped() > 0)
+    log_warn("data", aerie.data.cache_dir, " holds audio packed with other settings only (",
+             packed->num_skipped(), " shards): not used");
+  else if (!cache.build)
+    log_info("data", aerie.data.cache_dir,
+             " holds no packed audio; `aerie data pack` or aerie.data.build_cache=true makes it");
   return ok_status();
 }
 
-std::optional<audio::AudioView> AudioDataset::read_packed(uint64_t i, SampleReader& reader) const {
+PackKey AudioDataset::pack_key_of(uint64_t i, const std::string& source) const {
   const uint32_t row = sample_id(i);
   const int32_t channel = has_channels_ ? manifest_.channel(row) : -1;
-  const audio::ChannelSelector own =
-      channel >= 0 ? audio::ChannelSelector::index(channel) : selector_;
-  const double duration_s = std::isnan(set_->durations_s[i]) ? 0.0 : set_->durations_s[i];
-  const auto find = [&](const std::string& source) {
-    return pack_->find(pack_key(source, manifest_.offset_s(row), duration_s, own));
-  };
+  const double duration = set_->durations_s[i];
+  return pack_key(source, manifest_.offset_s(row), std::isnan(duration) ? 0.0 : duration,
+                  channel >= 0 ? audio::ChannelSelector::index(channel) : selector_);
+}
+
+std::optional<audio::AudioView> AudioDataset::read_packed(uint64_t i, SampleReader& reader) const {
+  if (reader.pack_version != cache_->version()) {
+    reader.pack_version = cache_->version();
+    const std::shared_ptr<const PackSet> set = cache_->set();
+    PackReader::Options options;
+    options.prefer_int16 = read_options_.prefer_int16;
+    reader.pack = set->size() > 0 ? std::make_unique<PackReader>(set, options) : nullptr;
+    reader.packed = set;
+  }
+  if (reader.pack == nullptr) return std::nullopt;
+  const PackSet& set = *reader.packed;
+  const uint32_t row = sample_id(i);
   std::optional<PackLocation> at;
   std::string stamped;  // the file whose change would make the packed samples old
   if (shards_ != nullptr) {
     stamped = shards_->archive_path(i);
-    at = find(pack_tar_source(stamped, shards_->member_name(i)));
+    at = set.find(pack_key_of(i, pack_tar_source(stamped, shards_->member_name(i))));
   } else if (manifest_.is_list(row)) {
     const std::vector<std::string> paths = manifest_.resolve_paths(row);
     stamped = paths[0];
-    at = find(pack_source(paths));
+    at = set.find(pack_key_of(i, pack_source(paths)));
   } else {
     // The recording may have been deleted since: every place it can have been in counts.
     for (const std::string& path : manifest_.path_candidates(row)) {
       stamped = path;
-      at = find(pack_source({&path, 1}));
+      at = set.find(pack_key_of(i, pack_source({&path, 1})));
       if (at) break;
     }
   }
   if (!at) return std::nullopt;
   // Sources that are gone cannot have changed.
-  const PackSourceStamp& stamp = pack_->entry(*at).source;
+  const PackSourceStamp& stamp = set.entry(*at).source;
   const Result<FileStat> now = env_->stat(stamped);
   if (now.ok() && (now->size != stamp.size || now->mtime_ns != stamp.mtime_ns)) {
     AERIE_LOG_ONCE(warn, "data", stamped,
@@ -315,11 +332,51 @@ std::optional<audio::AudioView> AudioDataset::read_packed(uint64_t i, SampleRead
   return std::move(view).value();
 }
 
-Result<audio::AudioView> AudioDataset::read(uint64_t i, SampleReader& reader) const {
-  if (reader.pack != nullptr) {
-    if (std::optional<audio::AudioView> view = read_packed(i, reader)) return *view;
+void AudioDataset::add_to_cache(uint64_t i, SampleReader& reader, audio::AudioView& view) const {
+  const uint32_t row = sample_id(i);
+  // The mean of channels nobody chose belongs to no key.
+  if (view.source.channels > 1 && selector_.kind() == audio::ChannelSelector::Kind::kAll &&
+      (!has_channels_ || manifest_.channel(row) < 0))
+    return;
+  audio::AudioView ints = view;
+  float scale = kPackUnit;
+  if (view.pcm16 == nullptr && view.frames > 0) {
+    scale = quantize_pack_samples(view, &reader.pcm16);
+    ints.samples = nullptr;
+    ints.pcm16 = reader.pcm16.data();
   }
-  return read_source(i, reader);
+  if (cache_->wants(i)) {
+    std::string source, stamped;
+    if (shards_ != nullptr) {
+      stamped = shards_->archive_path(i);
+      source = pack_tar_source(stamped, shards_->member_name(i));
+    } else if (manifest_.is_list(row)) {
+      const std::vector<std::string> paths = manifest_.resolve_paths(row);
+      stamped = paths[0];
+      source = pack_source(paths);
+    } else {
+      stamped = reader.path;
+      source = pack_source({&reader.path, 1});
+    }
+    cache_->add(i, pack_key_of(i, source), describe(i), stamped, ints, scale);
+  }
+  if (read_options_.prefer_int16 && scale == kPackUnit) {
+    view = ints;
+  } else if (view.frames > 0) {
+    reader.floats.resize(static_cast<size_t>(view.frames));
+    for (int64_t k = 0; k < view.frames; ++k)
+      reader.floats[static_cast<size_t>(k)] = static_cast<float>(ints.pcm16[k]) * scale;
+    view.pcm16 = nullptr;
+    view.samples = reader.floats.data();
+  }
+}
+
+Result<audio::AudioView> AudioDataset::read(uint64_t i, SampleReader& reader) const {
+  if (cache_ == nullptr) return read_source(i, reader);
+  if (std::optional<audio::AudioView> view = read_packed(i, reader)) return *view;
+  Result<audio::AudioView> view = read_source(i, reader);
+  if (view.ok() && cache_->fills()) add_to_cache(i, reader, *view);
+  return view;
 }
 
 Result<audio::AudioView> AudioDataset::read_source(uint64_t i, SampleReader& reader) const {

@@ -19,7 +19,7 @@
 #include "aerie/config/schema/dataset_config.h"
 #include "aerie/data/epoch_plan.h"
 #include "aerie/data/manifest.h"
-#include "aerie/data/pack/pack_reader.h"
+#include "aerie/data/pack_cache.h"
 #include "aerie/data/tar_shards.h"
 
 namespace aerie::data {
@@ -30,9 +30,14 @@ class AudioDataset;
 struct SampleReader {
   explicit SampleReader(const AudioDataset& dataset);
   audio::AudioReader audio;
-  std::unique_ptr<PackReader> pack;  // null: no packed cache
+  std::unique_ptr<PackReader> pack;  // null: nothing is packed
+  std::shared_ptr<const PackSet> packed;
+  uint64_t pack_version = 0;
   std::string path;
   std::vector<uint8_t> bytes;
+  // A sample as a pack would keep it.
+  std::vector<int16_t> pcm16;
+  std::vector<float> floats;
 };
 
 class AudioDataset {
@@ -63,8 +68,8 @@ class AudioDataset {
   double longest_s() const { return longest_s_; }
   uint64_t num_unknown_durations() const { return num_unknown_; }
   const TarShards* shards() const { return shards_.get(); }
-  // Decoded audio in aerie.data.cache_dir; null: none there, or none that fits these options.
-  const std::shared_ptr<const PackSet>& pack() const { return pack_; }
+  // Decoded audio in aerie.data.cache_dir; null: not configured.
+  PackCache* cache() const { return cache_.get(); }
 
   // How to read: resampling, channels, trimming, integer paths.
   audio::ReadOptions read_options() const { return read_options_; }
@@ -79,12 +84,15 @@ class AudioDataset {
   Result<audio::AudioView> read_source(uint64_t i, SampleReader& reader) const;
   // The sample from the packed cache, when it is there and its source has not changed.
   std::optional<audio::AudioView> read_packed(uint64_t i, SampleReader& reader) const;
+  // Adds it to the packed cache when it is wanted there, and makes it what will be read from there.
+  void add_to_cache(uint64_t i, SampleReader& reader, audio::AudioView& view) const;
+  PackKey pack_key_of(uint64_t i, const std::string& source) const;
 
   std::shared_ptr<const SampleSet> set_;
   Manifest manifest_;
   std::shared_ptr<const Manifest> noise_;
   std::unique_ptr<TarShards> shards_;  // null: plain files
-  std::shared_ptr<const PackSet> pack_;
+  std::unique_ptr<PackCache> cache_;
   Env* env_ = nullptr;
   audio::ReadOptions read_options_;
   audio::ChannelSelector selector_;  // as configured

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 #include <sys/resource.h>
@@ -120,6 +121,7 @@ struct Loader::Impl {
   int64_t window_start_ns = 0, window_wait_ns = 0;
   int window_batches = 0, window_full = 0, calm_windows = 0;
 
+  std::future<void> publishing;             // of the packed cache
   std::unique_ptr<BuildThread> own_thread;  // 0 workers, and the consumer's finishing
   ThreadGroup threads;                      // last: its threads use everything above
 
@@ -477,6 +479,17 @@ Result<const Batch*> Loader::Impl::next_batch() {
   delivered_samples += batch.num_samples();
   all_cells += batch.num_samples() * batch.capacity();
   for (const int64_t length : batch.audio_len_) valid_cells += length;
+  if (batch.last_ && dataset->cache() != nullptr && dataset->cache()->building()) {
+    // What this epoch added to the packed cache becomes readable; the disk is not waited for.
+    lock.unlock();
+    if (publishing.valid()) publishing.wait();
+    const auto publish = [of = dataset] { of->cache()->publish(); };
+    try {
+      publishing = std::async(std::launch::async, publish);
+    } catch (const std::system_error&) {  // no thread to be had
+      publish();
+    }
+  }
   return &batch;
 }
 

@@ -149,36 +149,6 @@ TEST(LoaderTest, ResumesAnywhereWithAnotherNumberOfThreads) {
   }
 }
 
-TEST(LoaderTest, SurvivesTwoHundredKills) {
-  TestCorpus corpus(41);
-  corpus.add_noise(3);
-  config::DatasetConfig config = corpus.config(3);
-  config.batch_augmentor = augmentor();
-  config.drop_last = true;
-  const config::AerieConfig aerie = corpus.aerie();
-  const auto dataset = open(config, aerie);
-  const std::vector<uint64_t> all = hashes(*make(config, aerie), 39);  // three epochs of 13
-  RandomStream random(1, Purpose::kTest, 0, 0);
-  size_t done = 0;
-  std::string cursor;
-  for (int kill = 0; kill < 200; ++kill) {
-    config.num_workers = static_cast<int64_t>(random.below(4));
-    config.prefetch_factor.reset();
-    auto loader = *Loader::make(dataset, config, aerie, quiet());
-    if (!cursor.empty()) {
-      ASSERT_TRUE(loader->restore(cursor).ok());
-    }
-    const size_t steps = random.below(5);
-    for (const uint64_t hash : hashes(*loader, std::min(steps, all.size() - done)))
-      ASSERT_EQ(hash, all[done++]) << "after kill " << kill;
-    cursor = loader->cursor_json();
-    if (done >= all.size() - 5) {
-      done = 0;
-      cursor.clear();
-    }
-  }
-}
-
 TEST(LoaderTest, VirtualRanksGiveTheSameBatchesToAnyWorld) {
   TestCorpus corpus(50);
   corpus.add_noise(3);
@@ -714,6 +684,25 @@ TEST(LoaderTest, TarShardsGiveTheSameSamplesAsFiles) {
     if (expected.empty()) expected = now;
     EXPECT_EQ(now, expected);
   }
+}
+
+TEST(LoaderTest, TheFirstEpochFillsThePackedCache) {
+  TestCorpus corpus(30);
+  config::DatasetConfig config = corpus.config(4);
+  config.num_workers = 2;
+  config::AerieConfig aerie = corpus.aerie();
+  const std::vector<uint64_t> expected = hashes(*make(config, aerie), 24);
+  aerie.data.cache_dir = corpus.dir.file("cache");
+  aerie.data.build_cache = true;
+  {
+    auto loader = make(config, aerie);
+    EXPECT_EQ(hashes(*loader, 24), expected);  // three epochs, the later ones from the cache
+  }
+  // All of it is there: the recordings are no longer needed.
+  for (int i = 0; i < 30; ++i)
+    ASSERT_TRUE(Env::real().remove_file(corpus.dir.file(str_cat("utt", i, ".wav"))).ok());
+  aerie.data.build_cache = false;
+  EXPECT_EQ(hashes(*make(config, aerie), 24), expected);
 }
 
 TEST(LoaderTest, AutoWorkersShrinkForASlowConsumer) {

@@ -85,7 +85,7 @@ constexpr KeySpec kOwn[] = {
     {"aerie.data.cache_dir", "str|null", "null", "", "", kWorks,
      "Folder of the packed audio cache; null: none."},
     {"aerie.data.build_cache", "bool", "false", "", "", kWorks,
-     "Fill cache_dir during the first epoch."},
+     "Fill cache_dir during the first epoch; audio is delivered in 16 bits from the start."},
     {"aerie.data.cache_format", "str", "pcm16", "", "pcm16|flac", kWorks,
      "How build_cache stores audio."},
     {"aerie.data.index_dir", "str|null", "null", "", "", kWorks,

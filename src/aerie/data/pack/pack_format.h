@@ -53,6 +53,7 @@ constexpr char kPackMagic[8] = {'A', 'E', 'R', 'P', 'A', 'C', 'K', '1'};
 constexpr uint32_t kPackVersion = 1;
 constexpr uint64_t kPackAlignment = 64;
 constexpr std::string_view kPackSuffix = ".aerie-pack";
+constexpr float kPackUnit = 1.0f / 32768.0f;
 
 struct PackHead {
   char magic[8];

@@ -11,8 +11,6 @@
 namespace aerie::data {
 namespace {
 
-constexpr float kUnitScale = 1.0f / 32768.0f;
-
 Status damaged(const char* what) {
   return data_error(str_cat("damaged pack: ", what)).with_hint("delete the file and pack again");
 }
@@ -112,11 +110,17 @@ Result<std::shared_ptr<const PackSet>> PackSet::open(const std::string& dir,
     const std::string& settings = options.settings.empty() && !set->shards_.empty()
                                       ? std::string(set->shards_[0].settings())
                                       : options.settings;
-    if (!settings.empty() && shard.settings() != settings)
+    const bool other_settings = !settings.empty() && shard.settings() != settings;
+    const bool other_rate = options.sample_rate != 0 && shard.sample_rate() != options.sample_rate;
+    if (options.skip_others && (other_settings || other_rate)) {
+      ++set->num_skipped_;
+      continue;
+    }
+    if (other_settings)
       return data_error(str_cat("packed with other settings: ", shard.settings()))
           .with_context(shard.path())
           .with_hint("use another cache folder, or pack again");
-    if (options.sample_rate != 0 && shard.sample_rate() != options.sample_rate)
+    if (other_rate)
       return data_error(str_cat("packed at ", shard.sample_rate(), " Hz, ", options.sample_rate,
                                 " wanted"))
           .with_context(shard.path());
@@ -189,7 +193,7 @@ Result<audio::AudioView> PackReader::read(PackLocation at) {
   } else {
     view.pcm16 = reinterpret_cast<const int16_t*>(bytes.data());
   }
-  if (options_.prefer_int16 && entry.scale == kUnitScale) return view;
+  if (options_.prefer_int16 && entry.scale == kPackUnit) return view;
   floats_.resize(static_cast<size_t>(view.frames));
   for (int64_t i = 0; i < view.frames; ++i)
     floats_[static_cast<size_t>(i)] = static_cast<float>(view.pcm16[i]) * entry.scale;

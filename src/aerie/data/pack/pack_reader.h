@@ -56,6 +56,7 @@ class PackSet {
     // Shards with other settings or another rate are refused (empty, 0: anything, but all alike).
     std::string settings;
     int sample_rate = 0;
+    bool skip_others = false;  // leave them out instead of refusing
     Env* env = nullptr;
   };
   // A folder without shards (or an absent one) gives an empty set.
@@ -64,6 +65,7 @@ class PackSet {
 
   size_t size() const { return table_.size(); }
   size_t num_shards() const { return shards_.size(); }
+  size_t num_skipped() const { return num_skipped_; }  // shards of other settings
   const PackShard& shard(size_t i) const { return shards_[i]; }
   double total_s() const;
   // Of samples packed twice the one in the later shard.
@@ -78,6 +80,7 @@ class PackSet {
   };
   std::vector<PackShard> shards_;
   std::vector<Row> table_;  // sorted by key
+  size_t num_skipped_ = 0;
 };
 
 // One per thread: keeps a decoder and buffers.

@@ -8,10 +8,15 @@
 #include <xxhash.h>
 
 #include "aerie/audio/audio_writer.h"
+#include "aerie/base/clock.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/path.h"
 
 namespace aerie::data {
+
+namespace {
+constexpr std::string_view kTemporary = ".tmp";
+}
 
 std::string pack_file_name(uint64_t shard) {
   char text[64];
@@ -19,26 +24,34 @@ std::string pack_file_name(uint64_t shard) {
   return str_cat(text, kPackSuffix);
 }
 
+float quantize_pack_samples(const audio::AudioView& view, std::vector<int16_t>* out) {
+  out->resize(static_cast<size_t>(view.frames));
+  if (view.pcm16 != nullptr) {
+    std::copy_n(view.pcm16, view.frames, out->data());
+    return kPackUnit;
+  }
+  float peak = 0.0f;
+  for (int64_t i = 0; i < view.frames; ++i) peak = std::max(peak, std::abs(view.samples[i]));
+  if (peak <= 1.0f) {
+    audio::quantize_int16(view.samples, view.frames, out->data());
+    return kPackUnit;
+  }
+  const float scale = peak / 32767.0f;
+  for (int64_t i = 0; i < view.frames; ++i)
+    (*out)[static_cast<size_t>(i)] = static_cast<int16_t>(std::nearbyint(view.samples[i] / scale));
+  return scale;
+}
+
 Status encode_pack_item(const audio::AudioView& view, PackEncoding encoding, PackItem* item) {
   if (view.channels != 1)
     return data_error(str_cat("has ", view.channels, " channels; packs hold one"))
         .with_hint("set channel_selector");
   item->frames = static_cast<uint64_t>(view.frames);
-  item->scale = 1.0f / 32768.0f;
+  item->scale = kPackUnit;
   audio::AudioView ints = view;
   std::vector<int16_t> quantized;
   if (view.pcm16 == nullptr && view.frames > 0) {
-    float peak = 0.0f;
-    for (int64_t i = 0; i < view.frames; ++i) peak = std::max(peak, std::abs(view.samples[i]));
-    quantized.resize(static_cast<size_t>(view.frames));
-    if (peak <= 1.0f) {
-      audio::quantize_int16(view.samples, view.frames, quantized.data());
-    } else {
-      item->scale = peak / 32767.0f;
-      for (int64_t i = 0; i < view.frames; ++i)
-        quantized[static_cast<size_t>(i)] =
-            static_cast<int16_t>(std::nearbyint(view.samples[i] / item->scale));
-    }
+    item->scale = quantize_pack_samples(view, &quantized);
     ints.samples = nullptr;
     ints.pcm16 = quantized.data();
   }
@@ -65,12 +78,21 @@ Result<std::unique_ptr<PackWriter>> PackWriter::create(const PackWriterOptions& 
   AERIE_RETURN_IF_ERROR(writer->env_.create_dirs(options.dir));
   AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, writer->env_.list_dir(options.dir));
   for (const DirEntry& entry : entries) {
+    if (starts_with(entry.name, "pack_") && ends_with(entry.name, str_cat(kPackSuffix, kTemporary)))
+      writer->remove_abandoned(join_path(options.dir, entry.name));
     if (!starts_with(entry.name, "pack_") || !ends_with(entry.name, kPackSuffix)) continue;
     const std::string digits = entry.name.substr(5, entry.name.size() - 5 - kPackSuffix.size());
     if (const Result<uint64_t> number = parse_uint64(digits); number.ok())
       writer->next_shard_ = std::max(writer->next_shard_, *number + 1);
   }
   return writer;
+}
+
+// Left by a process that was killed.
+void PackWriter::remove_abandoned(const std::string& path) {
+  constexpr int64_t kDayNs = int64_t{86400} * 1000000000;
+  const Result<FileStat> stat = env_.stat(path);
+  if (stat.ok() && stat->mtime_ns < Clock::real().wall_ns() - kDayNs) (void)env_.remove_file(path);
 }
 
 PackWriter::~PackWriter() {
@@ -90,9 +112,22 @@ uint64_t PackWriter::bytes_written() const {
 }
 
 Status PackWriter::begin_shard() {
-  final_ = join_path(options_.dir, pack_file_name(next_shard_++));
-  temporary_ = final_ + ".tmp";
-  AERIE_ASSIGN_OR_RETURN(file_, env_.open_writable(temporary_));
+  // Several processes may fill the folder: a number belongs to whoever makes its temporary file.
+  constexpr int kMaxTries = 10000;
+  for (int tries = 0; file_ == nullptr; ++tries) {
+    final_ = join_path(options_.dir, pack_file_name(next_shard_++));
+    temporary_ = str_cat(final_, kTemporary);
+    if (env_.exists(final_)) continue;
+    auto file = env_.open_writable(temporary_, WriteMode::kCreateNew);
+    if (file.ok() && env_.exists(final_)) {  // finished by another in between
+      (void)env_.remove_file(temporary_);
+      continue;
+    }
+    if (file.ok())
+      file_ = std::move(file).value();
+    else if (!env_.exists(temporary_) || tries >= kMaxTries)
+      return file.status();
+  }
   PackHead head{};
   std::memcpy(head.magic, kPackMagic, sizeof(kPackMagic));
   head.version = kPackVersion;

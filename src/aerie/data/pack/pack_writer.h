@@ -32,9 +32,12 @@ struct PackItem {
   std::vector<uint8_t> bytes;
   uint64_t frames = 0;
   uint64_t data_hash = 0;
-  float scale = 1.0f / 32768.0f;
+  float scale = kPackUnit;
   PackSourceStamp source;
 };
+
+// The view's samples as 16-bit integers of the returned unit, as a pack keeps them.
+float quantize_pack_samples(const audio::AudioView& view, std::vector<int16_t>* out);
 
 // Quantises to 16 bits and encodes. Single-channel audio only. Samples beyond full scale are kept
 // by scaling the whole sample down; 16-bit sources stay exact.
@@ -43,7 +46,8 @@ Status encode_pack_item(const audio::AudioView& view, PackEncoding encoding, Pac
 // Any number of threads may append at once; the order of entries is that of the calls.
 class PackWriter {
  public:
-  // Continues a folder that already holds shards of the same settings: numbering goes on.
+  // Continues a folder that already holds shards: numbering goes on. Unfinished files that nobody
+  // has written to for a day are removed.
   static Result<std::unique_ptr<PackWriter>> create(const PackWriterOptions& options);
   // Discards the unfinished shard.
   ~PackWriter();
@@ -58,6 +62,7 @@ class PackWriter {
 
  private:
   explicit PackWriter(const PackWriterOptions& options);
+  void remove_abandoned(const std::string& path);
   Status begin_shard();
   Status finish_shard();
 
