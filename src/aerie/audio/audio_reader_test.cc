@@ -414,5 +414,20 @@ TEST(ChannelSelectorTest, ParsesEveryForm) {
   EXPECT_FALSE(ChannelSelector::parse("[]").ok());
 }
 
+TEST(AudioReaderTest, OffsetsWorkWithCodecsThatCannotSeek) {
+  ReadOptions options;
+  options.prefer_int16 = false;
+  AudioReader reader(options);
+  const Result<AudioView> whole = reader.read_file(kDir + "gsm.wav");
+  ASSERT_TRUE(whole.ok()) << whole.status().to_string();
+  ASSERT_GE(whole->frames, 3200);
+  const std::vector<float> all(whole->samples, whole->samples + whole->frames);
+  const Result<AudioView> part = reader.read_file(kDir + "gsm.wav", {0.05, 0.1});
+  ASSERT_TRUE(part.ok()) << part.status().to_string();
+  ASSERT_EQ(part->frames, 1600);
+  for (int64_t i = 0; i < part->frames; ++i)
+    ASSERT_EQ(part->samples[i], all[static_cast<size_t>(800 + i)]) << i;
+}
+
 }  // namespace
 }  // namespace aerie::audio

@@ -11,6 +11,7 @@ namespace {
 
 // Frames asked for at once where the length is unknown or not to be trusted.
 constexpr int64_t kChunkFrames = 16384;
+constexpr int64_t kSkipFrames = 4096;
 
 Codec codec_of(int format) {
   const int container = format & SF_FORMAT_TYPEMASK;
@@ -166,6 +167,19 @@ Status SndfileDecoder::open(ByteSource& source, const AudioLimits& limits, Audio
   return checked;
 }
 
+// Codecs that cannot seek: what comes before is decoded and dropped.
+Status SndfileDecoder::skip(int64_t frames) {
+  Impl& self = *impl_;
+  std::vector<short> dropped(static_cast<size_t>(kSkipFrames * self.info.channels));
+  while (frames > 0) {
+    const int64_t got = sf_readf_short(self.file, dropped.data(), std::min(frames, kSkipFrames));
+    if (sf_error(self.file) != SF_ERR_NO_ERROR) return self.failure("cannot decode");
+    if (got <= 0) break;  // shorter than it says: nothing will be left to read
+    frames -= got;
+  }
+  return ok_status();
+}
+
 Status SndfileDecoder::decode(const FrameRange& range, const SampleSink& sink) {
   Impl& self = *impl_;
   AERIE_CHECK(self.file != nullptr, "decode without open");
@@ -175,8 +189,14 @@ Status SndfileDecoder::decode(const FrameRange& range, const SampleSink& sink) {
     sink.ints->clear();
   else
     sink.floats->clear();
-  if (range.first > 0 && sf_seek(self.file, range.first, SEEK_SET) != range.first)
-    return self.failure("cannot seek");
+  if (range.first > 0) {
+    if (self.sf.seekable != 0) {
+      if (sf_seek(self.file, range.first, SEEK_SET) != range.first)
+        return self.failure("cannot seek");
+    } else {
+      AERIE_RETURN_IF_ERROR(skip(range.first));
+    }
+  }
   // The length in the header is a hint for the first allocation only.
   int64_t expected = range.count;
   if (self.info.frames >= 0) {

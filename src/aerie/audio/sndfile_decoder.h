@@ -22,6 +22,8 @@ class SndfileDecoder final : public Decoder {
   void close() override;
 
  private:
+  Status skip(int64_t frames);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
   bool int_values_ = false;

@@ -383,6 +383,14 @@ Result<ValidateReport> validate_dataset(const AudioDataset& dataset,
     if (!found.kind.empty()) broken[k] = std::move(found);
     return ok_status();
   }));
+  if (dataset.shards() != nullptr) {
+    const Manifest& manifest = dataset.manifest();
+    for (const uint32_t row : dataset.shards()->report().unmatched) {
+      ++out.checked;
+      out.broken.push_back({str_cat(manifest.place(row), " (", manifest.written_path(row), ")"),
+                            "missing", "no archive has a member of this name"});
+    }
+  }
   for (auto& [k, sample] : broken) out.broken.push_back(std::move(sample));
   for (auto& [k, sample] : warnings) out.warnings.push_back(std::move(sample));
   return out;

@@ -83,5 +83,21 @@ TEST(ValidateTest, ListsWhatIsBrokenInOrder) {
   EXPECT_EQ(validate_dataset(*dataset, stopped).status().code(), StatusCode::kCancelled);
 }
 
+TEST(ValidateTest, LinesWithoutAMemberAreBroken) {
+  TestCorpus corpus(8);
+  corpus.make_tar(2);
+  std::ofstream(corpus.tar_manifest, std::ios::app) << TestCorpus::line("nobody.wav", 1.0);
+  config::DatasetConfig config = corpus.config(4);
+  config.is_tarred = true;
+  config.manifest_filepath = TestCorpus::paths(corpus.tar_manifest);
+  config.tarred_audio_filepaths = TestCorpus::paths(corpus.tar_pattern);
+  const ValidateReport report = *validate_dataset(*open(config), {});
+  EXPECT_EQ(report.checked, 9u);
+  ASSERT_EQ(report.broken.size(), 1u);
+  EXPECT_EQ(report.broken[0].kind, "missing");
+  EXPECT_NE(report.broken[0].place.find(":9 (nobody.wav)"), std::string::npos)
+      << report.broken[0].place;
+}
+
 }  // namespace
 }  // namespace aerie::data

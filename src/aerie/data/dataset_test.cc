@@ -317,6 +317,15 @@ TEST(TarShardsTest, ChannelSelectorIsHonouredUnlessCompatible) {
   EXPECT_FALSE(nemo->read(0, reader).ok());
 }
 
+TEST(TarShardsTest, ArchivesThatAreNotThereAreWrongData) {
+  TarCase t;
+  t.write(TestCorpus::line("s.wav", 0.25), {{"s.wav", wav_bytes(noise_samples(4000, 1))}});
+  t.config.tarred_audio_filepaths = TestCorpus::paths(t.dir.file("absent_{0..2}.tar"));
+  const Status status = try_open(t.config, {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataError);
+  EXPECT_NE(status.to_string().find("absent_0.tar"), std::string::npos) << status.to_string();
+}
+
 // ---- packed cache ----
 
 TEST(PackedCacheTest, SamplesComeFromTheCacheAndChangesAreNoticed) {

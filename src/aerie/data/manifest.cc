@@ -78,6 +78,10 @@ Result<Manifest> Manifest::open(const std::vector<std::string>& paths,
     index_options.use_cache = options.use_index_cache;
     index_options.env = options.env;
     auto index = ManifestIndex::open(path, index_options);
+    if (index.status().code() == StatusCode::kNotFound)  // wrong data, not a failed run
+      return data_error(index.status().message())
+          .with_context(str_cat("manifest: ", path))
+          .with_hint("check manifest_filepath, noise_manifest");
     if (!index.ok()) return index.status().with_context("manifest");
     indexes.push_back(std::move(index).value());
   }

@@ -254,7 +254,7 @@ TEST(ManifestTest, BadLinesAreAllNamedAndRefused) {
 
 TEST(ManifestTest, MissingFileIsNamed) {
   const Status status = Manifest::open({"/nowhere/m.json"}, quiet()).status();
-  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(status.code(), StatusCode::kDataError);
   EXPECT_NE(status.to_string().find("/nowhere/m.json"), std::string::npos);
 }
 

@@ -18,8 +18,9 @@ namespace {
 constexpr size_t kMaxOpenFiles = 256;
 constexpr size_t kExamples = 5;
 
-std::string examples(const std::vector<std::string>& names) {
-  return names.empty() ? std::string() : str_cat(" (", join(names, ", "), ", ...)");
+std::string examples(const std::vector<std::string>& names, uint64_t count) {
+  return names.empty() ? std::string()
+                       : str_cat(" (", join(names, ", "), count > names.size() ? ", ...)" : ")");
 }
 
 }  // namespace
@@ -86,9 +87,13 @@ Result<std::unique_ptr<TarShards>> TarShards::open(const std::vector<Group>& gro
     AERIE_ASSIGN_OR_RETURN(std::vector<tar::TarIndex> indexes,
                            pool.parallel_map<tar::TarIndex>(
                                group.archives.size(), [&](size_t k) -> Result<tar::TarIndex> {
-                                 return tar::TarIndex::open(group.archives[k], options.index_dir,
-                                                            tar_options)
-                                     .with_context("tar shard");
+                                 auto index = tar::TarIndex::open(group.archives[k],
+                                                                  options.index_dir, tar_options);
+                                 if (index.status().code() == StatusCode::kNotFound)
+                                   return data_error(index.status().message())
+                                       .with_context("tar shard")
+                                       .with_hint("check tarred_audio_filepaths");
+                                 return std::move(index).with_context("tar shard");
                                }));
     AERIE_RETURN_IF_ERROR(out->join_group(group, manifest, options, indexes));
   }
@@ -168,6 +173,7 @@ Status TarShards::join_group(const Group& group, const Manifest& manifest, const
   for (size_t r = 0; r < uses.size(); ++r) {
     if (uses[r] > 0) continue;
     ++report_.unmatched_rows;
+    report_.unmatched.push_back(static_cast<uint32_t>(group.first_row + r));
     if (report_.row_examples.size() < kExamples)
       report_.row_examples.push_back(manifest.place(group.first_row + r));
   }
@@ -182,10 +188,11 @@ void TarShards::log_report() const {
   log_info("data", rows_.size(), " samples in ", archives_.size(), " tar shards");
   if (report_.unmatched_rows > 0)
     log_warn("data", report_.unmatched_rows, " manifest lines have no member in the archives",
-             examples(report_.row_examples), "; they are left out");
+             examples(report_.row_examples, report_.unmatched_rows), "; they are left out");
   if (report_.unmatched_members > 0)
     log_warn("data", report_.unmatched_members, " members of the archives have no manifest line",
-             examples(report_.member_examples), "; they are left out (filtered or missing)");
+             examples(report_.member_examples, report_.unmatched_members),
+             "; they are left out (filtered or missing)");
   if (report_.repeated_rows > 0)
     log_warn("data", report_.repeated_rows,
              " manifest lines match members of several archives; each of them is used");

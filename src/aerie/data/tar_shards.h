@@ -54,9 +54,10 @@ class TarShards {
   Status read(uint64_t i, std::vector<uint8_t>& out) const;
 
   struct Report {
-    uint64_t unmatched_members = 0;  // no manifest line
-    uint64_t unmatched_rows = 0;     // no member
-    uint64_t repeated_rows = 0;      // matched by members of several archives
+    uint64_t unmatched_members = 0;   // no manifest line
+    uint64_t unmatched_rows = 0;      // no member
+    std::vector<uint32_t> unmatched;  // their rows
+    uint64_t repeated_rows = 0;       // matched by members of several archives
     std::vector<std::string> member_examples, row_examples;
   };
   const Report& report() const { return report_; }
