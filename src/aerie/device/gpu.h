@@ -17,6 +17,10 @@
 #include "aerie/base/philox.h"
 #include "aerie/base/status.h"
 
+namespace aerie::kernels {
+struct MixRowsArgs;
+}
+
 namespace aerie::device {
 
 struct GpuInfo {
@@ -55,6 +59,11 @@ class GpuModule {
                             std::span<uint32_t> out) = 0;
   virtual Status philox_normal(PhiloxKey key, uint32_t epoch, uint64_t position,
                                std::span<float> out) = 0;
+
+  // kernels/mix/mix_rows.h on the device, from and to host memory.
+  virtual Status mix_rows(std::span<float> audio, std::span<float> noisy,
+                          const kernels::MixRowsArgs& args, int64_t noise_rows,
+                          size_t num_segments) = 0;
 };
 
 // The module, loaded on first use. kUnavailable with a reason and a hint when there is no GPU, no

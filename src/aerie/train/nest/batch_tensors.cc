@@ -1,5 +1,6 @@
 #include "aerie/train/nest/batch_tensors.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -69,6 +70,37 @@ Result<at::Tensor> mix(const data::Batch& batch, const at::Tensor& stored,
 
 }  // namespace
 
+at::Tensor mix_on_device(const data::Batch& batch, const at::Tensor& audio,
+                         const at::Tensor& noise) {
+  // Sources that repeat more often than this are laid out once instead of piece by piece.
+  constexpr int64_t kMaxPieces = 8;
+  at::Tensor noisy = audio.clone();
+  const data::MixPlan& plan = batch.mix_plan();
+  for (size_t b = 0; b < plan.items.size(); ++b) {
+    const data::MixItem& item = plan.items[b];
+    const at::Tensor row = noisy.select(0, static_cast<int64_t>(b));
+    for (int32_t s = 0; s < item.num_segments; ++s) {
+      const data::MixSegment& segment = plan.segments[static_cast<size_t>(item.first_segment + s)];
+      at::Tensor source =
+          (segment.source == data::MixSource::kSpeech ? audio : noise).select(0, segment.row);
+      int64_t period = segment.source_period;
+      if (segment.length > kMaxPieces * period) {
+        const int64_t times = (segment.length + 2 * period - 1) / period;
+        source = source.narrow(0, 0, period).repeat({times});
+        period *= times;
+      }
+      for (int64_t done = 0; done < segment.length;) {
+        const int64_t from = (segment.source_begin + done) % period;
+        const int64_t count = std::min(segment.length - done, period - from);
+        row.narrow(0, segment.dest_begin + done, count)
+            .add_(source.narrow(0, from, count), item.gain);
+        done += count;
+      }
+    }
+  }
+  return noisy;
+}
+
 Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::RandomKey& random,
                                       at::Device device) {
   try {
@@ -83,6 +115,19 @@ Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::Random
       return out;
     }
     AERIE_ASSIGN_OR_RETURN(const at::Tensor stored, rows_of(batch, "audio"));
+    if (!device.is_cpu() && !batch.mixed_on_cpu()) {
+      // As small as it is: the device widens and mixes.
+      at::Tensor noise;
+      if (batch.find("noise") != nullptr) {
+        AERIE_ASSIGN_OR_RETURN(noise, rows_of(batch, "noise"));
+        noise = as_float(noise.to(device));
+      }
+      out.audio = as_float(stored.narrow(1, 0, out.padded_samples).contiguous().to(device));
+      out.noisy = mix_on_device(batch, out.audio, noise);
+      out.lengths = lengths_of(batch.audio_len()).to(device);
+      out.noisy_lengths = lengths_of(batch.noisy_audio_len()).to(device);
+      return out;
+    }
     at::Tensor audio = as_float(stored);
     at::Tensor noisy;
     if (batch.mixed_on_cpu()) {

@@ -16,4 +16,10 @@ namespace aerie::train {
 Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::RandomKey& random,
                                       at::Device device);
 
+// The clean float rows `audio` plus what the plan of `batch` adds to them, with tensor operations
+// on the device of the rows; `noise` (undefined: none) has the batch's rows of raw noise as floats.
+// Equal to the loader's own mixing to 1e-6.
+at::Tensor mix_on_device(const data::Batch& batch, const at::Tensor& audio,
+                         const at::Tensor& noise);
+
 }  // namespace aerie::train

@@ -89,6 +89,34 @@ TEST_F(BatchTensorsTest, MixingHereEqualsMixingInTheLoader) {
   }
 }
 
+TEST_F(BatchTensorsTest, TensorOperationsMixAsTheLoaderDoes) {
+  // Noise from very short (many repetitions) to longer than the utterances.
+  for (const int64_t noise_length : {7, 300, 4000}) {
+    corpus.add_noise(3, noise_length);
+    for (const auto dtype : {config::BatchDtype::kFloat32, config::BatchDtype::kInt16}) {
+      auto mixed = open(data::MixPlace::kCpu, dtype);
+      auto raw = open(data::MixPlace::kConsumer, dtype);
+      for (int i = 0; i < 2; ++i) {
+        const data::Batch* want = *mixed->next();
+        const data::Batch* got = *raw->next();
+        const auto rows = [](const data::HostArray* array) {
+          const bool ints = array->dtype == data::DType::kInt16;
+          const at::Tensor view = at::from_blob(array->data, {array->shape[0], array->shape[1]},
+                                                ints ? at::kShort : at::kFloat);
+          return ints ? view.to(at::kFloat).mul_(1.0 / 32768.0) : view.clone();
+        };
+        const at::Tensor noisy =
+            mix_on_device(*got, rows(got->find("audio")),
+                          got->find("noise") != nullptr ? rows(got->find("noise")) : at::Tensor());
+        const double worst = (noisy - rows(want->find("noisy_audio"))).abs().max().item<double>();
+        EXPECT_LE(worst, 1e-6) << noise_length;
+        mixed->release(want);
+        raw->release(got);
+      }
+    }
+  }
+}
+
 TEST(TorchStatusTest, RecognisesExhaustedMemory) {
   EXPECT_EQ(torch_status(std::bad_alloc()).code(), StatusCode::kOutOfMemory);
   EXPECT_EQ(torch_status(std::runtime_error("CUDA out of memory. Tried ...")).code(),

@@ -82,6 +82,7 @@ Result<DataParts> open_data(const config::RunConfig& run, Env& env,
     data::LoaderOptions options;
     options.seed = seed;
     options.quiet = quiet;
+    if (run.aerie.data.mix_on == config::MixOn::kGpu) options.mix = data::MixPlace::kConsumer;
     options.consumer_batches =
         static_cast<int>(std::max<int64_t>(2, run.trainer.accumulate_grad_batches + 1));
     options.on_bad_sample = [&env, bad_samples_path](const data::BadSample& bad) {
