@@ -488,9 +488,11 @@ void BatchBuilder::list_arrays(const BuildRules& rules) {
 Status BatchBuilder::finish(const BuildRules& rules, BuildThread& thread) {
   place_spills(rules);
   if (rules.on_bad == config::OnBadAudio::kFail)
-    for (const Item& item : items_)
-      if (!item.bad.ok())
-        return item.bad.with_hint("set aerie.on_bad_audio=skip to go on without such samples");
+    for (size_t i = 0; i < items_.size(); ++i)
+      if (!items_[i].bad.ok())
+        return items_[i]
+            .bad.with_context(rules.dataset->describe(batch_.samples_[i].sample))
+            .with_hint("set aerie.on_bad_audio=skip to go on without such samples");
   drop_bad_rows(rules);
   batch_.mixed_ = rules.mix == MixPlace::kCpu;
   batch_.padded_length_ = 0;

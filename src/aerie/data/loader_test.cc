@@ -448,7 +448,8 @@ TEST(LoaderTest, BadAudioIsSkippedSilencedOrFatal) {
     loader = make(config, aerie);
     const Status status = loader->next().status();
     EXPECT_FALSE(status.ok());
-    EXPECT_NE(status.to_string().find("utt3.wav"), std::string::npos) << status.to_string();
+    EXPECT_NE(status.to_string().find("train.json:4 (utt3.wav)"), std::string::npos)
+        << status.to_string();
     EXPECT_FALSE(loader->next().ok());  // it stays broken
   }
 }
