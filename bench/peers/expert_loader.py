@@ -35,8 +35,9 @@ PREFETCH = 2
 
 
 def read_manifest(path):
+    folder = os.path.dirname(os.path.abspath(path))
     with open(path) as f:
-        return [(m["audio_filepath"], float(m["duration"])) for m in map(json.loads, f)]
+        return [(os.path.join(folder, m["audio_filepath"]), float(m["duration"])) for m in map(json.loads, f)]
 
 
 class Batches(torch.utils.data.Dataset):

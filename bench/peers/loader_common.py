@@ -30,12 +30,17 @@ def arguments(doc):
     ap.add_argument("--seconds", type=int, default=15)
     ap.add_argument("--noise-dc", type=float, default=0.01, help="offset of the noise clips; see README")
     ap.add_argument("--data", default=os.path.join(tempfile.gettempdir(), "aerie-loader-peer"))
+    ap.add_argument("--speech-manifest", metavar="FILE", help="read these clips (16 kHz mono 16-bit) instead of making some")
+    ap.add_argument("--noise-manifest", metavar="FILE")
     ap.add_argument("--json", metavar="FILE", help="also append the result line to this file")
     return ap
 
 
 def make_clips(a, tag, count, seconds, dc):
-    """Writes `count` clips once and returns their manifest; later calls reuse them."""
+    """Writes `count` clips once and returns their manifest; later calls reuse them. A manifest that was named goes first."""
+    given = a.noise_manifest if tag == "noise" else a.speech_manifest
+    if given:
+        return given
     os.makedirs(a.data, exist_ok=True)
     stem = os.path.join(a.data, f"{tag}_{seconds}s_dc{dc:g}_{a.format}")
     manifest = stem + ".json"

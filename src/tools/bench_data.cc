@@ -1,11 +1,18 @@
 // `aerie bench data`: the loader without a model behind it.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/env.h"
 #include "aerie/base/parse.h"
+#include "aerie/base/path.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
@@ -146,12 +153,86 @@ void print_text(const Measured& m, int workers) {
   std::printf("  limit: %s (%s)\n", limit.c_str(), advice(limit));
 }
 
+// Runs a program and gives what it prints; its errors go to ours.
+Result<std::string> output_of(const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe", errno);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+  pid_t child = 0;
+  const int failed = ::posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  std::string out;
+  if (failed == 0) {
+    char block[4096];
+    while (true) {
+      const ssize_t got = ::read(ends[0], block, sizeof(block));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
+      out.append(block, static_cast<size_t>(got));
+    }
+  }
+  ::close(ends[0]);
+  if (failed != 0) return errno_error(command[0], failed);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    return unavailable(str_cat(command[0], " ", command[1], " failed"));
+  return out;
+}
+
+// The Python loaders of `folder` on the same recordings, one after another.
+Status run_peers(const std::string& folder, const config::DatasetConfig& dataset,
+                 const std::vector<int64_t>& worker_counts, ordered_json* all) {
+  const char* const python = std::getenv("AERIE_PYTHON");
+  AERIE_ASSIGN_OR_RETURN(const auto manifests, data::expand_manifests(dataset));
+  AERIE_ASSIGN_OR_RETURN(const auto noise, data::expand_noise_manifests(dataset));
+  if (dataset.is_tarred || manifests.size() != 1 || manifests[0].size() != 1 || noise.size() != 1)
+    return invalid_argument("the peers read one manifest and one noise manifest of plain files")
+        .with_hint("give both, without archives or lists");
+  for (const char* name : {"nemo_loader.py", "expert_loader.py"}) {
+    const std::string script = join_path(folder, name);
+    if (!Env::real().exists(script))
+      return invalid_argument(str_cat("--peer: there is no ", script))
+          .with_hint("name the folder of the Python loaders (bench/peers)");
+    for (const int64_t workers : worker_counts) {
+      auto printed = output_of({python != nullptr ? python : "python3", script, "--speech-manifest",
+                                manifests[0][0], "--noise-manifest", noise[0], "--batch-size",
+                                str_cat(dataset.batch_size.value_or(16)), "--workers",
+                                str_cat(std::max<int64_t>(0, workers)), "--batches", "10"});
+      if (!printed.ok())
+        return printed.status().with_hint(
+            "AERIE_PYTHON names an interpreter with torch, soundfile and nemo_toolkit");
+      const size_t begin = printed->find('{');
+      const ordered_json line = begin == std::string::npos
+                                    ? ordered_json(ordered_json::value_t::discarded)
+                                    : ordered_json::parse(printed->substr(begin), nullptr, false);
+      if (line.is_discarded() || !line.contains("audio_s_per_cpu_s"))
+        return unavailable(str_cat(script, " printed no result"));
+      if (all != nullptr) {
+        all->push_back(line);
+        continue;
+      }
+      std::printf("%s, %d workers: %.0f audio-s/s, %.0f per CPU second\n",
+                  line["peer"].get<std::string>().c_str(), line["workers"].get<int>(),
+                  line["audio_s_per_s"].get<double>(), line["audio_s_per_cpu_s"].get<double>());
+    }
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Status run_bench_data(const std::vector<std::string>& args) {
   std::vector<config::ExtraOption> extra = data_input_options();
   for (const char* name :
-       {"--seconds", "--warmup", "--workers", "--consumer-ms", "--mix", "--dtype"})
+       {"--seconds", "--warmup", "--workers", "--consumer-ms", "--mix", "--dtype", "--peer"})
     extra.push_back({name, true});
   extra.push_back({"--json", false});
   AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args, extra));
@@ -165,6 +246,9 @@ Status run_bench_data(const std::vector<std::string>& args) {
         "  --consumer-ms MS    a consumer that takes this long per batch (default 0)\n"
         "  --mix cpu|gpu       gpu: rows and plan are handed over, nothing is mixed here\n"
         "  --dtype TYPE        float32 or int16 batches\n"
+        "  --peer DIR          then the Python loaders of DIR (bench/peers) on the same files;\n"
+        "                      AERIE_PYTHON is their interpreter (default python3). They mix with\n"
+        "                      the values of the shipped configuration\n"
         "  --json              machine-readable output\n\n"
         "example: aerie bench data --config-path config --config-name nest_fast-conformer \\\n"
         "           model.train_ds.manifest_filepath=train.json --seconds 20\n",
@@ -229,6 +313,8 @@ Status run_bench_data(const std::vector<std::string>& args) {
       print_text(measured, shown);
     if (caught_signal() != 0) break;
   }
+  if (const std::string peer = text("--peer"); !peer.empty() && caught_signal() == 0)
+    AERIE_RETURN_IF_ERROR(run_peers(peer, dataset_config, worker_counts, json ? &all : nullptr));
   if (json) std::printf("%s\n", all.dump(1).c_str());
   return ok_status();
 }
