@@ -36,6 +36,7 @@ endfunction()
 # The label tsan marks what the thread-sanitizer run repeats; torch-linked tests never carry it.
 # The label gpu adds a second entry, <name>_gpu, with the suites called *GpuTest: only they may skip (where there is no GPU);
 # a skip anywhere else fails.
+add_custom_target(tsan_tests)
 function(aerie_add_test name)
   if(NOT AERIE_BUILD_TESTS)
     return()
@@ -53,6 +54,9 @@ function(aerie_add_test name)
                              AERIE_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs")
   set(labels ${A_LABELS})
   list(REMOVE_ITEM labels gpu)
+  if("tsan" IN_LIST labels)
+    add_dependencies(tsan_tests ${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_color=no --gtest_filter=-*GpuTest*)
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${A_TIMEOUT}
                        FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]" ENVIRONMENT "OMP_NUM_THREADS=1")
@@ -63,6 +67,7 @@ function(aerie_add_test name)
 endfunction()
 
 # aerie_add_fuzzer(name SOURCES ... [DEPS ...]): a libFuzzer target (clang), built by the fuzz preset only.
+add_custom_target(fuzz_targets)
 function(aerie_add_fuzzer name)
   if(NOT AERIE_BUILD_FUZZ)
     return()
@@ -70,6 +75,7 @@ function(aerie_add_fuzzer name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options -fsanitize=fuzzer)
+  add_dependencies(fuzz_targets ${name})
 endfunction()
 
 # aerie_add_bench(name SOURCES ... [DEPS ...]): a Google Benchmark program, built by the bench preset.

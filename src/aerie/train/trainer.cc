@@ -579,7 +579,7 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor) {
   });
   log_info("train", "step ", position_.step,
            ": checkpoint handed to the writer, training blocked for ",
-           static_cast<int64_t>(blocked * 1e4) / 10.0, " ms");
+           std::round(blocked * 1e4) / 10.0, " ms");
   return status;
 }
 
