@@ -39,6 +39,15 @@ add_library(aerie_torch INTERFACE)
 target_link_libraries(aerie_torch INTERFACE torch::torch_cpu torch::c10 Threads::Threads)
 add_library(aerie::torch ALIAS aerie_torch)
 
+# aerie_torch_parallel(target files...): at::parallel_for is a plain loop in files compiled without OpenMP; these get it. Only
+# GNU's, whose run time is the one torch brings: two of them in a process would not know of each other's threads.
+function(aerie_torch_parallel target)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-fopenmp")
+    target_link_libraries(${target} PUBLIC gomp)
+  endif()
+endfunction()
+
 # Where libcudart and libcupti live: beside the wheel (nvidia/cu13/lib), found through the wheel's own RPATH at run time; the
 # linker needs to be told.
 get_filename_component(torch_site "${AERIE_TORCH}" DIRECTORY)

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "aerie/base/check.h"
-#include "aerie/data/simd.h"
+#include "aerie/base/simd.h"
 
 namespace aerie::data {
 

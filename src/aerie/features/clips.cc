@@ -1,21 +1,19 @@
 #include "aerie/features/clips.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include "aerie/audio/audio_reader.h"
 #include "aerie/base/strings.h"
-#include "aerie/base/system.h"
 #include "aerie/device/gpu.h"
+#include "aerie/nn/cpu_runtime.h"
 
 namespace aerie::features {
 
 Result<at::Device> open_device(const std::string& name) {
-  if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(physical_core_count());
+  nn::prepare_cpu_runtime();
   const bool has_gpu = !device::driver().gpus.empty();
   if (name == "cpu" || (name == "auto" && !has_gpu)) return at::Device(at::kCPU);
   try {

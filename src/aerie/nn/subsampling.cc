@@ -15,10 +15,13 @@ int64_t log2_exact(int64_t factor) {
   return stages;
 }
 
-// x (B,C,T,F) with frames at or beyond the length set to zero.
-at::Tensor zero_padding(const at::Tensor& x, const at::Tensor& lengths) {
-  const at::Tensor valid = padding_mask(lengths, x.size(2)).logical_not().to(x.scalar_type());
-  return x * valid.unsqueeze(1).unsqueeze(-1);
+// (B,1,T,1): 1 for frames of x (B,C,T,F) below the length, 0 for those beyond.
+at::Tensor valid_frames(const at::Tensor& lengths, const at::Tensor& x) {
+  return padding_mask(lengths, x.size(2))
+      .logical_not()
+      .to(x.scalar_type())
+      .unsqueeze(1)
+      .unsqueeze(-1);
 }
 
 }  // namespace
@@ -89,14 +92,17 @@ SubsamplingModule::Output SubsamplingModule::forward_conv(const ForwardContext& 
                                                           const at::Tensor& lengths) const {
   at::Tensor h = x.unsqueeze(1);  // (B,1,T,D): height is time, width is mel
   at::Tensor current = lengths;
+  // These are the largest tensors of the model: they are masked and rectified in place (neither a
+  // convolution nor the product with a constant needs its result again), and not masked twice.
+  h = h * valid_frames(current, h);
   for (const Step& step : steps_) {
-    h = step.conv.forward(ctx.policy, zero_padding(h, current));
+    h = step.conv.forward(ctx.policy, h);
     if (step.conv.stride > 1) {
       current = at::div(current - 1, 2, "floor") + 1;  // 0 stays 0: floor(-1/2) + 1
     }
-    if (step.relu_after) h = at::relu(zero_padding(h, current));
+    h.mul_(valid_frames(current, h));
+    if (step.relu_after) h.relu_();
   }
-  h = zero_padding(h, current);
   h = h.transpose(1, 2).flatten(2);  // (B,T',C*D'), index = channel*D' + mel
   return {out_.forward(ctx.policy, h), current};
 }

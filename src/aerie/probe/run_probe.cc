@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "aerie/base/clock.h"
 #include "aerie/base/log.h"
@@ -16,6 +17,7 @@
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
+#include "aerie/base/thread_pool.h"
 #include "aerie/ckpt/restore.h"
 #include "aerie/features/clips.h"
 #include "aerie/probe/feature_sources.h"
@@ -65,6 +67,23 @@ double largest_share(const at::Tensor& train, const at::Tensor& test, int64_t nu
   const int64_t largest = at::bincount(train, {}, num_classes).argmax().item<int64_t>();
   return test.eq(largest).sum().item<double>() / static_cast<double>(test.numel());
 }
+
+Status with_context(Status status, std::string where) {
+  return status.ok() ? status : std::move(status).with_context(std::move(where));
+}
+
+// Torch computes in the calling thread alone while this lives.
+class SingleThreadedTorch final {
+ public:
+  SingleThreadedTorch() : before_(at::get_num_threads()) { at::set_num_threads(1); }
+  ~SingleThreadedTorch() { at::set_num_threads(before_); }
+  SingleThreadedTorch(const SingleThreadedTorch&) = delete;
+  SingleThreadedTorch& operator=(const SingleThreadedTorch&) = delete;
+  int threads_before() const { return before_; }
+
+ private:
+  int before_;
+};
 
 class Prober final {
  public:
@@ -345,29 +364,44 @@ class Prober final {
                TaskReport& task) {
     MinimizeOptions minimize;
     minimize.max_iterations = options_.max_iterations;
+    const size_t layers = matrices.train.size();
     SourceScore score{source.name, source.has_layers, {}, {}, {}, 0};
-    for (size_t layer = 0; layer < matrices.train.size(); ++layer) {
+    score.dev.resize(layers);
+    score.test.resize(layers);
+    score.l2.resize(layers);
+    const auto fit_layer = [&](size_t layer) -> Status {
       if (const int signal = caught_signal(); signal != 0)
         return cancelled(str_cat("stopped by ", signal_name(signal)));
-      const auto where = [&](Status status) {
-        return std::move(status).with_context(
-            str_cat(task.name, ", ", source.name, ", layer ", layer + 1));
-      };
-      auto fitter = ProbeFitter::create(matrices.train[layer], labels.train, labels.num_classes);
-      if (!fitter.ok()) return where(fitter.status());
+      AERIE_ASSIGN_OR_RETURN(
+          ProbeFitter fitter,
+          ProbeFitter::create(matrices.train[layer], labels.train, labels.num_classes));
       matrices.train[layer] = at::Tensor();
-      auto probe = fitter->fit_and_choose(options_.l2, matrices.dev[layer], labels.dev, minimize);
-      if (!probe.ok()) return where(probe.status());
-      AERIE_ASSIGN_OR_RETURN(const double dev, probe->accuracy(matrices.dev[layer], labels.dev));
-      AERIE_ASSIGN_OR_RETURN(const double test, probe->accuracy(matrices.test[layer], labels.test));
-      log_debug("probe", task.name, " ", source.name, " layer ", layer + 1, ": l2 ", probe->l2(),
-                ", loss ", probe->loss(), " after ", probe->iterations(), " iterations, dev ", dev,
-                ", test ", test);
-      score.dev.push_back(dev);
-      score.test.push_back(test);
-      score.l2.push_back(probe->l2());
-      if (dev > score.dev[score.best]) score.best = layer;
+      AERIE_ASSIGN_OR_RETURN(
+          const LinearProbe probe,
+          fitter.fit_and_choose(options_.l2, matrices.dev[layer], labels.dev, minimize));
+      AERIE_ASSIGN_OR_RETURN(score.dev[layer], probe.accuracy(matrices.dev[layer], labels.dev));
+      AERIE_ASSIGN_OR_RETURN(score.test[layer], probe.accuracy(matrices.test[layer], labels.test));
+      score.l2[layer] = probe.l2();
+      log_debug("probe", task.name, " ", source.name, " layer ", layer + 1, ": l2 ", probe.l2(),
+                ", loss ", probe.loss(), " after ", probe.iterations(), " iterations, dev ",
+                score.dev[layer], ", test ", score.test[layer]);
+      return ok_status();
+    };
+    const auto fit_named = [&](size_t layer) -> Status {
+      return with_context(fit_layer(layer),
+                          str_cat(task.name, ", ", source.name, ", layer ", layer + 1));
+    };
+    if (device_.is_cpu()) {
+      // One thread per layer rather than several in each operation: the same bits on any number of
+      // cores, and nobody waits for the slowest of many short pieces.
+      const SingleThreadedTorch single;
+      ThreadPool pool({.name = "fit", .num_threads = single.threads_before()});
+      AERIE_RETURN_IF_ERROR(pool.parallel_for(layers, fit_named));
+    } else {
+      for (size_t layer = 0; layer < layers; ++layer) AERIE_RETURN_IF_ERROR(fit_named(layer));
     }
+    for (size_t layer = 1; layer < layers; ++layer)
+      if (score.dev[layer] > score.dev[score.best]) score.best = layer;
     task.sources.push_back(std::move(score));
     return ok_status();
   }

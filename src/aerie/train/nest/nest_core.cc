@@ -7,14 +7,13 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "aerie/base/strings.h"
-#include "aerie/base/system.h"
 #include "aerie/config/schema/run_config.h"
 #include "aerie/device/gpu.h"
+#include "aerie/nn/cpu_runtime.h"
 #include "aerie/train/nest/torch_status.h"
 
 namespace aerie::train {
@@ -32,8 +31,7 @@ void set_process_switches(const config::RunConfig& config, at::Device device) {
                                      config.trainer.deterministic == config::Deterministic::kWarn);
   // Filling fresh memory with NaN is a debugging aid of that mode, not part of determinism.
   context.setDeterministicFillUninitializedMemory(false);
-  // torch counts the machine's cores, not those this process may use. The user's word goes first.
-  if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(physical_core_count());
+  nn::prepare_cpu_runtime();
 }
 
 bool is_statistic(const nn::ParamInfo& info) {

@@ -1,0 +1,192 @@
+#include "aerie/base/philox_fill.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "aerie/base/check.h"
+#include "aerie/base/simd.h"
+
+namespace aerie {
+namespace {
+
+constexpr int kLanes = 16;          // blocks made together
+constexpr int kGroup = 4 * kLanes;  // draws made together
+
+// kLanes blocks, number `block` and following, as 4 * kLanes consecutive draws. The counters of a
+// group do not depend on each other, so every line below is one or two vector instructions.
+AERIE_SIMD_CLONES void draw_group(PhiloxKey key, uint32_t epoch, uint64_t position, uint32_t block,
+                                  uint32_t* out) {
+  uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  for (int l = 0; l < kLanes; ++l) {
+    c0[l] = block + static_cast<uint32_t>(l);
+    c1[l] = epoch;
+    c2[l] = static_cast<uint32_t>(position);
+    c3[l] = static_cast<uint32_t>(position >> 32);
+  }
+  uint32_t k0 = key.k0, k1 = key.k1;
+  for (int round = 0; round < 10; ++round) {
+    for (int l = 0; l < kLanes; ++l) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[l];
+      const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[l];
+      c0[l] = static_cast<uint32_t>(p1 >> 32) ^ c1[l] ^ k0;
+      c1[l] = static_cast<uint32_t>(p1);
+      c2[l] = static_cast<uint32_t>(p0 >> 32) ^ c3[l] ^ k1;
+      c3[l] = static_cast<uint32_t>(p0);
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  for (int l = 0; l < kLanes; ++l) {
+    out[4 * l] = c0[l];
+    out[4 * l + 1] = c1[l];
+    out[4 * l + 2] = c2[l];
+    out[4 * l + 3] = c3[l];
+  }
+}
+
+AERIE_SIMD_CLONES void keep_group(const uint32_t* draws, uint32_t threshold, float scale,
+                                  float* out) {
+  for (int k = 0; k < kGroup; ++k) out[k] = draws[k] >= threshold ? scale : 0.0f;
+}
+
+// Natural logarithm of a normal number in (0, 1]: the exponent, and 2 atanh(s) of the mantissa in
+// [sqrt(1/2), sqrt(2)). Error below 1e-15 relative to 1.
+inline double log_of(double u) {
+  constexpr uint64_t kSqrtHalf = 0x3fe6a09e667f3bcdull;
+  constexpr uint64_t kOne = 0x3ff0000000000000ull;
+  const uint64_t bits = std::bit_cast<uint64_t>(u);
+  const uint64_t biased = (bits + (kOne - kSqrtHalf)) >> 52;  // exponent + 1023
+  const double mantissa = std::bit_cast<double>(bits - (biased << 52) + kOne);
+  // An integer below 2^52 becomes a double by writing it into the mantissa of 2^52.
+  const double exponent =
+      std::bit_cast<double>(biased | 0x4330000000000000ull) - (4503599627370496.0 + 1023.0);
+  const double s = (mantissa - 1.0) / (mantissa + 1.0);
+  const double z = s * s;
+  double series = 1.0 / 21;
+  series = series * z + 1.0 / 19;
+  series = series * z + 1.0 / 17;
+  series = series * z + 1.0 / 15;
+  series = series * z + 1.0 / 13;
+  series = series * z + 1.0 / 11;
+  series = series * z + 1.0 / 9;
+  series = series * z + 1.0 / 7;
+  series = series * z + 1.0 / 5;
+  series = series * z + 1.0 / 3;
+  return exponent * 0.6931471805599453 + 2.0 * s * (1.0 + z * series);
+}
+
+// Sine and cosine of an angle in [-pi/4, pi/4]: Taylor series, error below 1e-15.
+inline double sine_of(double x) {
+  const double z = x * x;
+  double series = 1.0 / 6227020800.0;
+  series = series * z - 1.0 / 39916800.0;
+  series = series * z + 1.0 / 362880.0;
+  series = series * z - 1.0 / 5040.0;
+  series = series * z + 1.0 / 120.0;
+  series = series * z - 1.0 / 6.0;
+  return x + x * z * series;
+}
+
+inline double cosine_of(double x) {
+  const double z = x * x;
+  double series = 1.0 / 20922789888000.0;
+  series = series * z - 1.0 / 87178291200.0;
+  series = series * z + 1.0 / 479001600.0;
+  series = series * z - 1.0 / 3628800.0;
+  series = series * z + 1.0 / 40320.0;
+  series = series * z - 1.0 / 720.0;
+  series = series * z + 1.0 / 24.0;
+  series = series * z - 0.5;
+  return 1.0 + z * series;
+}
+
+// Box-Muller as u32x2_to_normals(), for kGroup draws.
+AERIE_SIMD_CLONES void normal_group(const uint32_t* draws, float* out) {
+  constexpr int kPairs = kGroup / 2;
+  double radius[kPairs], first[kPairs], second[kPairs];
+  uint32_t quarter[kPairs];
+  for (int k = 0; k < kPairs; ++k) {
+    const double a =
+        std::bit_cast<double>(uint64_t{draws[2 * k]} | 0x4330000000000000ull) - 4503599627370496.0;
+    radius[k] = std::sqrt(-2.0 * log_of((a + 1.0) * 2.3283064365386963e-10));
+  }
+  for (int k = 0; k < kPairs; ++k) {
+    // The angle is 2 pi b / 2^32: its quarter turn is exact in the integer.
+    const uint32_t b = draws[2 * k + 1];
+    quarter[k] = (b + (1u << 29)) >> 30;
+    const double x =
+        static_cast<double>(static_cast<int32_t>(b - (quarter[k] << 30))) * 1.4629180792671596e-09;
+    first[k] = cosine_of(x);
+    second[k] = sine_of(x);
+  }
+  for (int k = 0; k < kPairs; ++k) {
+    const bool swap = (quarter[k] & 1u) != 0;
+    double cosine = swap ? second[k] : first[k];
+    double sine = swap ? first[k] : second[k];
+    cosine = ((quarter[k] + 1) & 2u) != 0 ? -cosine : cosine;
+    sine = (quarter[k] & 2u) != 0 ? -sine : sine;
+    out[2 * k] = static_cast<float>(radius[k] * cosine);
+    out[2 * k + 1] = static_cast<float>(radius[k] * sine);
+  }
+}
+
+// Calls use(offset of the group in the output, draws, first wanted, count wanted) for every group
+// that overlaps [first_index, first_index + count).
+template <typename Use>
+void for_groups(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
+                int64_t count, const Use& use) {
+  alignas(64) uint32_t draws[kGroup];
+  int64_t done = 0;
+  while (done < count) {
+    const uint64_t index = first_index + static_cast<uint64_t>(done);
+    const int skip = static_cast<int>(index & 3);
+    draw_group(key, epoch, position, static_cast<uint32_t>(index >> 2), draws);
+    const int64_t take = std::min<int64_t>(kGroup - skip, count - done);
+    use(done, draws, skip, take);
+    done += take;
+  }
+}
+
+}  // namespace
+
+void philox_fill_u32(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
+                     int64_t count, uint32_t* out) {
+  for_groups(key, epoch, position, first_index, count,
+             [&](int64_t at, const uint32_t* draws, int skip, int64_t take) {
+               std::copy_n(draws + skip, take, out + at);
+             });
+}
+
+void philox_fill_keep(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
+                      int64_t count, uint64_t threshold, float scale, float* out) {
+  if (threshold > 0xffffffffull) {
+    std::fill_n(out, count, 0.0f);
+    return;
+  }
+  alignas(64) float factors[kGroup];
+  for_groups(key, epoch, position, first_index, count,
+             [&](int64_t at, const uint32_t* draws, int skip, int64_t take) {
+               const auto limit = static_cast<uint32_t>(threshold);
+               if (take == kGroup) {
+                 keep_group(draws, limit, scale, out + at);
+               } else {
+                 keep_group(draws, limit, scale, factors);
+                 std::copy_n(factors + skip, take, out + at);
+               }
+             });
+}
+
+void philox_fill_normals(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
+                         int64_t count, float* out) {
+  AERIE_CHECK((first_index & 3) == 0, "first_index ", first_index);
+  alignas(64) float normals[kGroup];
+  for_groups(key, epoch, position, first_index, count,
+             [&](int64_t at, const uint32_t* draws, int, int64_t take) {
+               normal_group(draws, normals);
+               std::copy_n(normals, take, out + at);
+             });
+}
+
+}  // namespace aerie
