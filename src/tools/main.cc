@@ -1,4 +1,5 @@
 // The aerie binary: finds the subcommand and turns its Status into a message and an exit code.
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -74,6 +75,8 @@ Status run(std::vector<std::string> args) {
 }  // namespace aerie::tools
 
 int main(int argc, char** argv) {
+  // A file that may not grow (ulimit -f) is an error to report, as a full disk is, not a death.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const aerie::Status status = aerie::tools::run({argv + 1, argv + argc});
     if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.to_string().c_str());

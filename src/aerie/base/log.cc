@@ -5,9 +5,11 @@
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/ansicolor_sink.h>
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/env.h"
+#include "aerie/base/path.h"
 
 namespace aerie {
 
@@ -44,6 +46,32 @@ LogLevel initial_level() {
 }
 
 // Never destroyed: threads may still log while the process exits.
+// A log file behind the file-system seam. A line that cannot be written is lost; the next one tries
+// to open the file again.
+class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(std::string path) : path_(std::move(path)) {}
+  Status open() {
+    AERIE_RETURN_IF_ERROR(Env::real().create_dirs(parent_path(path_)));
+    AERIE_ASSIGN_OR_RETURN(file_, Env::real().open_writable(path_, WriteMode::kAppend));
+    return ok_status();
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (file_ == nullptr && !open().ok()) return;
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (!file_->append(line.data(), line.size()).ok() || !file_->flush().ok()) file_.reset();
+  }
+  void flush_() override {
+    if (file_ != nullptr && !file_->flush().ok()) file_.reset();
+  }
+
+  const std::string path_;
+  std::unique_ptr<WritableFile> file_;
+};
+
 struct LogState {
   LogState()
       : console(std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>(console_colour())) {
@@ -59,7 +87,7 @@ struct LogState {
 
   std::mutex mutex;  // everything below, and the order of lines
   std::shared_ptr<spdlog::sinks::ansicolor_stderr_sink_mt> console;
-  std::vector<std::shared_ptr<spdlog::sinks::basic_file_sink_mt>> files;
+  std::vector<std::shared_ptr<FileSink>> files;
   LogConsole replacement;
   LogBracket bracket;
 };
@@ -158,16 +186,14 @@ void log_message(LogLevel level, std::string_view area, std::string_view text) {
 
 Status add_log_file(const std::string& path, LogLevel level) {
   LogState& log = state();
-  try {
-    auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
-    file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
-    file->set_level(to_spdlog(level));
-    const std::lock_guard lock(log.mutex);
-    log.files.push_back(std::move(file));
-    log.have_files = true;
-  } catch (const std::exception& error) {
-    return io_error(str_cat("cannot write the log file '", path, "': ", error.what()));
-  }
+  auto file = std::make_shared<FileSink>(path);
+  if (const Status status = file->open(); !status.ok())
+    return io_error(str_cat("cannot write the log file '", path, "': ", status.message()));
+  file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
+  file->set_level(to_spdlog(level));
+  const std::lock_guard lock(log.mutex);
+  log.files.push_back(std::move(file));
+  log.have_files = true;
   return ok_status();
 }
 

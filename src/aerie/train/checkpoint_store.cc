@@ -197,6 +197,19 @@ CheckpointStore::CheckpointStore(Env& env, std::string folder)
 
 Result<uint64_t> CheckpointStore::save(const std::string& stem, const TrainState& state,
                                        StateSnapshot& snapshot) {
+  auto written = write(stem, state, snapshot);
+  if (written.ok()) return written;
+  // What is left of a failed save would only keep a full disk full.
+  const std::string target = str_cat(folder_, "/", stem);
+  const std::string old = str_cat(folder_, "/.", stem, kTemporary, "old");
+  if (env_.exists(old) && !env_.exists(target)) (void)env_.rename(old, target);
+  (void)env_.remove_tree(str_cat(folder_, "/.", stem, kTemporary, "new"));
+  if (env_.exists(target + kUnfinished)) (void)env_.remove_file(target + kUnfinished);
+  return written;
+}
+
+Result<uint64_t> CheckpointStore::write(const std::string& stem, const TrainState& state,
+                                        StateSnapshot& snapshot) {
   AERIE_RETURN_IF_ERROR(snapshot.wait());
   AERIE_RETURN_IF_ERROR(create_dirs_durably(env_, folder_));
   const std::string target = str_cat(folder_, "/", stem);

@@ -65,6 +65,8 @@ class CheckpointStore {
   const std::string& folder() const { return folder_; }
 
  private:
+  Result<uint64_t> write(const std::string& stem, const TrainState& state, StateSnapshot& snapshot);
+
   Env& env_;
   std::string folder_;
 };

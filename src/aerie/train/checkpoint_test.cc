@@ -121,6 +121,7 @@ TEST(CheckpointStoreTest, FullDiskLeavesTheOldOne) {
     ASSERT_TRUE(save(env, "a", 1).ok());
     env.set_space(space);
     EXPECT_FALSE(save(env, "b", 2).ok());
+    EXPECT_EQ(env.list_dir("/ckpt")->size(), 1u) << "what failed takes no space";
     env.clear_faults();
     EXPECT_EQ(newest(env), 1);
     EXPECT_TRUE(save(env, "b", 2).ok());
@@ -218,6 +219,26 @@ TEST_F(RunCheckpointerTest, RebuildsTopKFromNamesAfterARestart) {
   }
   RunCheckpointer checkpointer(*env, clock, options);
   ASSERT_TRUE(checkpointer.adopt_existing().ok());
+  save(checkpointer, 30, 4.5);
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"SSL--val_loss=4.000-step=20", "SSL--val_loss=4.500-step=30",
+                                      "SSL--val_loss=4.500-step=30-last"}));
+}
+
+TEST_F(RunCheckpointerTest, RemovesWhatAKilledRunLeft) {
+  {
+    RunCheckpointer checkpointer(*env, clock, options);
+    save(checkpointer, 10, 5.0);
+    save(checkpointer, 20, 4.0);
+  }
+  // Killed after writing the new one and before removing the old.
+  CheckpointStore store(*env, "/run/checkpoints");
+  TestSnapshot snapshot(5);
+  for (const char* stem : {"SSL--val_loss=6.000-step=5", "SSL--val_loss=6.000-step=5-last"})
+    ASSERT_TRUE(store.save(stem, state_at(5), snapshot).ok());
+  RunCheckpointer checkpointer(*env, clock, options);
+  ASSERT_TRUE(checkpointer.adopt_existing().ok());
+  EXPECT_EQ(checkpointer.last_stem(), "SSL--val_loss=4.000-step=20-last");
   save(checkpointer, 30, 4.5);
   EXPECT_EQ(names(),
             (std::vector<std::string>{"SSL--val_loss=4.000-step=20", "SSL--val_loss=4.500-step=30",

@@ -30,7 +30,11 @@ Status RunCheckpointer::adopt_existing() {
   std::lock_guard lock(mutex_);
   for (const CheckpointInfo& info : existing) {
     if (info.is_last) {
-      if (last_stem_.empty()) last_stem_ = info.stem;
+      if (last_stem_.empty()) {
+        last_stem_ = info.stem;
+      } else {
+        stale_.push_back(info.stem);
+      }
     } else if (const auto value = metric_from_stem(info.stem, options_.monitor)) {
       best_[info.stem] = *value;
     }
@@ -132,28 +136,26 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
   // Best k: only checkpoints with a fresh monitor value compete, as in Lightning.
   std::map<std::string, double> best;
   std::string last;
+  std::vector<std::string> stale;
   {
     std::lock_guard lock(mutex_);
     best = best_;
     last = last_stem_;
+    stale = stale_;
   }
   bool in_top_k = job.request.monitor.has_value() && params.save_top_k != 0;
   const double worst = params.mode_max ? -std::numeric_limits<double>::infinity()
                                        : std::numeric_limits<double>::infinity();
   const double value =
       job.request.monitor && std::isfinite(*job.request.monitor) ? *job.request.monitor : worst;
-  std::string evict;
+  const auto poorest = [&] {
+    return std::max_element(best.begin(), best.end(), [&](const auto& a, const auto& b) {
+      return params.mode_max ? a.second > b.second : a.second < b.second;
+    });
+  };
   if (in_top_k && params.save_top_k > 0 && static_cast<int64_t>(best.size()) >= params.save_top_k) {
-    const auto poorest =
-        std::max_element(best.begin(), best.end(), [&](const auto& a, const auto& b) {
-          return params.mode_max ? a.second > b.second : a.second < b.second;
-        });
-    const bool better = params.mode_max ? value > poorest->second : value < poorest->second;
-    if (better) {
-      evict = poorest->first;
-    } else {
-      in_top_k = false;
-    }
+    const double limit = poorest()->second;
+    in_top_k = params.mode_max ? value > limit : value < limit;
   }
   if (in_top_k) {
     std::string unique = stem;
@@ -164,7 +166,9 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     report->bytes += bytes;
     report->stem = stem;
     best[stem] = value;
-    if (!evict.empty()) {
+    // More than one too many where a run was killed between writing the new and removing the old.
+    while (params.save_top_k > 0 && static_cast<int64_t>(best.size()) > params.save_top_k) {
+      const std::string evict = poorest()->first;
       AERIE_RETURN_IF_ERROR(store_.remove(evict));
       best.erase(evict);
     }
@@ -181,11 +185,15 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     // The earlier one goes only after the new one is whole.
     if (!last.empty() && last != new_last) AERIE_RETURN_IF_ERROR(store_.remove(last));
     last = new_last;
+    for (const std::string& leftover : stale)
+      if (leftover != new_last) AERIE_RETURN_IF_ERROR(store_.remove(leftover));
+    stale.clear();
   }
   {
     std::lock_guard lock(mutex_);
     best_ = std::move(best);
     last_stem_ = std::move(last);
+    stale_ = std::move(stale);
   }
   const bool at_end = job.request.reason == SaveReason::kTrainEnd || job.request.state.finished;
   const bool nemo =

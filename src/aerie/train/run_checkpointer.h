@@ -72,6 +72,9 @@ class RunCheckpointer final : public Checkpointer {
   // Kept by the writer thread, read under the mutex.
   std::map<std::string, double> best_;  // top-k stems and their monitor
   std::string last_stem_;
+  // Further `-last` ones that an interrupted run left; they go once a new one is whole, since the
+  // run may have been resumed from one of them.
+  std::vector<std::string> stale_;
   std::thread thread_;
 };
 

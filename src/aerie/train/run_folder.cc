@@ -96,9 +96,9 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
     for (const DirEntry& entry : entries) {
       if (entry.is_dir) {
         const std::string path = str_cat(folder.checkpoints, "/", entry.name);
-        if (starts_with(entry.name, ".") || !env.exists(path + "/manifest.json") ||
-            is_unfinished(entry.name))
-          continue;
+        // Native checkpoints appear whole under their names: a marker beside one only says that the
+        // process ended before it could remove the marker.
+        if (starts_with(entry.name, ".") || !env.exists(path + "/manifest.json")) continue;
         (ends_with(entry.name, "-end") ? ends : native).push_back(path);
       } else if (ends_with(entry.name, "last.ckpt") || ends_with(entry.name, "end.ckpt")) {
         if (is_unfinished(entry.name.substr(0, entry.name.size() - 5))) continue;
@@ -192,6 +192,45 @@ Status describe_run(Env& env, const RunFolder& folder, const RunDescription& des
                               .with_context("exp_manager.files_to_copy"));
   }
   return ok_status();
+}
+
+std::string git_info(Env& env, const std::string& folder) {
+  constexpr uint64_t kMaxSize = 64u << 20;
+  const auto read = [&](const std::string& path) {
+    auto text = env.read_file(path, kMaxSize);
+    return text.ok() ? std::string(trim(*text)) : std::string();
+  };
+  const auto is_hash = [](const std::string& text) {
+    return text.size() >= 40 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+  };
+  std::string at = folder;
+  while (!at.empty() && !env.exists(at + "/.git")) at = at.substr(0, at.find_last_of('/'));
+  if (at.empty()) return "";
+  std::string git = at + "/.git";
+  if (const auto stat = env.stat(git); stat.ok() && !stat->is_dir) {
+    // A linked work tree: the file names its folder, which names the shared one.
+    const std::string line = read(git);
+    if (!starts_with(line, "gitdir: ")) return "";
+    git = line.substr(8);
+    if (!starts_with(git, "/")) git = str_cat(at, "/", git);
+  }
+  std::string common = read(git + "/commondir");
+  common = common.empty() ? git : starts_with(common, "/") ? common : str_cat(git, "/", common);
+  const std::string head = read(git + "/HEAD");
+  std::string hash = head, branch;
+  if (starts_with(head, "ref: ")) {
+    const std::string ref = head.substr(5);
+    if (ref.find("..") != std::string::npos) return "";
+    branch = ref.substr(ref.find_last_of('/') + 1);
+    hash = read(str_cat(common, "/", ref));
+    if (!is_hash(hash)) {
+      for (const std::string& line : split(read(common + "/packed-refs"), '\n'))
+        if (ends_with(line, " " + ref)) hash = line.substr(0, line.find(' '));
+    }
+  }
+  if (!is_hash(hash)) return "";
+  return str_cat("commit hash: ", hash, "\n", branch.empty() ? "" : "branch: ", branch,
+                 branch.empty() ? "" : "\n");
 }
 
 Result<std::string> format_stem(const std::string& pattern, const std::vector<StemValue>& values,

@@ -47,8 +47,8 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
 // Creates the folder; a resumed run first moves the loose files of the previous one into run_<k>.
 Status prepare_run_folder(Env& env, const RunFolder& folder, bool resumed);
 
-// Files that describe the run: cmd-args.log, config.yaml, hparams.yaml, and copies of
-// files_to_copy. Written atomically.
+// Files that describe the run: cmd-args.log, config.yaml, hparams.yaml, git-info.log, and copies
+// of files_to_copy. Written atomically.
 struct RunDescription {
   std::string command;
   std::string config_yaml;
@@ -56,6 +56,10 @@ struct RunDescription {
   std::vector<std::string> files_to_copy;
 };
 Status describe_run(Env& env, const RunFolder& folder, const RunDescription& description);
+
+// Text of git-info.log for a working directory (absolute): commit and branch of the git tree it
+// lies in, read from git's files without running git; empty outside of one.
+std::string git_info(Env& env, const std::string& folder);
 
 // `{name:.3f}` templates of checkpoint_callback_params.filename: "x--{val_loss:.3f}-{step}" and the
 // values give "x--val_loss=5.123-step=2500" (without the names when auto_insert_metric_name is

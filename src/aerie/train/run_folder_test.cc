@@ -98,6 +98,9 @@ TEST_F(RunFolderTest, PlansAResumeByExpManagersRules) {
 
   add(folder.checkpoints + "/SSL--val_loss=4.0-step=20-last/manifest.json");
   EXPECT_EQ(plan_resume(*env, folder, exp)->kind, ResumePlan::Kind::kNative);
+  // Native checkpoints are whole when they have their name; the marker is a leftover.
+  add(folder.checkpoints + "/SSL--val_loss=4.0-step=20-last-unfinished");
+  EXPECT_EQ(plan_resume(*env, folder, exp)->kind, ResumePlan::Kind::kNative);
   add(folder.checkpoints + "/SSL-end/manifest.json");
   EXPECT_FALSE(plan_resume(*env, folder, exp).ok());
   exp.resume_past_end = true;
@@ -110,6 +113,32 @@ TEST_F(RunFolderTest, FallsBackToAGivenCheckpoint) {
   EXPECT_EQ(plan_resume(*env, choose(), exp)->path, "/old/model.ckpt");
   exp.resume_from_checkpoint = "/old/none.ckpt";
   EXPECT_FALSE(plan_resume(*env, choose(), exp).ok());
+}
+
+TEST_F(RunFolderTest, FindsTheCommitWithoutRunningGit) {
+  const std::string hash(40, 'a'), other(40, 'b');
+  const auto put = [&](const std::string& path, const std::string& text) {
+    ASSERT_TRUE(env->create_dirs(path.substr(0, path.find_last_of('/'))).ok());
+    ASSERT_TRUE(env->write_file(path, text).ok());
+  };
+  put("/tree/sub/file", "");
+  EXPECT_EQ(git_info(*env, "/tree/sub"), "");
+  put("/tree/.git/HEAD", hash + "\n");
+  EXPECT_EQ(git_info(*env, "/tree/sub"), "commit hash: " + hash + "\n");
+  put("/tree/.git/HEAD", "ref: refs/heads/main\n");
+  EXPECT_EQ(git_info(*env, "/tree/sub"), "") << "no commit yet";
+  put("/tree/.git/packed-refs", "# pack-refs with: peeled\n" + other + " refs/heads/main\n");
+  EXPECT_EQ(git_info(*env, "/tree"), "commit hash: " + other + "\nbranch: main\n");
+  put("/tree/.git/refs/heads/main", hash + "\n");
+  EXPECT_EQ(git_info(*env, "/tree"), "commit hash: " + hash + "\nbranch: main\n");
+  // A linked work tree.
+  put("/linked/.git", "gitdir: /tree/.git/worktrees/w\n");
+  put("/tree/.git/worktrees/w/HEAD", "ref: refs/heads/main\n");
+  put("/tree/.git/worktrees/w/commondir", "/tree/.git\n");
+  put("/tree/.git/HEAD", other + "\n");
+  EXPECT_EQ(git_info(*env, "/linked"), "commit hash: " + hash + "\nbranch: main\n");
+  put("/tree/.git/HEAD", "ref: ../../etc/passwd\n");
+  EXPECT_EQ(git_info(*env, "/tree"), "");
 }
 
 TEST(FormatStemTest, FollowsNeMosTemplates) {

@@ -50,6 +50,7 @@ std::string TrainState::to_json() const {
   json["early_stopping"] = early_stopping_json;
   json["last_saved_step"] = last_saved_step;
   json["last_monitor"] = last_monitor;
+  json["last_train_loss"] = last_train_loss;
   json["finished"] = finished;
   return json.dump(1);
 }
@@ -72,6 +73,8 @@ Result<TrainState> TrainState::from_json(const std::string& text) {
   AERIE_RETURN_IF_ERROR(read_field(json, "early_stopping", &out.early_stopping_json));
   AERIE_RETURN_IF_ERROR(read_field(json, "last_saved_step", &out.last_saved_step));
   AERIE_RETURN_IF_ERROR(read_field(json, "last_monitor", &out.last_monitor));
+  if (json.contains("last_train_loss"))
+    AERIE_RETURN_IF_ERROR(read_field(json, "last_train_loss", &out.last_train_loss));
   AERIE_RETURN_IF_ERROR(read_field(json, "finished", &out.finished));
   if (out.step < 0 || out.epoch < 0 || out.batch_in_epoch < 0 || micro_step < 0 || out.split < 1)
     return data_error("a counter of the training state is negative");

@@ -23,8 +23,9 @@ struct TrainState {
   std::string guards_json;       // non-finite streak, spike statistics, smoothed loss
   std::string early_stopping_json;
   int64_t last_saved_step = -1;
-  double last_monitor = 0.0;  // latest value of the monitor
-  bool finished = false;      // the run had reached its end
+  double last_monitor = 0.0;     // latest value of the monitor
+  double last_train_loss = 0.0;  // of the latest step
+  bool finished = false;         // the run had reached its end
 
   std::string to_json() const;
   // Strict about types, tolerant about unknown fields.

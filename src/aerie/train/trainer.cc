@@ -14,6 +14,8 @@ namespace aerie::train {
 
 namespace {
 constexpr double kGib = 1073741824.0;
+// After a checkpoint could not be written (full disk, lost mount), another attempt follows so soon.
+constexpr double kSaveRetryS = 30.0;
 }  // namespace
 
 const char* stop_reason_name(StopReason reason) {
@@ -76,6 +78,8 @@ Status Trainer::restore_parts() {
     if (json.contains("best") && json["best"].is_number())
       best_monitor_ = json["best"].get<double>();
   }
+  summary_.last_loss = state_.last_train_loss;
+  if (validations_ > 0) summary_.last_monitor = state_.last_monitor;
   // A checkpoint taken at the very end of an epoch points at the start of the next one.
   if (position_.batch >= cadence_.batches_per_epoch()) {
     position_.batch = 0;
@@ -95,6 +99,7 @@ TrainState Trainer::current_state() {
   out.micro_step = static_cast<uint64_t>(position_.total_batch);
   out.wall_s = wall_s();
   out.data_cursor_json = parts_.train->cursor_json();
+  out.last_train_loss = summary_.last_loss;
   out.schedule_json = parts_.rates->state_json();
   out.guards_json = guards_.to_json();
   nlohmann::json early;
@@ -161,7 +166,12 @@ Result<TrainSummary> Trainer::run() {
   }
   if (status.ok()) status = collect(/*wait=*/true);
   if (status.ok() && trainer.fast_dev_run > 0) summary_.reason = StopReason::kFastDevRun;
-  // Whatever ended the loop, the last step is saved once, unless a validation just saved it.
+  // Whatever ended the loop, the last step is saved once, unless a validation just saved it and
+  // that worked.
+  if (parts_.checkpointer != nullptr) {
+    (void)parts_.checkpointer->drain();
+    take_save_reports();
+  }
   if (status.ok() && parts_.checkpointer != nullptr && position_.step != state_.last_saved_step) {
     const SaveReason reason = summary_.reason == StopReason::kSignal      ? SaveReason::kSignal
                               : summary_.reason == StopReason::kTimeLimit ? SaveReason::kTimeLimit
@@ -195,6 +205,11 @@ Status Trainer::train_step() {
   if (every && *every > 0 && position_.step % *every == 0 &&
       position_.step != state_.last_saved_step)
     AERIE_RETURN_IF_ERROR(save(SaveReason::kInterval, std::nullopt));
+  const bool retry = retry_save_at_s_ && parts_.clock->monotonic_s() >= *retry_save_at_s_;
+  if (parts_.agree(retry ? 1 : 0) != 0 && position_.step != state_.last_saved_step) {
+    log_info("train", "trying again to write a checkpoint");
+    AERIE_RETURN_IF_ERROR(save(SaveReason::kInterval, std::nullopt));
+  }
   if (position_.batch >= cadence_.batches_per_epoch()) AERIE_RETURN_IF_ERROR(end_of_epoch());
   take_save_reports();
   return ok_status();
@@ -509,7 +524,7 @@ Status Trainer::validate(bool sanity) {
   }
   log_info("train", "step ", position_.step, ": ", parts_.task.monitor, " ", monitor, " (",
            human_duration(took), ")");
-  summary_.last_monitor = monitor;
+  summary_.last_monitor = state_.last_monitor = monitor;
   pending_monitor_ = monitor;
   if (early_stop(monitor) && parts_.agree(1) != 0) {
     summary_.reason = StopReason::kEarlyStopping;
@@ -566,10 +581,11 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor) {
   if (!snapshot.ok()) return snapshot.status().with_context("saving");
   SaveRequest request;
   state_.last_saved_step = position_.step;
-  if (monitor) state_.last_monitor = *monitor;
   request.state = current_state();
   request.reason = reason;
   request.monitor = monitor;
+  // Until the outcome is known no further attempt is due.
+  if (retry_save_at_s_) retry_save_at_s_ = parts_.clock->monotonic_s() + kSaveRetryS;
   const Status status = parts_.checkpointer->save(std::move(request), std::move(snapshot).value());
   const double blocked = parts_.clock->monotonic_s() - start;
   last_step_done_s_ += blocked;
@@ -594,9 +610,16 @@ void Trainer::take_save_reports() {
           .add("ok", report.status.ok());
       if (!report.status.ok()) record.add("message", report.status.to_string());
     });
-    if (!report.status.ok())
+    if (!report.status.ok()) {
       log_warn("train", "checkpoint of step ", report.step,
-               " could not be written, training goes on: ", report.status.to_string());
+               " could not be written, training goes on and will try again: ",
+               report.status.to_string());
+      if (state_.last_saved_step == report.step) state_.last_saved_step = -1;
+      retry_save_at_s_ = parts_.clock->monotonic_s() + kSaveRetryS;
+    } else if (retry_save_at_s_) {
+      log_info("train", "checkpoints are being written again: ", report.stem);
+      retry_save_at_s_.reset();
+    }
   }
 }
 

@@ -154,6 +154,7 @@ class Trainer {
   int64_t checks_without_gain_ = 0;
   int64_t validations_ = 0;
   bool disk_trouble_ = false;
+  std::optional<double> retry_save_at_s_;  // a checkpoint could not be written
 };
 
 }  // namespace aerie::train

@@ -146,12 +146,23 @@ class FakeRates final : public LearningRates {
 class FakeCheckpointer final : public Checkpointer {
  public:
   Status save(SaveRequest request, std::unique_ptr<StateSnapshot>) override {
+    SaveReport report;
+    report.step = request.state.step;
+    if (failures > 0) {
+      --failures;
+      report.status = io_error("disk full");
+    }
+    last = report.status;
+    reports.push_back(std::move(report));
     saves.push_back(std::move(request));
     return ok_status();
   }
-  std::vector<SaveReport> take_reports() override { return {}; }
-  Status drain() override { return ok_status(); }
+  std::vector<SaveReport> take_reports() override { return std::exchange(reports, {}); }
+  Status drain() override { return last; }
   std::vector<SaveRequest> saves;
+  std::vector<SaveReport> reports;
+  int failures = 0;  // so many saves fail
+  Status last;
 };
 
 struct FakeRun {
@@ -177,6 +188,7 @@ struct FakeRun {
     parts.checkpointer = &checkpointer;
     parts.clock = &clock;
     parts.stop_signal = [this] {
+      clock.advance_s(seconds_per_step);
       return static_cast<int64_t>(engine.windows.size()) >= signal_after ? 15 : 0;
     };
     parts.write_nonfinite = [this](int64_t step, const std::string& json) {
@@ -205,6 +217,7 @@ struct FakeRun {
   metrics::MetricsLog log;
   FakeClock clock;
   int64_t signal_after = std::numeric_limits<int64_t>::max();
+  double seconds_per_step = 0.0;
   std::map<int64_t, std::string> nonfinite;
 };
 
@@ -352,6 +365,35 @@ TEST(TrainerTest, SwapsAveragedWeightsInForValidation) {
   run.config.exp_manager.ema.enable = true;
   ASSERT_TRUE(run.go().ok());
   EXPECT_EQ(run.engine.ema, (std::vector<bool>{true, false}));
+}
+
+TEST(TrainerTest, ACheckpointThatFailedIsTriedAgain) {
+  FakeRun run(100, 1);
+  run.config.trainer.max_steps = 50;
+  run.config.trainer.val_check_interval = {false, 0.0, 10};
+  run.config.trainer.limit_val_batches = {false, 0.0, 1};
+  run.checkpointer.failures = 2;
+  run.seconds_per_step = 4.0;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  std::vector<int64_t> steps;
+  for (const SaveRequest& save : run.checkpointer.saves) steps.push_back(save.state.step);
+  // 30 s after the failures of steps 10 and 18, then as usual.
+  EXPECT_EQ(steps, (std::vector<int64_t>{10, 18, 20, 30, 40, 50}));
+}
+
+TEST(TrainerTest, TheLastCheckpointIsTriedTwice) {
+  FakeRun run(10, 1);
+  run.config.trainer.max_steps = 10;
+  run.config.trainer.val_check_interval = {false, 0.0, 10};
+  run.checkpointer.failures = 1;
+  ASSERT_TRUE(run.go().ok());
+  EXPECT_EQ(run.checkpointer.saves.size(), 2u);
+  FakeRun lost(10, 1);
+  lost.config.trainer.max_steps = 10;
+  lost.config.trainer.val_check_interval = {false, 0.0, 10};
+  lost.checkpointer.failures = 2;
+  EXPECT_FALSE(lost.go().ok()) << "nothing of the run was saved";
 }
 
 TEST(TrainerTest, FailedMetricsWritesDoNotStopTraining) {

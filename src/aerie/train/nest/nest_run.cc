@@ -131,6 +131,11 @@ std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadenc
   return planned >= 0 ? std::optional(planned) : std::nullopt;
 }
 
+std::string working_directory() {
+  char buffer[4096];
+  return getcwd(buffer, sizeof buffer) != nullptr ? buffer : "";
+}
+
 Status add_log_files(const std::string& folder) {
   AERIE_RETURN_IF_ERROR(
       add_log_file(folder + "/nemo_log_globalrank-0_localrank-0.txt", LogLevel::kInfo));
@@ -162,7 +167,9 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
                          config::emit_yaml(options.config->resolved));
   AERIE_ASSIGN_OR_RETURN(const std::string model_yaml, nemo_model_config(options.config->resolved));
   AERIE_RETURN_IF_ERROR(
-      describe_run(env, folder, {options.command, config_yaml, "", run.exp_manager.files_to_copy}));
+      describe_run(env, folder,
+                   {options.command, config_yaml, git_info(env, working_directory()),
+                    run.exp_manager.files_to_copy}));
   log_info("train", "run folder: ", folder.path);
 
   // What interrupted saves left behind, then the newest checkpoint that is whole.
@@ -223,7 +230,9 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   ScheduleRates rates(std::move(schedule));
 
   metrics::MetricsLog metrics(env, folder.path + "/metrics.jsonl");
-  if (resumed) AERIE_RETURN_IF_ERROR(metrics.cut_back_to(state.step));
+  // A run that starts again from nothing, because it ended before its first checkpoint, does not
+  // keep the lines of that attempt.
+  AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1));
   std::unique_ptr<metrics::TfEventsWriter> tensorboard;
   if (run.exp_manager.create_tensorboard_logger)
     tensorboard =
