@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@
 
 namespace aerie::kernels {
 struct MixRowsArgs;
-}
+struct KernelTable;
+}  // namespace aerie::kernels
 
 namespace aerie::device {
 
@@ -64,6 +66,19 @@ class GpuModule {
   virtual Status mix_rows(std::span<float> audio, std::span<float> noisy,
                           const kernels::MixRowsArgs& args, int64_t noise_rows,
                           size_t num_segments) = 0;
+
+  // Kernels as functions on device memory (aerie/kernels/kernel_table.h).
+  virtual const kernels::KernelTable& kernels() const = 0;
+
+  // Device memory and copies that wait, for tests and tools.
+  virtual Result<void*> allocate_device(size_t bytes) = 0;
+  virtual void free_device(void* pointer) = 0;
+  virtual Status copy_to_device(void* device, const void* host, size_t bytes) = 0;
+  virtual Status copy_from_device(void* host, const void* device, size_t bytes) = 0;
+  // Time of what `queue` puts on the stream it is given, in microseconds: captured `copies` times
+  // into a graph; median over `replays` replays, per copy.
+  virtual Result<double> time_us(const std::function<int(void* stream)>& queue, int copies,
+                                 int replays) = 0;
 };
 
 // The module, loaded on first use. kUnavailable with a reason and a hint when there is no GPU, no

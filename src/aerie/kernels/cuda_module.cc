@@ -1,8 +1,12 @@
 // libaerie_cuda.so: everything that links CUDA, behind device::GpuModule.
+#include <algorithm>
+#include <vector>
+
 #include <cuda_runtime.h>
 
 #include "aerie/device/gpu.h"
 #include "aerie/device/module_abi.h"
+#include "aerie/kernels/kernel_table.h"
 #include "aerie/kernels/mix/mix_rows.h"
 #include "aerie/kernels/philox/philox_fill.h"
 
@@ -16,6 +20,21 @@ Status cuda_status(cudaError_t error, const char* what) {
 }
 
 #define AERIE_CUDA(call) AERIE_RETURN_IF_ERROR(cuda_status((call), #call))
+
+#define AERIE_KERNEL_CUDA(name, Args) &cuda::name,
+constexpr KernelTable kCudaKernels = {AERIE_KERNELS(AERIE_KERNEL_CUDA)};
+
+// Destroys a CUDA object at the end of a scope.
+template <typename Handle, cudaError_t (*destroy)(Handle)>
+struct Owned {
+  Owned() = default;
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  ~Owned() {
+    if (handle != nullptr) destroy(handle);
+  }
+  Handle handle = nullptr;
+};
 
 // Device memory for the length of one call.
 class DeviceBuffer {
@@ -87,6 +106,59 @@ class CudaModule final : public device::GpuModule {
     AERIE_CUDA(cudaMemcpy(noisy.data(), out_noisy.as<float>(), noisy.size_bytes(),
                           cudaMemcpyDeviceToHost));
     return ok_status();
+  }
+
+  const KernelTable& kernels() const override { return kCudaKernels; }
+
+  Result<void*> allocate_device(size_t bytes) override {
+    void* pointer = nullptr;
+    AERIE_CUDA(cudaMalloc(&pointer, bytes));
+    return pointer;
+  }
+
+  void free_device(void* pointer) override { cudaFree(pointer); }
+
+  Status copy_to_device(void* device, const void* host, size_t bytes) override {
+    AERIE_CUDA(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
+    return ok_status();
+  }
+
+  Status copy_from_device(void* host, const void* device, size_t bytes) override {
+    AERIE_CUDA(cudaDeviceSynchronize());
+    AERIE_CUDA(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+    return ok_status();
+  }
+
+  Result<double> time_us(const std::function<int(void* stream)>& queue, int copies,
+                         int replays) override {
+    Owned<cudaStream_t, cudaStreamDestroy> stream;
+    Owned<cudaGraph_t, cudaGraphDestroy> graph;
+    Owned<cudaGraphExec_t, cudaGraphExecDestroy> executable;
+    Owned<cudaEvent_t, cudaEventDestroy> begin, end;
+    AERIE_CUDA(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
+    AERIE_CUDA(cudaEventCreate(&begin.handle));
+    AERIE_CUDA(cudaEventCreate(&end.handle));
+    // Once outside the capture: loads the code and shows errors of the kernel itself.
+    AERIE_CUDA(static_cast<cudaError_t>(queue(stream.handle)));
+    AERIE_CUDA(cudaStreamSynchronize(stream.handle));
+    AERIE_CUDA(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal));
+    int failed = 0;
+    for (int i = 0; i < copies && failed == 0; ++i) failed = queue(stream.handle);
+    AERIE_CUDA(cudaStreamEndCapture(stream.handle, &graph.handle));
+    AERIE_CUDA(static_cast<cudaError_t>(failed));
+    AERIE_CUDA(cudaGraphInstantiate(&executable.handle, graph.handle, 0));
+    std::vector<double> times;
+    for (int i = 0; i < replays + 2; ++i) {
+      AERIE_CUDA(cudaEventRecord(begin.handle, stream.handle));
+      AERIE_CUDA(cudaGraphLaunch(executable.handle, stream.handle));
+      AERIE_CUDA(cudaEventRecord(end.handle, stream.handle));
+      AERIE_CUDA(cudaStreamSynchronize(stream.handle));
+      float ms = 0.0f;
+      AERIE_CUDA(cudaEventElapsedTime(&ms, begin.handle, end.handle));
+      if (i >= 2) times.push_back(static_cast<double>(ms) * 1000.0 / copies);  // two to warm up
+    }
+    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+    return times[times.size() / 2];
   }
 
  private:

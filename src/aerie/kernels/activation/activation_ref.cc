@@ -1,0 +1,88 @@
+#include <cmath>
+#include <vector>
+
+#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/reference.h"
+
+namespace aerie::kernels::reference {
+namespace {
+
+double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
+
+double with_bias(const void* x, Dtype dtype, size_t at, const float* bias, size_t column) {
+  return load(x, dtype, at) + (bias != nullptr ? bias[column] : 0.0f);
+}
+
+void put_bias(float* grad_bias, const std::vector<double>& sums, bool accumulate) {
+  if (grad_bias == nullptr) return;
+  for (size_t c = 0; c < sums.size(); ++c) put(grad_bias + c, sums[c], accumulate);
+}
+
+}  // namespace
+
+int silu_forward(const SiluForward& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels);
+  const size_t per_item = static_cast<size_t>(a.frames) * channels;
+  for (size_t i = 0; i < static_cast<size_t>(a.batch) * per_item; ++i) {
+    const double x = with_bias(a.x, a.dtype, i, a.bias, i % channels);
+    const float factor = dropout_factor(a.dropout, i / per_item, i % per_item);
+    if (a.keep != nullptr) set_keep(a.keep, i, factor != 0.0f);
+    store(a.out, a.dtype, i, static_cast<float>(x * sigmoid(x) * factor));
+  }
+  return kOk;
+}
+
+int silu_backward(const SiluBackward& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels);
+  const size_t per_item = static_cast<size_t>(a.frames) * channels;
+  std::vector<double> sums(channels);
+  for (size_t i = 0; i < static_cast<size_t>(a.batch) * per_item; ++i) {
+    const double x = with_bias(a.x, a.dtype, i, a.bias, i % channels);
+    const double s = sigmoid(x);
+    const double grad = load(a.grad_out, a.dtype, i) * s * (1.0 + x * (1.0 - s)) *
+                        dropout_factor(a.dropout, i / per_item, i % per_item);
+    sums[i % channels] += grad;
+    store(a.grad_x, a.dtype, i, static_cast<float>(grad));
+  }
+  put_bias(a.grad_bias, sums, a.accumulate);
+  return kOk;
+}
+
+int glu_forward(const GluForward& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
+  for (size_t row = 0; row < static_cast<size_t>(a.batch) * frames; ++row) {
+    const bool valid = static_cast<int32_t>(row % frames) < a.lengths[row / frames];
+    for (size_t c = 0; c < channels; ++c) {
+      const size_t at = row * 2 * channels + c;
+      const double left = with_bias(a.x, a.dtype, at, a.bias, c);
+      const double right = with_bias(a.x, a.dtype, at + channels, a.bias, channels + c);
+      store(a.out, a.dtype, row * channels + c,
+            valid ? static_cast<float>(left * sigmoid(right)) : 0.0f);
+    }
+  }
+  return kOk;
+}
+
+int glu_backward(const GluBackward& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
+  std::vector<double> sums(2 * channels);
+  for (size_t row = 0; row < static_cast<size_t>(a.batch) * frames; ++row) {
+    const bool valid = static_cast<int32_t>(row % frames) < a.lengths[row / frames];
+    for (size_t c = 0; c < channels; ++c) {
+      const size_t at = row * 2 * channels + c;
+      const double left = with_bias(a.x, a.dtype, at, a.bias, c);
+      const double s = sigmoid(with_bias(a.x, a.dtype, at + channels, a.bias, channels + c));
+      const double grad = valid ? load(a.grad_out, a.dtype, row * channels + c) : 0.0f;
+      store(a.grad_x, a.dtype, at, static_cast<float>(grad * s));
+      store(a.grad_x, a.dtype, at + channels, static_cast<float>(grad * left * s * (1.0 - s)));
+      sums[c] += grad * s;
+      sums[channels + c] += grad * left * s * (1.0 - s);
+    }
+  }
+  put_bias(a.grad_bias, sums, a.accumulate);
+  return kOk;
+}
+
+}  // namespace aerie::kernels::reference

@@ -1,0 +1,135 @@
+#include "aerie/kernels/adamw/adamw.h"
+
+#include <limits>
+
+#include "aerie/kernels/testing/backend.h"
+
+namespace aerie::kernels {
+namespace {
+
+using testing::Backend;
+
+struct State {
+  std::vector<float> params, exp_avg, exp_avg_sq, ema, steps, grads;
+  std::vector<uint16_t> shadow;
+  AdamwControl control{};
+  float loss_scale = 0.0f;
+  int32_t growth = 0;
+  int64_t ema_count = 0;
+};
+
+// Several steps: plain, clipped, one that is not finite, one after it.
+State run(Backend& b, Dtype shadow, bool by_value, double clip, bool scaled, int64_t count) {
+  const std::vector<AdamwSegment> segments = {
+      {0, 64, 0, true, 0.9, 0.98, 1e-8, 1e-3},
+      {64, count / 2 / 8 * 8, 1, false, 0.8, 0.999, 1e-6, 1e-2},
+      {count / 2 / 8 * 8 + 8, count, 1, true, 0.9, 0.98, 1e-8, 0.0},
+  };
+  const size_t n = static_cast<size_t>(count);
+  AdamwStep a;
+  a.count = count;
+  a.params = b.upload(testing::random_values(n, 1));
+  a.exp_avg = b.upload(testing::random_values(n, 2, 0.01f));
+  std::vector<float> squares = testing::random_values(n, 3, 0.01f);
+  for (float& v : squares) v = v * v;
+  a.exp_avg_sq = b.upload(squares);
+  a.ema = b.upload(testing::random_values(n, 4));
+  a.shadow = b.upload(std::vector<uint16_t>(n, 7));
+  a.shadow_dtype = shadow;
+  a.segments = b.upload(segments);
+  a.num_segments = static_cast<int32_t>(segments.size());
+  a.steps = b.upload(std::vector<float>{4.0f, 0.0f, 1999.0f});
+  a.learning_rates = b.upload(std::vector<double>{1e-3, 5e-4});
+  a.factors = b.scratch<AdamwFactors>(segments.size());
+  a.partial = b.scratch<double>(kAdamwParts);
+  a.control = b.scratch<AdamwControl>(1);
+  a.clip = clip;
+  a.clip_by_value = by_value;
+  if (scaled) {
+    a.loss_scale = b.upload(std::vector<float>{1024.0f});
+    a.growth_tracker = b.upload(std::vector<int32_t>{0});
+    a.growth_interval = 2;
+  }
+  a.ema_decay = 0.9;
+  a.ema_every = 2;
+  a.ema_count = b.upload(std::vector<int64_t>{0});
+  State out;
+  for (uint64_t step = 0; step < 5; ++step) {
+    out.grads = testing::random_values(n, 10 + step, scaled ? 100.0f : 0.1f);
+    if (step == 2) out.grads[n - 3] = std::numeric_limits<float>::infinity();
+    a.grads = b.upload(out.grads);
+    a.loss = b.upload(std::vector<float>{step == 3 ? std::nanf("") : 1.0f});
+    EXPECT_EQ(b.kernels().adamw_step(a, nullptr), kOk);
+    out.control = b.download(a.control, 1)[0];
+    EXPECT_EQ(out.control.skip, step == 2 || step == 3 ? 1u : 0u);
+  }
+  out.params = b.download(a.params, n);
+  out.exp_avg = b.download(a.exp_avg, n);
+  out.exp_avg_sq = b.download(a.exp_avg_sq, n);
+  out.ema = b.download(a.ema, n);
+  out.shadow = b.download(static_cast<uint16_t*>(a.shadow), n);
+  out.steps = b.download(a.steps, segments.size());
+  out.ema_count = b.download(a.ema_count, 1)[0];
+  if (scaled) {
+    out.loss_scale = b.download(a.loss_scale, 1)[0];
+    out.growth = b.download(a.growth_tracker, 1)[0];
+  }
+  return out;
+}
+
+AERIE_KERNEL_TEST(Adamw, StepsEqualTheReference) {
+  const auto reference = testing::reference_backend();
+  struct Case {
+    Dtype shadow;
+    bool by_value;
+    double clip;
+    bool scaled;
+    int64_t count;
+  };
+  for (const Case& c :
+       {Case{Dtype::kBf16, false, 0.0, false, 128}, Case{Dtype::kHalf, false, 0.5, true, 5000},
+        Case{Dtype::kBf16, true, 0.05, false, 4096}}) {
+    const State e = run(*reference, c.shadow, c.by_value, c.clip, c.scaled, c.count);
+    const State a = run(backend, c.shadow, c.by_value, c.clip, c.scaled, c.count);
+    testing::expect_close(a.params, e.params, 1e-6, 0, "params");
+    testing::expect_close(a.exp_avg, e.exp_avg, 1e-6, 0, "exp_avg");
+    testing::expect_close(a.exp_avg_sq, e.exp_avg_sq, 1e-6, 0, "exp_avg_sq");
+    testing::expect_close(a.ema, e.ema, 1e-6, 0, "ema");
+    EXPECT_NEAR(a.control.norm, e.control.norm, 1e-12 * e.control.norm);
+    EXPECT_EQ(a.steps, e.steps);
+    EXPECT_EQ(a.loss_scale, e.loss_scale);
+    EXPECT_EQ(a.growth, e.growth);
+    EXPECT_EQ(a.ema_count, e.ema_count);
+    // Written outside the segments: nothing.
+    const size_t gap = static_cast<size_t>(c.count / 2 / 8 * 8);
+    for (size_t i = gap; i < gap + 8; ++i) EXPECT_EQ(a.shadow[i], 7);
+    for (size_t i = 0; i < a.params.size(); ++i) {
+      if (i >= gap && i < gap + 8) continue;
+      const uint16_t want = c.shadow == Dtype::kHalf ? float_to_half_bits(a.params[i])
+                                                     : float_to_bf16_bits(a.params[i]);
+      ASSERT_EQ(a.shadow[i], want) << i;
+    }
+  }
+}
+
+TEST(AdamwReferenceTest, OneStepByHand) {
+  const auto b = testing::reference_backend();
+  AdamwStep a;
+  a.count = 8;
+  a.params = b->upload(std::vector<float>(8, 1.0f));
+  a.grads = b->upload(std::vector<float>(8, 0.5f));
+  a.exp_avg = b->upload(std::vector<float>(8, 0.0f));
+  a.exp_avg_sq = b->upload(std::vector<float>(8, 0.0f));
+  a.segments = b->upload(std::vector<AdamwSegment>{{0, 8, 0, true, 0.9, 0.98, 1e-8, 1e-3}});
+  a.num_segments = 1;
+  a.steps = b->upload(std::vector<float>{0.0f});
+  a.learning_rates = b->upload(std::vector<double>{1e-2});
+  a.control = b->scratch<AdamwControl>(1);
+  ASSERT_EQ(b->kernels().adamw_step(a, nullptr), kOk);
+  // The first step moves by the learning rate against the sign of the gradient, after the decay.
+  EXPECT_NEAR(a.params[0], 1.0f - 1e-5f - 1e-2f, 1e-6f);
+  EXPECT_NEAR(a.control->norm, 0.5 * std::sqrt(8.0), 1e-12);
+}
+
+}  // namespace
+}  // namespace aerie::kernels

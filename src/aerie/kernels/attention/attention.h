@@ -1,0 +1,85 @@
+// Multi-head self-attention with relative positions, without any (T,T) or shifted matrix in memory
+// forward:
+//   s[i][j] = ((q_i + u) . k_j + (q_i + v) . p(i - j)) / sqrt(dim)
+//   out_i   = sum over j of dropout(softmax_j(s))[i][j] * v_j
+// Row m of p belongs to relative position frames - 1 - m. Keys at or beyond an item's length, and
+// those outside the context, are blocked; queries beyond it give zero.
+//
+// bf16 with 64 or 128 values per head runs on tensor cores; float32 (any multiple of 8 up to 256
+// values) is plain arithmetic. Backward keeps the weights and the scores' gradients of one layer in
+// scratch memory; nothing is added atomically, results repeat bitwise.
+#pragma once
+
+#include "aerie/kernels/types.h"
+
+namespace aerie::kernels {
+
+struct Attention {
+  Dtype dtype = Dtype::kFloat;
+  int batch = 0, frames = 0, heads = 0, dim = 0;
+  const void* q = nullptr;  // (B,T,H,D), rows `stride` elements apart (a multiple of 8)
+  const void* k = nullptr;
+  const void* v = nullptr;
+  int stride = 0;
+  const void* p = nullptr;  // (2T-1,H,D), rows p_stride apart
+  int p_stride = 0;
+  const float* bias_u = nullptr;  // (H,D)
+  const float* bias_v = nullptr;  // (H,D)
+  const int32_t* lengths = nullptr;
+  // Which keys a query sees beside padding: [i - left, i + right], -1 unlimited; or, with chunk >
+  // 0, those of its own chunk and of left_chunks before it.
+  int left = -1, right = -1, chunk = 0, left_chunks = 0;
+  Dropout dropout;           // index = (head << 26) + (i << 13) + j
+  void* out = nullptr;       // (B,T,H,D), dense
+  float* log_sum = nullptr;  // (B,H,T): logarithm of the softmax's denominator
+};
+
+struct AttentionBackward {
+  Attention forward;  // with its results
+  const void* grad_out = nullptr;
+  void* grad_q = nullptr;  // rows grad_stride apart
+  void* grad_k = nullptr;
+  void* grad_v = nullptr;
+  int grad_stride = 0;
+  void* grad_p = nullptr;  // (2T-1,H,D), rows grad_p_stride apart
+  int grad_p_stride = 0;
+  float* grad_bias_u = nullptr;
+  float* grad_bias_v = nullptr;
+  bool accumulate = false;        // of the two biases
+  void* weights = nullptr;        // scratch: attention_square(...) values of dtype
+  void* grad_scores = nullptr;    // scratch: as much again
+  float* bias_partial = nullptr;  // scratch: attention_bias_scratch(...) floats
+  float* p_partial = nullptr;     // scratch: attention_p_scratch(...) floats
+};
+
+constexpr int kAttentionTile = 64;
+constexpr int kAttentionGroups = 4;  // of items, in the sums over positions
+
+// Rows of the scratch squares are padded to 16 bytes.
+AERIE_HD int attention_row(int frames) {
+  return (frames + 7) / 8 * 8;
+}
+inline size_t attention_square(int batch, int heads, int frames) {
+  return static_cast<size_t>(batch) * static_cast<size_t>(heads) * static_cast<size_t>(frames) *
+         static_cast<size_t>(attention_row(frames));
+}
+inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) {
+  return static_cast<size_t>(batch) *
+         static_cast<size_t>((frames + kAttentionTile - 1) / kAttentionTile) * 2 *
+         static_cast<size_t>(heads * dim);
+}
+inline size_t attention_p_scratch(int frames, int heads, int dim) {
+  return static_cast<size_t>(kAttentionGroups) * static_cast<size_t>(2 * frames - 1) *
+         static_cast<size_t>(heads * dim);
+}
+
+AERIE_HD bool attention_allowed(const Attention& a, int length, int i, int j) {
+  if (i >= length || j >= length) return false;
+  if (a.chunk > 0) {
+    const int behind = i / a.chunk - j / a.chunk;
+    return behind >= 0 && behind <= a.left_chunks;
+  }
+  return (a.left < 0 || i - j <= a.left) && (a.right < 0 || j - i <= a.right);
+}
+
+}  // namespace aerie::kernels

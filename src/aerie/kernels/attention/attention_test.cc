@@ -1,0 +1,132 @@
+#include "aerie/kernels/attention/attention.h"
+
+#include "aerie/kernels/testing/backend.h"
+
+namespace aerie::kernels {
+namespace {
+
+using testing::Backend;
+using testing::random_values;
+
+struct Case {
+  Dtype dtype;
+  int frames, heads, dim;
+  std::vector<int32_t> lengths;
+  double p;
+  int left = -1, right = -1, chunk = 0, left_chunks = 0;
+};
+
+struct Outcome {
+  std::vector<float> out, log_sum, d_q, d_k, d_v, d_p, d_u, d_bias_v;
+};
+
+// q, k and v side by side in one row, as a fused projection leaves them.
+Outcome run(Backend& b, const Case& c) {
+  const int batch = static_cast<int>(c.lengths.size()), dense = c.heads * c.dim;
+  const size_t rows = static_cast<size_t>(batch * c.frames), width = static_cast<size_t>(dense);
+  const size_t positions = static_cast<size_t>(2 * c.frames - 1), size = dtype_size(c.dtype);
+  const auto part = [&](void* base, size_t index) {
+    return static_cast<void*>(static_cast<unsigned char*>(base) + index * width * size);
+  };
+  Attention f;
+  f.dtype = c.dtype;
+  f.batch = batch;
+  f.frames = c.frames;
+  f.heads = c.heads;
+  f.dim = c.dim;
+  void* qkv = b.upload_as(c.dtype, random_values(rows * width * 3, 1));
+  f.q = part(qkv, 0);
+  f.k = part(qkv, 1);
+  f.v = part(qkv, 2);
+  f.stride = 3 * dense;
+  f.p_stride = dense + 8;
+  f.p = b.upload_as(c.dtype, random_values(positions * (width + 8), 2));
+  f.bias_u = b.upload(random_values(width, 3));
+  f.bias_v = b.upload(random_values(width, 4));
+  f.lengths = b.upload(c.lengths);
+  f.left = c.left;
+  f.right = c.right;
+  f.chunk = c.chunk;
+  f.left_chunks = c.left_chunks;
+  f.dropout =
+      testing::dropout_of(b.upload(std::vector<RandomState>{testing::random_state(1, 5)}), 18, c.p);
+  f.out = b.upload_as(c.dtype, std::vector<float>(rows * width, 9.0f));
+  f.log_sum = b.scratch<float>(rows * static_cast<size_t>(c.heads));
+  EXPECT_EQ(b.kernels().attention(f, nullptr), kOk);
+  AttentionBackward g;
+  g.forward = f;
+  g.grad_out = b.upload_as(c.dtype, random_values(rows * width, 5));
+  void* grads = b.upload_as(c.dtype, std::vector<float>(rows * width * 3, 9.0f));
+  g.grad_q = part(grads, 0);
+  g.grad_k = part(grads, 1);
+  g.grad_v = part(grads, 2);
+  g.grad_stride = 3 * dense;
+  g.grad_p = b.upload_as(c.dtype, std::vector<float>(positions * width, 9.0f));
+  g.grad_p_stride = dense;
+  g.grad_bias_u = b.upload(random_values(width, 6));
+  g.grad_bias_v = b.upload(random_values(width, 7));
+  g.accumulate = c.p > 0.0;
+  const size_t square = attention_square(batch, c.heads, c.frames);
+  g.weights = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+  g.grad_scores = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+  g.bias_partial = b.scratch<float>(attention_bias_scratch(batch, c.frames, c.heads, c.dim));
+  g.p_partial = b.scratch<float>(attention_p_scratch(c.frames, c.heads, c.dim));
+  EXPECT_EQ(b.kernels().attention_backward(g, nullptr), kOk);
+  Outcome o;
+  o.out = b.download_as(c.dtype, f.out, rows * width);
+  o.log_sum = b.download(f.log_sum, rows * static_cast<size_t>(c.heads));
+  const std::vector<float> all = b.download_as(c.dtype, grads, rows * width * 3);
+  for (size_t row = 0; row < rows; ++row)
+    for (size_t d = 0; d < width; ++d) {
+      o.d_q.push_back(all[(row * 3 + 0) * width + d]);
+      o.d_k.push_back(all[(row * 3 + 1) * width + d]);
+      o.d_v.push_back(all[(row * 3 + 2) * width + d]);
+    }
+  o.d_p = b.download_as(c.dtype, g.grad_p, positions * width);
+  o.d_u = b.download(g.grad_bias_u, width);
+  o.d_bias_v = b.download(g.grad_bias_v, width);
+  return o;
+}
+
+void compare(Backend& backend, const Case& c) {
+  SCOPED_TRACE(::testing::Message() << c.frames << " frames, " << c.dim << " per head");
+  const Outcome e = run(*testing::reference_backend(), c);
+  const Outcome a = run(backend, c);
+  // On tensor cores weights, score gradients and biased queries are rounded to bf16 on the way, and
+  // what cancels in the softmax's gradient (all of it, for one key) leaves its rounding behind.
+  const double t = c.dtype == Dtype::kFloat ? 5e-6 : 1.5e-2;
+  const double rest = c.dtype == Dtype::kFloat ? 1e-6 : 6e-3;
+  testing::expect_close(a.out, e.out, t, 0, "out");
+  testing::expect_close(a.log_sum, e.log_sum, t, 0, "log_sum");
+  testing::expect_close(a.d_v, e.d_v, t, 0, "grad_v");
+  testing::expect_close(a.d_q, e.d_q, t, rest, "grad_q");
+  testing::expect_close(a.d_k, e.d_k, t, rest, "grad_k");
+  testing::expect_close(a.d_p, e.d_p, t, rest, "grad_p");
+  testing::expect_close(a.d_u, e.d_u, t, rest, "grad_bias_u");
+  testing::expect_close(a.d_bias_v, e.d_bias_v, t, rest, "grad_bias_v");
+}
+
+AERIE_KERNEL_TEST(Attention, FloatEqualsTheReference) {
+  for (const Case& c :
+       {Case{Dtype::kFloat, 1, 1, 8, {1}, 0.0}, Case{Dtype::kFloat, 37, 2, 24, {37, 1, 20}, 0.1},
+        Case{Dtype::kFloat, 70, 1, 40, {66}, 0.0},
+        Case{Dtype::kFloat, 33, 1, 16, {33, 0, 7, 8, 9}, 0.5, 4, 2},
+        Case{Dtype::kFloat, 33, 1, 16, {31}, 0.1, -1, -1, 5, 1}})
+    compare(backend, c);
+}
+
+AERIE_KERNEL_TEST(Attention, TensorCoresEqualTheReference) {
+  for (const Case& c :
+       {Case{Dtype::kBf16, 1, 1, 64, {1}, 0.0}, Case{Dtype::kBf16, 75, 2, 64, {75, 1}, 0.1},
+        Case{Dtype::kBf16, 67, 1, 64, {65}, 0.0, 30, 3}})
+    compare(backend, c);
+}
+
+AERIE_KERNEL_TEST(Attention, TensorCoresOfOtherShapes) {
+  for (const Case& c : {Case{Dtype::kBf16, 20, 1, 128, {20, 0, 3, 4, 5}, 0.1},
+                        Case{Dtype::kBf16, 130, 1, 64, {129}, 0.1, -1, -1, 16, 2}})
+    compare(backend, c);
+}
+
+}  // namespace
+}  // namespace aerie::kernels

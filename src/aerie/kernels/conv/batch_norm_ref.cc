@@ -1,0 +1,108 @@
+#include <cmath>
+
+#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/reference.h"
+
+namespace aerie::kernels::reference {
+namespace {
+
+double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
+
+// Calls body(row) for every frame that counts.
+template <typename Args, typename Body>
+void for_each_counted(const Args& a, Body body) {
+  for (int b = 0; b < a.batch; ++b)
+    for (int t = 0; t < statistics_limit(a.counted, b, a.frames); ++t)
+      body(static_cast<size_t>(b) * static_cast<size_t>(a.frames) + static_cast<size_t>(t));
+}
+
+}  // namespace
+
+int batch_norm_finish(const BatchNormFinish& a, void*) {
+  const int strips = depthwise_strips(1, a.frames);
+  for (int c = 0; c < a.channels; ++c) {
+    if (!a.training) {
+      a.mean[c] = a.running_mean[c];
+      a.rstd[c] = 1.0f / std::sqrt(a.running_var[c] + a.eps);
+      continue;
+    }
+    // The mean over all strips first, then the deviations of each strip from it.
+    double count = 0.0, sum = 0.0, squares = 0.0;
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int part = 0; part < a.batch * strips; ++part) {
+        const int left =
+            statistics_limit(a.counted, part / strips, a.frames) - part % strips * kDepthwiseStrip;
+        if (left <= 0) continue;
+        const double n = left < kDepthwiseStrip ? left : kDepthwiseStrip;
+        const float* s =
+            a.statistics + static_cast<size_t>(part) * 2 * static_cast<size_t>(a.channels);
+        if (pass == 0) {
+          count += n;
+          sum += n * s[c];
+        } else {
+          const double off = s[c] - sum / count;
+          squares += s[a.channels + c] + n * off * off;
+        }
+      }
+    }
+    count = count > 1.0 ? count : 1.0;
+    const double mean = sum / count;
+    a.mean[c] = static_cast<float>(mean);
+    a.rstd[c] = static_cast<float>(1.0 / std::sqrt(squares / count + a.eps));
+    const double unbiased = squares / (count > 1.0 ? count - 1.0 : 1.0);
+    a.running_mean[c] += static_cast<float>((mean - a.running_mean[c]) * a.momentum);
+    a.running_var[c] += static_cast<float>((unbiased - a.running_var[c]) * a.momentum);
+  }
+  if (a.training) *a.batches += 1;
+  return kOk;
+}
+
+int batch_norm_forward(const BatchNormForward& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels);
+  const size_t rows = static_cast<size_t>(a.batch) * static_cast<size_t>(a.frames);
+  for (size_t i = 0; i < rows * channels; ++i) {
+    const size_t c = i % channels;
+    const double z =
+        (load(a.x, a.dtype, i) - static_cast<double>(a.mean[c])) * a.rstd[c] * a.weight[c] +
+        a.bias[c];
+    store(a.out, a.dtype, i, static_cast<float>(z * sigmoid(z)));
+  }
+  return kOk;
+}
+
+int batch_norm_backward(const BatchNormBackward& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels);
+  const size_t rows = static_cast<size_t>(a.batch) * static_cast<size_t>(a.frames);
+  const auto normal = [&](size_t row, size_t c) {
+    return (load(a.x, a.dtype, row * channels + c) - static_cast<double>(a.mean[c])) * a.rstd[c];
+  };
+  const auto grad = [&](size_t row, size_t c) {
+    const double z = normal(row, c) * a.weight[c] + a.bias[c];
+    const double s = sigmoid(z);
+    return load(a.grad_out, a.dtype, row * channels + c) * s * (1.0 + z * (1.0 - s));
+  };
+  for (size_t c = 0; c < channels; ++c) {
+    double count = 0.0, sum = 0.0, product = 0.0;
+    for_each_counted(a, [&](size_t row) {
+      count += 1.0;
+      sum += grad(row, c);
+      product += grad(row, c) * normal(row, c);
+    });
+    size_t next = 0;  // rows in between do not count
+    for_each_counted(a, [&](size_t row) {
+      for (; next < row; ++next) store(a.grad_x, a.dtype, next * channels + c, 0.0f);
+      const double out = a.weight[c] * static_cast<double>(a.rstd[c]) *
+                         (grad(row, c) - sum / count - normal(row, c) * product / count);
+      store(a.grad_x, a.dtype, row * channels + c, static_cast<float>(out));
+      next = row + 1;
+    });
+    for (; next < rows; ++next) store(a.grad_x, a.dtype, next * channels + c, 0.0f);
+    put(a.grad_weight + c, product, a.accumulate);
+    put(a.grad_bias + c, sum, a.accumulate);
+  }
+  return kOk;
+}
+
+}  // namespace aerie::kernels::reference

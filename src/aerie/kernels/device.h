@@ -1,0 +1,238 @@
+// What kernel sources (.cu) include: CUDA under nvcc, its emulation under the host compiler, and
+// the helpers that most kernels share.
+#pragma once
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#define AERIE_BACKEND cuda
+#define AERIE_UNROLL _Pragma("unroll")
+// Shared memory of a block. AERIE_SHARED(type, name, count) declares a pointer-like array.
+#define AERIE_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define AERIE_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#else
+#include "aerie/kernels/emulation/emulation.h"
+#define AERIE_BACKEND emulated
+#define AERIE_UNROLL
+#define AERIE_SHARED(type, name, count)  \
+  static const char name##_tag = 0;      \
+  type* const name = static_cast<type*>( \
+      ::aerie::kernels::emulation::block_shared(&name##_tag, sizeof(type) * (count)))
+#define AERIE_DYNAMIC_SHARED(name) \
+  unsigned char* const name =      \
+      static_cast<unsigned char*>(::aerie::kernels::emulation::dynamic_shared())
+#endif
+
+#include <cmath>
+
+#include "aerie/kernels/types.h"
+
+namespace aerie::kernels::AERIE_BACKEND {
+
+constexpr unsigned kFullWarp = 0xffffffffu;
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+};
+
+// Starts a kernel; arguments are converted to its parameter types.
+#ifdef __CUDACC__
+template <typename... Params, typename... Given>
+int launch(void* stream, LaunchShape shape, void (*kernel)(Params...), const Given&... given) {
+  if (shape.shared_bytes > 48 * 1024) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, int(shape.shared_bytes));
+    if (error != cudaSuccess) return int(error);
+  }
+  kernel<<<shape.grid, shape.block, shape.shared_bytes, static_cast<cudaStream_t>(stream)>>>(
+      given...);
+  return int(cudaGetLastError());
+}
+#else
+template <typename... Params, typename... Given>
+int launch(void*, LaunchShape shape, void (*kernel)(Params...), const Given&... given) {
+  auto body = [&] { kernel(given...); };
+  emulation::run_grid(
+      shape.grid, shape.block, shape.shared_bytes,
+      [](void* context) { (*static_cast<decltype(body)*>(context))(); }, &body);
+  return kOk;
+}
+#endif
+
+#define AERIE_TRY(call)                   \
+  do {                                    \
+    const int try_code = (call);          \
+    if (try_code != kOk) return try_code; \
+  } while (false)
+
+template <typename A, typename B>
+constexpr A ceil_div(A a, B b) {
+  return static_cast<A>((a + b - 1) / b);
+}
+
+// Eight neighbouring values as floats. 16-bit types move as one 16-byte access, float as two.
+struct alignas(16) Bits16 {
+  uint32_t w[4];
+};
+struct Vec8 {
+  float v[8];
+};
+
+__device__ inline Vec8 load8(const float* p) {
+  Vec8 out;
+  const Bits16 a = reinterpret_cast<const Bits16*>(p)[0];
+  const Bits16 b = reinterpret_cast<const Bits16*>(p)[1];
+  AERIE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    memcpy(&out.v[i], &a.w[i], 4);
+    memcpy(&out.v[4 + i], &b.w[i], 4);
+  }
+  return out;
+}
+template <typename T>
+__device__ inline Vec8 load8(const T* p) {
+  Vec8 out;
+  const Bits16 a = *reinterpret_cast<const Bits16*>(p);
+  AERIE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    out.v[2 * i] = to_float(T{static_cast<uint16_t>(a.w[i] & 0xffffu)});
+    out.v[2 * i + 1] = to_float(T{static_cast<uint16_t>(a.w[i] >> 16)});
+  }
+  return out;
+}
+__device__ inline void store8(float* p, const Vec8& x) {
+  Bits16 a, b;
+  AERIE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    memcpy(&a.w[i], &x.v[i], 4);
+    memcpy(&b.w[i], &x.v[4 + i], 4);
+  }
+  reinterpret_cast<Bits16*>(p)[0] = a;
+  reinterpret_cast<Bits16*>(p)[1] = b;
+}
+template <typename T>
+__device__ inline uint32_t pack2(float low, float high) {
+  return static_cast<uint32_t>(from_float<T>(low).bits) |
+         (static_cast<uint32_t>(from_float<T>(high).bits) << 16);
+}
+template <typename T>
+__device__ inline void store8(T* p, const Vec8& x) {
+  Bits16 a;
+  AERIE_UNROLL
+  for (int i = 0; i < 4; ++i) a.w[i] = pack2<T>(x.v[2 * i], x.v[2 * i + 1]);
+  *reinterpret_cast<Bits16*>(p) = a;
+}
+
+// Sum and maximum over a warp, the same value in every lane.
+template <typename T>
+__device__ inline T warp_sum(T value) {
+  AERIE_UNROLL
+  for (int mask = 16; mask > 0; mask >>= 1) value += __shfl_xor_sync(kFullWarp, value, mask);
+  return value;
+}
+__device__ inline float warp_max(float value) {
+  AERIE_UNROLL
+  for (int mask = 16; mask > 0; mask >>= 1)
+    value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, mask));
+  return value;
+}
+
+// Dropout factors of the eight values from `index` on (a multiple of 8) of stream (site, row).
+__device__ inline void dropout8(const Dropout& dropout, uint64_t row, uint64_t index, float* out) {
+  const RandomState& state = *dropout.state;
+  const uint64_t position = item_position(state, row);
+  AERIE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const PhiloxBlock block =
+        philox_block(state.dropout_key, dropout.site, position, uint32_t(index >> 2) + half);
+    AERIE_UNROLL
+    for (int i = 0; i < 4; ++i)
+      out[half * 4 + i] = block.v[i] >= dropout.threshold ? dropout.scale : 0.0f;
+  }
+}
+
+// The same through the keep bits of an earlier pass when there are any (one byte per eight values).
+__device__ inline void dropout8(const Dropout& dropout, const uint8_t* keep, uint64_t vec,
+                                uint64_t row, uint64_t index, float* out) {
+  if (dropout.threshold == 0) {
+    AERIE_UNROLL
+    for (int i = 0; i < 8; ++i) out[i] = 1.0f;
+  } else if (keep != nullptr) {
+    const uint32_t bits = keep[vec];
+    AERIE_UNROLL
+    for (int i = 0; i < 8; ++i) out[i] = (bits >> i) & 1u ? dropout.scale : 0.0f;
+  } else {
+    dropout8(dropout, row, index, out);
+  }
+}
+__device__ inline uint8_t keep_bits8(const float* factors) {
+  uint32_t bits = 0;
+  AERIE_UNROLL
+  for (int i = 0; i < 8; ++i) bits |= factors[i] != 0.0f ? 1u << i : 0u;
+  return uint8_t(bits);
+}
+
+__device__ inline float sigmoid(float x) {
+  return 1.0f / (1.0f + expf(-x));
+}
+// d/dx of x*sigmoid(x).
+__device__ inline float silu_slope(float x) {
+  const float s = sigmoid(x);
+  return s * (1.0f + x * (1.0f - s));
+}
+
+// Column sums of partial results, the second stage of every reduction over rows: for columns c of
+// section s (all sections are `width` wide), out[s][c] (+)= sum over p of partial[p][s][c]. The
+// order of the sum is fixed. Sections without a destination are left out.
+struct ColumnSums {
+  float* out[4] = {};
+  int sections = 0;
+  int width = 0;
+  const float* partial = nullptr;
+  int parts = 0;
+  size_t stride = 0;  // from part to part; 0: sections * width
+  bool accumulate = false;
+};
+constexpr int kColumnThreads = 256;
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) sum_columns(ColumnSums a) {
+  // 8 groups of threads share the parts of 32 columns.
+  AERIE_SHARED(float, sums, kThreads);
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  const int column = blockIdx.x * 32 + lane, columns = a.sections * a.width;
+  float sum = 0.0f;
+  if (column < columns)
+    for (int p = group; p < a.parts; p += kThreads / 32)
+      sum += a.partial[size_t(p) * (a.stride > 0 ? a.stride : size_t(columns)) + column];
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (group != 0 || column >= columns) return;
+  for (int g = 1; g < kThreads / 32; ++g) sum += sums[g * 32 + lane];
+  float* out = a.out[column / a.width];
+  if (out == nullptr) return;
+  out += column % a.width;
+  *out = a.accumulate ? *out + sum : sum;
+}
+// Adds the columns that the eight warps of a block have summed (8 per lane, from `column` on) and
+// writes them as partial result number blockIdx.y. `sums` has room for kColumnThreads * 8 values.
+__device__ inline void write_partial(float* partial, int columns, int column, const Vec8& sum,
+                                     float* sums) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  AERIE_UNROLL
+  for (int k = 0; k < 8; ++k) sums[(warp * 8 + k) * 32 + lane] = sum.v[k];
+  __syncthreads();
+  // Thread t adds column t of the block's 256: its eight warps in order.
+  const int k = threadIdx.x / 32;
+  float total = 0.0f;
+  for (int w = 0; w < kColumnThreads / 32; ++w) total += sums[(w * 8 + k) * 32 + lane];
+  if (column < columns) partial[size_t(blockIdx.y) * columns + column + k] = total;
+}
+
+inline int launch_column_sums(void* stream, const ColumnSums& a) {
+  return launch(stream, {dim3(unsigned(ceil_div(a.sections * a.width, 32))), dim3(kColumnThreads)},
+                sum_columns<kColumnThreads>, a);
+}
+
+}  // namespace aerie::kernels::AERIE_BACKEND

@@ -1,0 +1,71 @@
+// All kernels of one back end as function pointers: how code outside the CUDA module calls them
+// (device::GpuModule::kernels()), and how a test runs the same check on every back end.
+#pragma once
+
+#include "aerie/kernels/activation/activation.h"
+#include "aerie/kernels/adamw/adamw.h"
+#include "aerie/kernels/attention/attention.h"
+#include "aerie/kernels/conv/batch_norm.h"
+#include "aerie/kernels/conv/depthwise.h"
+#include "aerie/kernels/features/log_mel.h"
+#include "aerie/kernels/loss/cross_entropy.h"
+#include "aerie/kernels/masking/block_mask.h"
+#include "aerie/kernels/norm/layer_norm.h"
+#include "aerie/kernels/quantizer/quantize.h"
+#include "aerie/kernels/subsampling/subsampling.h"
+
+// X(name, arguments)
+#define AERIE_KERNELS(X)                              \
+  X(adamw_step, AdamwStep)                            \
+  X(layer_norm_forward, LayerNormForward)             \
+  X(layer_norm_backward, LayerNormBackward)           \
+  X(silu_forward, SiluForward)                        \
+  X(silu_backward, SiluBackward)                      \
+  X(glu_forward, GluForward)                          \
+  X(glu_backward, GluBackward)                        \
+  X(depthwise_forward, DepthwiseForward)              \
+  X(depthwise_backward, DepthwiseBackward)            \
+  X(batch_norm_finish, BatchNormFinish)               \
+  X(batch_norm_forward, BatchNormForward)             \
+  X(batch_norm_backward, BatchNormBackward)           \
+  X(block_mask, BlockMask)                            \
+  X(select_rows, SelectRows)                          \
+  X(gather_rows, GatherRows)                          \
+  X(cross_entropy, CrossEntropy)                      \
+  X(quantize, Quantize)                               \
+  X(log_mel, LogMel)                                  \
+  X(normalize_features, NormalizeFeatures)            \
+  X(subsample_first, SubsampleFirst)                  \
+  X(subsample_first_backward, SubsampleFirstBackward) \
+  X(subsample_next, SubsampleNext)                    \
+  X(subsample_next_backward, SubsampleNextBackward)   \
+  X(relu, Relu)                                       \
+  X(attention, Attention)                             \
+  X(attention_backward, AttentionBackward)
+
+namespace aerie::kernels {
+
+struct KernelTable {
+#define AERIE_KERNEL_FIELD(name, Args) int (*name)(const Args& args, void* stream);
+  AERIE_KERNELS(AERIE_KERNEL_FIELD)
+#undef AERIE_KERNEL_FIELD
+};
+
+// One namespace per back end; see types.h.
+#define AERIE_KERNEL_DECLARE(name, Args) int name(const Args& args, void* stream);
+namespace reference {
+AERIE_KERNELS(AERIE_KERNEL_DECLARE)
+}
+namespace cuda {
+AERIE_KERNELS(AERIE_KERNEL_DECLARE)
+}
+namespace emulated {
+AERIE_KERNELS(AERIE_KERNEL_DECLARE)
+}
+#undef AERIE_KERNEL_DECLARE
+
+#define AERIE_KERNEL_REFERENCE(name, Args) &reference::name,
+inline constexpr KernelTable kReferenceKernels = {AERIE_KERNELS(AERIE_KERNEL_REFERENCE)};
+#undef AERIE_KERNEL_REFERENCE
+
+}  // namespace aerie::kernels

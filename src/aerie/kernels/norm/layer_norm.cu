@@ -1,0 +1,209 @@
+// One warp per row, the row in registers: one read and one write of everything. Sums over rows go
+// to per-block partial results that a second launch adds in a fixed order.
+#include "aerie/kernels/device.h"
+#include "aerie/kernels/kernel_table.h"
+
+namespace aerie::kernels::AERIE_BACKEND {
+namespace {
+
+constexpr int kWarps = 4;
+
+template <typename T, int kVecs>
+__global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNormForward a) {
+  const int lane = threadIdx.x % 32;
+  const int row = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (row >= a.batch * a.frames) return;  // whole warps leave
+  const int item = row / a.frames, frame = row % a.frames;
+  const int vecs = a.channels / 8;
+  const size_t base = size_t(row) * a.channels;
+  Vec8 x[kVecs] = {};
+  float total = 0.0f;
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int vec = lane + 32 * j;
+    if (vec >= vecs) continue;
+    const size_t at = base + vec * 8;
+    if (a.residual != nullptr) x[j] = load8(a.residual + at);
+    if (a.y != nullptr) {
+      Vec8 y = load8(static_cast<const T*>(a.y) + at);
+      if (a.y_bias != nullptr) {
+        const Vec8 bias = load8(a.y_bias + vec * 8);
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) y.v[k] += bias.v[k];
+      }
+      float factors[8];
+      dropout8(a.dropout, nullptr, 0, item, uint64_t(frame) * a.channels + vec * 8, factors);
+      if (a.keep != nullptr) a.keep[at / 8] = keep_bits8(factors);
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) x[j].v[k] += a.scale * (factors[k] * y.v[k]);
+    }
+    if (a.sum != nullptr) store8(a.sum + at, x[j]);
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) total += x[j].v[k];
+  }
+  const float mean = warp_sum(total) / float(a.channels);
+  float squares = 0.0f;
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    if (lane + 32 * j >= vecs) continue;
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) squares += (x[j].v[k] - mean) * (x[j].v[k] - mean);
+  }
+  const float rstd = 1.0f / sqrtf(warp_sum(squares) / float(a.channels) + a.eps);
+  if (lane == 0) {
+    a.mean[row] = mean;
+    a.rstd[row] = rstd;
+  }
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int vec = lane + 32 * j;
+    if (vec >= vecs) continue;
+    const Vec8 weight = load8(a.weight + vec * 8), bias = load8(a.bias + vec * 8);
+    Vec8 out;
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) out.v[k] = (x[j].v[k] - mean) * rstd * weight.v[k] + bias.v[k];
+    if (a.out != nullptr) store8(static_cast<T*>(a.out) + base + vec * 8, out);
+    if (a.out_float != nullptr) store8(a.out_float + base + vec * 8, out);
+  }
+}
+
+template <typename T, int kVecs>
+__global__ void __launch_bounds__(kWarps * 32) layer_norm_backward_kernel(LayerNormBackward a) {
+  AERIE_DYNAMIC_SHARED(memory);
+  float* sums = reinterpret_cast<float*>(memory);  // 3 * channels
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int rows = a.batch * a.frames, vecs = a.channels / 8;
+  Vec8 d_weight[kVecs] = {}, d_bias[kVecs] = {}, d_y_bias[kVecs] = {};
+
+  for (int row = blockIdx.x * kWarps + warp; row < rows; row += gridDim.x * kWarps) {
+    const int item = row / a.frames, frame = row % a.frames;
+    const size_t base = size_t(row) * a.channels;
+    const float mean = a.mean[row], rstd = a.rstd[row];
+    Vec8 normal[kVecs] = {}, grad[kVecs] = {};
+    float sum_grad = 0.0f, sum_product = 0.0f;
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const int vec = lane + 32 * j;
+      if (vec >= vecs) continue;
+      const size_t at = base + vec * 8;
+      normal[j] = load8(a.sum + at);
+      if (a.grad_out != nullptr) grad[j] = load8(static_cast<const T*>(a.grad_out) + at);
+      if (a.grad_out_float != nullptr) {
+        const Vec8 more = load8(a.grad_out_float + at);
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) grad[j].v[k] += more.v[k];
+      }
+      const Vec8 weight = load8(a.weight + vec * 8);
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) {
+        normal[j].v[k] = (normal[j].v[k] - mean) * rstd;
+        d_weight[j].v[k] += grad[j].v[k] * normal[j].v[k];
+        d_bias[j].v[k] += grad[j].v[k];
+        grad[j].v[k] *= weight.v[k];
+        sum_grad += grad[j].v[k];
+        sum_product += grad[j].v[k] * normal[j].v[k];
+      }
+    }
+    sum_grad = warp_sum(sum_grad) / float(a.channels);
+    sum_product = warp_sum(sum_product) / float(a.channels);
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const int vec = lane + 32 * j;
+      if (vec >= vecs) continue;
+      const size_t at = base + vec * 8;
+      Vec8 out;
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k)
+        out.v[k] = rstd * (grad[j].v[k] - sum_grad - normal[j].v[k] * sum_product);
+      if (a.grad_sum != nullptr) {
+        const Vec8 more = load8(a.grad_sum + at);
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) out.v[k] += more.v[k];
+      }
+      store8(a.grad_residual + at, out);
+      if (a.grad_y == nullptr) continue;
+      float factors[8];
+      dropout8(a.dropout, a.keep, at / 8, item, uint64_t(frame) * a.channels + vec * 8, factors);
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) {
+        out.v[k] *= a.scale * factors[k];
+        d_y_bias[j].v[k] += out.v[k];
+      }
+      store8(static_cast<T*>(a.grad_y) + at, out);
+    }
+  }
+
+  // The block's warps add their columns one after the other.
+  for (int turn = 0; turn < kWarps; ++turn) {
+    if (warp == turn) {
+      AERIE_UNROLL
+      for (int j = 0; j < kVecs; ++j) {
+        const int vec = lane + 32 * j;
+        if (vec >= vecs) continue;
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) {
+          const int c = vec * 8 + k;
+          const float w = d_weight[j].v[k], b = d_bias[j].v[k], y = d_y_bias[j].v[k];
+          sums[c] = turn == 0 ? w : sums[c] + w;
+          sums[a.channels + c] = turn == 0 ? b : sums[a.channels + c] + b;
+          sums[2 * a.channels + c] = turn == 0 ? y : sums[2 * a.channels + c] + y;
+        }
+      }
+    }
+    __syncthreads();
+  }
+  float* partial = a.partial + size_t(blockIdx.x) * 3 * a.channels;
+  for (int c = threadIdx.x; c < 3 * a.channels; c += kWarps * 32) partial[c] = sums[c];
+}
+
+// Calls body with the number of 8-vectors per lane as a constant.
+template <typename Body>
+int with_vecs(int channels, Body body) {
+  if (channels % 8 != 0 || channels <= 0 || channels > 2048) return kUnsupported;
+  if (channels <= 256) return body(std::integral_constant<int, 1>{});
+  if (channels <= 512) return body(std::integral_constant<int, 2>{});
+  if (channels <= 1024) return body(std::integral_constant<int, 4>{});
+  return body(std::integral_constant<int, 8>{});
+}
+
+}  // namespace
+
+int layer_norm_forward(const LayerNormForward& a, void* stream) {
+  const int rows = a.batch * a.frames;
+  const LaunchShape shape{dim3(unsigned(ceil_div(rows, kWarps))), dim3(kWarps * 32)};
+  return dispatch(a.dtype, [&](auto zero) {
+    return with_vecs(a.channels, [&](auto vecs) {
+      return rows == 0
+                 ? kOk
+                 : launch(stream, shape,
+                          layer_norm_forward_kernel<decltype(zero), decltype(vecs)::value>, a);
+    });
+  });
+}
+
+int layer_norm_backward(const LayerNormBackward& a, void* stream) {
+  const int rows = a.batch * a.frames;
+  const int wanted = ceil_div(rows, kWarps);
+  const int parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
+  if (rows == 0) return kUnsupported;
+  const LaunchShape shape{dim3(unsigned(parts)), dim3(kWarps * 32),
+                          size_t(a.channels) * 3 * sizeof(float)};
+  AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
+    return with_vecs(a.channels, [&](auto vecs) {
+      return launch(stream, shape,
+                    layer_norm_backward_kernel<decltype(zero), decltype(vecs)::value>, a);
+    });
+  }));
+  ColumnSums sums;
+  sums.out[0] = a.grad_weight;
+  sums.out[1] = a.grad_bias;
+  sums.out[2] = a.grad_y_bias;
+  sums.sections = 3;
+  sums.width = a.channels;
+  sums.partial = a.partial;
+  sums.parts = parts;
+  sums.accumulate = a.accumulate;
+  return launch_column_sums(stream, sums);
+}
+
+}  // namespace aerie::kernels::AERIE_BACKEND

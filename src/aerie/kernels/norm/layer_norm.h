@@ -1,0 +1,60 @@
+// LayerNorm over channels with what surrounds it in a residual stream:
+//   sum = residual + scale * dropout(y + y_bias)
+//   out = (sum - mean) * rstd * weight + bias
+// The stream is float32; y and out are of the compute dtype. Channels: a multiple of 8, at most
+// 2048.
+#pragma once
+
+#include "aerie/kernels/types.h"
+
+namespace aerie::kernels {
+
+struct LayerNormForward {
+  Dtype dtype = Dtype::kFloat;
+  int batch = 0, frames = 0, channels = 0;
+  const float* residual = nullptr;  // null: zero
+  const void* y = nullptr;          // null: zero
+  const float* y_bias = nullptr;    // null: none
+  Dropout dropout;
+  float scale = 1.0f;
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  float eps = 1e-5f;
+
+  float* sum = nullptr;        // null: not wanted
+  uint8_t* keep = nullptr;     // dropout's decisions, a bit per value; null: not wanted
+  void* out = nullptr;         // compute dtype; null: not wanted
+  float* out_float = nullptr;  // the same in float32; null: not wanted
+  float* mean = nullptr;       // (B*T)
+  float* rstd = nullptr;       // (B*T)
+};
+
+struct LayerNormBackward {
+  Dtype dtype = Dtype::kFloat;
+  int batch = 0, frames = 0, channels = 0;
+  const float* sum = nullptr;
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
+  const float* weight = nullptr;
+  const void* grad_out = nullptr;         // compute dtype; null: zero
+  const float* grad_out_float = nullptr;  // added to it; null: zero
+  const float* grad_sum = nullptr;        // what arrives at the sum from elsewhere; null: zero
+  Dropout dropout;
+  const uint8_t* keep = nullptr;  // null: drawn again
+  float scale = 1.0f;
+
+  float* grad_residual = nullptr;  // may be grad_sum or grad_out_float
+  void* grad_y = nullptr;          // compute dtype; null: not wanted
+  float* grad_weight = nullptr;
+  float* grad_bias = nullptr;
+  float* grad_y_bias = nullptr;  // null: not wanted
+  bool accumulate = false;       // adds to the last three
+  float* partial = nullptr;      // scratch: layer_norm_scratch(channels) floats
+};
+
+constexpr int kLayerNormParts = 264;
+constexpr size_t layer_norm_scratch(int channels) {
+  return size_t{3} * kLayerNormParts * static_cast<size_t>(channels);
+}
+
+}  // namespace aerie::kernels

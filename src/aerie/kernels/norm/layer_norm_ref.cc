@@ -1,0 +1,80 @@
+#include <cmath>
+#include <vector>
+
+#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/reference.h"
+
+namespace aerie::kernels::reference {
+
+int layer_norm_forward(const LayerNormForward& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
+  const size_t rows = static_cast<size_t>(a.batch) * frames;
+  std::vector<double> x(channels);
+  for (size_t row = 0; row < rows; ++row) {
+    double mean = 0.0, var = 0.0;
+    for (size_t c = 0; c < channels; ++c) {
+      const size_t at = row * channels + c;
+      x[c] = a.residual != nullptr ? a.residual[at] : 0.0;
+      if (a.y != nullptr) {
+        const float y = load(a.y, a.dtype, at) + (a.y_bias != nullptr ? a.y_bias[c] : 0.0f);
+        const float factor = dropout_factor(a.dropout, row / frames, row % frames * channels + c);
+        if (a.keep != nullptr) set_keep(a.keep, at, factor != 0.0f);
+        x[c] += a.scale * (factor * y);
+      }
+      if (a.sum != nullptr) a.sum[at] = static_cast<float>(x[c]);
+      mean += x[c] / static_cast<double>(channels);
+    }
+    for (size_t c = 0; c < channels; ++c)
+      var += (x[c] - mean) * (x[c] - mean) / static_cast<double>(channels);
+    const double rstd = 1.0 / std::sqrt(var + a.eps);
+    a.mean[row] = static_cast<float>(mean);
+    a.rstd[row] = static_cast<float>(rstd);
+    for (size_t c = 0; c < channels; ++c) {
+      const float out = static_cast<float>((x[c] - mean) * rstd * a.weight[c] + a.bias[c]);
+      if (a.out != nullptr) store(a.out, a.dtype, row * channels + c, out);
+      if (a.out_float != nullptr) a.out_float[row * channels + c] = out;
+    }
+  }
+  return kOk;
+}
+
+int layer_norm_backward(const LayerNormBackward& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
+  const size_t rows = static_cast<size_t>(a.batch) * frames;
+  const double width = static_cast<double>(channels);
+  std::vector<double> d_weight(channels), d_bias(channels), d_y_bias(channels);
+  std::vector<double> normal(channels), grad(channels);
+  for (size_t row = 0; row < rows; ++row) {
+    double mean_grad = 0.0, mean_product = 0.0;
+    for (size_t c = 0; c < channels; ++c) {
+      const size_t at = row * channels + c;
+      normal[c] = (a.sum[at] - a.mean[row]) * static_cast<double>(a.rstd[row]);
+      double out = a.grad_out != nullptr ? load(a.grad_out, a.dtype, at) : 0.0f;
+      if (a.grad_out_float != nullptr) out += a.grad_out_float[at];
+      d_weight[c] += out * normal[c];
+      d_bias[c] += out;
+      grad[c] = out * a.weight[c];
+      mean_grad += grad[c] / width;
+      mean_product += grad[c] * normal[c] / width;
+    }
+    for (size_t c = 0; c < channels; ++c) {
+      const size_t at = row * channels + c;
+      double out = a.rstd[row] * (grad[c] - mean_grad - normal[c] * mean_product);
+      if (a.grad_sum != nullptr) out += a.grad_sum[at];
+      a.grad_residual[at] = static_cast<float>(out);
+      if (a.grad_y == nullptr) continue;
+      const float factor = dropout_factor(a.dropout, row / frames, row % frames * channels + c);
+      const float grad_y = static_cast<float>(out) * a.scale * factor;
+      d_y_bias[c] += grad_y;
+      store(a.grad_y, a.dtype, at, grad_y);
+    }
+  }
+  for (size_t c = 0; c < channels; ++c) {
+    put(a.grad_weight + c, d_weight[c], a.accumulate);
+    put(a.grad_bias + c, d_bias[c], a.accumulate);
+    if (a.grad_y_bias != nullptr) put(a.grad_y_bias + c, d_y_bias[c], a.accumulate);
+  }
+  return kOk;
+}
+
+}  // namespace aerie::kernels::reference

@@ -1,0 +1,126 @@
+#include "aerie/kernels/norm/layer_norm.h"
+
+#include "aerie/kernels/testing/backend.h"
+
+namespace aerie::kernels {
+namespace {
+
+using testing::Backend;
+using testing::random_values;
+
+struct Case {
+  Dtype dtype;
+  int batch, frames, channels;
+  double p;
+  bool full;  // residual, y, bias, both outputs; otherwise the least
+};
+
+struct Outcome {
+  std::vector<float> sum, out, out_float, mean, rstd, d_residual, d_y, d_weight, d_bias, d_y_bias;
+  std::vector<uint8_t> keep;
+};
+
+Outcome run(Backend& b, const Case& c, bool use_keep) {
+  const size_t rows = static_cast<size_t>(c.batch * c.frames);
+  const size_t width = static_cast<size_t>(c.channels), n = rows * width;
+  RandomState* state = b.upload(std::vector<RandomState>{testing::random_state(5, 77)});
+  LayerNormForward f;
+  f.dtype = c.dtype;
+  f.batch = c.batch;
+  f.frames = c.frames;
+  f.channels = c.channels;
+  f.residual = b.upload(random_values(n, 1, 2.0f));
+  f.weight = b.upload(random_values(width, 2));
+  f.bias = b.upload(random_values(width, 3));
+  f.sum = b.scratch<float>(n);
+  f.mean = b.scratch<float>(rows);
+  f.rstd = b.scratch<float>(rows);
+  f.out = b.upload_as(c.dtype, std::vector<float>(n));
+  if (c.full) {
+    f.y = b.upload_as(c.dtype, random_values(n, 4));
+    f.y_bias = b.upload(random_values(width, 5));
+    f.dropout = testing::dropout_of(state, 33, c.p);
+    f.scale = 0.5f;
+    f.out_float = b.scratch<float>(n);
+    f.keep = b.upload(std::vector<uint8_t>(n / 8));
+  }
+  EXPECT_EQ(b.kernels().layer_norm_forward(f, nullptr), kOk);
+  LayerNormBackward g;
+  g.dtype = c.dtype;
+  g.batch = c.batch;
+  g.frames = c.frames;
+  g.channels = c.channels;
+  g.sum = f.sum;
+  g.mean = f.mean;
+  g.rstd = f.rstd;
+  g.weight = f.weight;
+  g.grad_out = b.upload_as(c.dtype, random_values(n, 6));
+  g.dropout = f.dropout;
+  g.scale = f.scale;
+  g.grad_residual = b.scratch<float>(n);
+  g.grad_weight = b.upload(random_values(width, 8));
+  g.grad_bias = b.upload(random_values(width, 9));
+  g.partial = b.scratch<float>(layer_norm_scratch(c.channels));
+  if (c.full) {
+    g.keep = use_keep ? f.keep : nullptr;
+    g.grad_out_float = b.upload(random_values(n, 10));
+    g.grad_sum = b.upload(random_values(n, 7));
+    g.grad_y = b.upload_as(c.dtype, std::vector<float>(n));
+    g.grad_y_bias = b.upload(random_values(width, 11));
+    g.accumulate = true;
+  }
+  EXPECT_EQ(b.kernels().layer_norm_backward(g, nullptr), kOk);
+  Outcome o;
+  o.sum = b.download(f.sum, n);
+  o.out = b.download_as(c.dtype, f.out, n);
+  o.mean = b.download(f.mean, rows);
+  o.rstd = b.download(f.rstd, rows);
+  o.d_residual = b.download(g.grad_residual, n);
+  o.d_weight = b.download(g.grad_weight, width);
+  o.d_bias = b.download(g.grad_bias, width);
+  if (c.full) {
+    o.out_float = b.download(f.out_float, n);
+    o.keep = b.download(f.keep, n / 8);
+    o.d_y = b.download_as(c.dtype, g.grad_y, n);
+    o.d_y_bias = b.download(g.grad_y_bias, width);
+  }
+  return o;
+}
+
+AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
+  const auto reference = testing::reference_backend();
+  for (const Case& c :
+       {Case{Dtype::kFloat, 1, 1, 8, 0.0, false}, Case{Dtype::kBf16, 2, 13, 176, 0.1, true},
+        Case{Dtype::kHalf, 3, 5, 512, 0.5, true}, Case{Dtype::kFloat, 1, 9, 1024, 0.1, true},
+        Case{Dtype::kFloat, 2, 3, 2048, 1.0, true}}) {
+    SCOPED_TRACE(c.channels);
+    const Outcome e = run(*reference, c, false);
+    for (const bool use_keep : {false, true}) {
+      const Outcome a = run(backend, c, use_keep);
+      const double t = testing::tolerance(c.dtype);
+      testing::expect_close(a.sum, e.sum, 1e-6, 0, "sum");
+      testing::expect_close(a.mean, e.mean, 1e-6, 1e-7, "mean");
+      testing::expect_close(a.rstd, e.rstd, 1e-5, 0, "rstd");
+      testing::expect_close(a.out, e.out, t, 0, "out");
+      testing::expect_close(a.out_float, e.out_float, 1e-5, 0, "out_float");
+      testing::expect_close(a.d_residual, e.d_residual, 1e-5, 0, "grad_residual");
+      testing::expect_close(a.d_y, e.d_y, t, 0, "grad_y");
+      testing::expect_close(a.d_weight, e.d_weight, 1e-5, 0, "grad_weight");
+      testing::expect_close(a.d_bias, e.d_bias, 1e-5, 0, "grad_bias");
+      testing::expect_close(a.d_y_bias, e.d_y_bias, 1e-5, 0, "grad_y_bias");
+      EXPECT_EQ(a.keep, e.keep);
+    }
+  }
+}
+
+AERIE_KERNEL_TEST(LayerNorm, RefusesWidthsItCannotDo) {
+  LayerNormForward f;
+  f.batch = f.frames = 1;
+  for (const int channels : {0, 12, 2056}) {
+    f.channels = channels;
+    EXPECT_EQ(backend.kernels().layer_norm_forward(f, nullptr), kUnsupported);
+  }
+}
+
+}  // namespace
+}  // namespace aerie::kernels

@@ -1,0 +1,25 @@
+// Tokens of stacked feature frames (random-projection quantizer): project, normalise per book,
+// nearest code. `combine` neighbouring frames of (B,T,bins) features are one vector, contiguous in
+// memory.
+//
+// Codes are compared in float32; every code that comes within 1e-5 of the best is compared again in
+// float64 by its distance, first index first, which is the reference model's rule.
+#pragma once
+
+#include "aerie/kernels/types.h"
+
+namespace aerie::kernels {
+
+struct Quantize {
+  int capacity = 0;                     // tokens to make
+  const int32_t* rows = nullptr;        // which vector each one is of; -1: none (token 0); null: i
+  int inputs = 0;                       // combine * bins
+  int books = 1, classes = 0, dim = 0;  // dim: a multiple of 4, at most 64
+  const float* features = nullptr;      // (vectors, inputs)
+  const float* projection = nullptr;    // (books*dim, inputs)
+  const double* codebooks = nullptr;    // (books, classes, dim)
+  const float* codebooks_float = nullptr;  // the same, rounded
+  int32_t* tokens = nullptr;               // (capacity, books)
+};
+
+}  // namespace aerie::kernels

@@ -1,0 +1,52 @@
+// Helpers of the reference implementations: element access by dtype, dropout factors one by one.
+#pragma once
+
+#include "aerie/kernels/types.h"
+
+namespace aerie::kernels::reference {
+
+inline float load(const void* values, Dtype dtype, size_t i) {
+  switch (dtype) {
+    case Dtype::kFloat:
+      return static_cast<const float*>(values)[i];
+    case Dtype::kBf16:
+      return to_float(static_cast<const Bf16*>(values)[i]);
+    case Dtype::kHalf:
+      return to_float(static_cast<const Half*>(values)[i]);
+  }
+  return 0.0f;
+}
+
+inline void store(void* values, Dtype dtype, size_t i, float value) {
+  switch (dtype) {
+    case Dtype::kFloat:
+      static_cast<float*>(values)[i] = value;
+      break;
+    case Dtype::kBf16:
+      static_cast<Bf16*>(values)[i] = from_float<Bf16>(value);
+      break;
+    case Dtype::kHalf:
+      static_cast<Half*>(values)[i] = from_float<Half>(value);
+      break;
+  }
+}
+
+// The factor, 0 or 1/(1-p), of one value.
+inline float dropout_factor(const Dropout& dropout, size_t item, size_t index) {
+  if (dropout.threshold == 0) return 1.0f;
+  const uint32_t draw = philox_u32(dropout.state->dropout_key, dropout.site,
+                                   item_position(*dropout.state, item), index);
+  return draw >= dropout.threshold ? dropout.scale : 0.0f;
+}
+
+// Sets one of the bits that say which values dropout kept.
+inline void set_keep(uint8_t* keep, size_t i, bool kept) {
+  const uint8_t bit = static_cast<uint8_t>(1u << (i % 8));
+  keep[i / 8] = static_cast<uint8_t>(kept ? keep[i / 8] | bit : keep[i / 8] & ~bit);
+}
+
+inline void put(float* out, double value, bool accumulate) {
+  *out = static_cast<float>(accumulate ? static_cast<double>(*out) + value : value);
+}
+
+}  // namespace aerie::kernels::reference

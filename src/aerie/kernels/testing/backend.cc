@@ -1,0 +1,175 @@
+#include "aerie/kernels/testing/backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "aerie/device/gpu.h"
+#include "aerie/kernels/emulation/emulation.h"
+
+namespace aerie::kernels::testing {
+namespace {
+
+#define AERIE_KERNEL_EMULATED(name, Args) &emulated::name,
+constexpr KernelTable kEmulatedKernels = {AERIE_KERNELS(AERIE_KERNEL_EMULATED)};
+
+class HostBackend final : public Backend {
+ public:
+  explicit HostBackend(const KernelTable& table) : table_(&table) {}
+  ~HostBackend() override {
+    for (void* memory : memory_) std::free(memory);
+  }
+  const KernelTable& kernels() const override { return *table_; }
+  void* allocate(size_t bytes) override {
+    void* out = nullptr;
+    if (posix_memalign(&out, 256, bytes) != 0) std::abort();
+    memory_.push_back(out);
+    return out;
+  }
+  void write(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void read(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+
+ private:
+  const KernelTable* table_;
+  std::vector<void*> memory_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(device::GpuModule* module) : module_(module) {}
+  ~CudaBackend() override {
+    for (void* memory : memory_) module_->free_device(memory);
+  }
+  const KernelTable& kernels() const override { return module_->kernels(); }
+  void* allocate(size_t bytes) override {
+    auto memory = module_->allocate_device(bytes);
+    if (!memory.ok()) {
+      ADD_FAILURE() << memory.status().to_string();
+      return nullptr;
+    }
+    memory_.push_back(*memory);
+    return *memory;
+  }
+  void write(void* to, const void* from, size_t bytes) override {
+    const Status status = module_->copy_to_device(to, from, bytes);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+  void read(void* to, const void* from, size_t bytes) override {
+    const Status status = module_->copy_from_device(to, from, bytes);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+
+ private:
+  device::GpuModule* module_;
+  std::vector<void*> memory_;
+};
+
+template <typename T>
+std::vector<T> convert(const std::vector<float>& values) {
+  std::vector<T> out(values.size());
+  std::transform(values.begin(), values.end(), out.begin(), from_float<T>);
+  return out;
+}
+
+template <typename T>
+std::vector<float> widen(const std::vector<T>& values) {
+  std::vector<float> out(values.size());
+  std::transform(values.begin(), values.end(), out.begin(), [](T v) { return to_float(v); });
+  return out;
+}
+
+}  // namespace
+
+void* Backend::upload_as(Dtype dtype, const std::vector<float>& values) {
+  switch (dtype) {
+    case Dtype::kFloat:
+      return upload(values);
+    case Dtype::kBf16:
+      return upload(convert<Bf16>(values));
+    case Dtype::kHalf:
+      return upload(convert<Half>(values));
+  }
+  return nullptr;
+}
+
+std::vector<float> Backend::download_as(Dtype dtype, const void* from, size_t count) {
+  switch (dtype) {
+    case Dtype::kFloat:
+      return download(static_cast<const float*>(from), count);
+    case Dtype::kBf16:
+      return widen(download(static_cast<const Bf16*>(from), count));
+    case Dtype::kHalf:
+      return widen(download(static_cast<const Half*>(from), count));
+  }
+  return {};
+}
+
+std::unique_ptr<Backend> reference_backend() {
+  return std::make_unique<HostBackend>(kReferenceKernels);
+}
+
+std::unique_ptr<Backend> emulated_backend() {
+  return std::make_unique<HostBackend>(kEmulatedKernels);
+}
+
+std::unique_ptr<Backend> cuda_backend(std::string* reason) {
+  const auto module = device::gpu_module();
+  if (!module.ok()) {
+    *reason = module.status().to_string();
+    return nullptr;
+  }
+  return std::make_unique<CudaBackend>(*module);
+}
+
+void for_each_order(void (*body)(Backend& backend)) {
+  using emulation::Order;
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) {
+    emulation::set_order(order);
+    SCOPED_TRACE(::testing::Message() << "thread order " << static_cast<int>(order));
+    body(*emulated_backend());
+  }
+  emulation::set_order(Order::kForward);
+}
+
+float round_to(Dtype dtype, float value) {
+  switch (dtype) {
+    case Dtype::kFloat:
+      break;
+    case Dtype::kBf16:
+      return to_float(from_float<Bf16>(value));
+    case Dtype::kHalf:
+      return to_float(from_float<Half>(value));
+  }
+  return value;
+}
+
+std::vector<float> random_values(size_t count, uint64_t seed, float scale, Dtype dtype) {
+  RandomStream random(seed, Purpose::kTest, 0, 0);
+  std::vector<float> out(count);
+  for (float& value : out)
+    value = round_to(dtype, (u32_to_unit_float(random.next_u32()) * 2.0f - 1.0f) * scale);
+  return out;
+}
+
+void expect_close(const std::vector<float>& actual, const std::vector<float>& expected,
+                  double relative, double absolute, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  double largest = 0.0;
+  for (const float value : expected)
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  double worst = 0.0;
+  size_t where = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (actual[i] == expected[i]) continue;  // infinities too
+    double error = std::abs(static_cast<double>(actual[i]) - static_cast<double>(expected[i]));
+    if (!(error <= worst)) {  // NaN counts as worse than anything
+      worst = std::isnan(error) ? INFINITY : error;
+      where = i;
+    }
+  }
+  if (worst > absolute + relative * largest)
+    ADD_FAILURE() << what << "[" << where << "] of " << expected.size() << " is " << actual[where]
+                  << ", not " << expected[where] << ": error " << worst << ", allowed "
+                  << absolute + relative * largest;
+}
+
+}  // namespace aerie::kernels::testing

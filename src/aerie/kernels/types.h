@@ -1,0 +1,169 @@
+// Plain types shared by kernels, their references and their callers: no CUDA and no torch header.
+//
+// A kernel is a function `int name(const Args&, void* stream)` that exists three times with the
+// same meaning: reference:: (loops on the CPU), cuda:: (in the CUDA module; queued on a
+// cudaStream_t) and emulated:: (the CUDA source run on the CPU, tests only). It returns 0,
+// kUnsupported for shapes or settings it does not cover, or a cudaError_t. Pointers in Args are
+// device pointers for cuda::. Nothing is allocated and nothing waits; all of it may be captured
+// into a CUDA graph.
+//
+// Tensors are dense and row-major. Activations are (B,T,C) with C a multiple of 8 and 16-byte
+// aligned rows; T may be padded beyond what the batch needs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "aerie/base/philox.h"
+
+namespace aerie::kernels {
+
+constexpr int kOk = 0;
+constexpr int kUnsupported = 1;  // cudaErrorInvalidValue
+
+enum class Dtype : uint8_t { kFloat, kBf16, kHalf };
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct Half {
+  uint16_t bits;
+};
+
+constexpr size_t dtype_size(Dtype dtype) {
+  return dtype == Dtype::kFloat ? 4 : 2;
+}
+
+// What keys the random draws of a micro-batch (aerie/nn/random_fill.h); lives in device memory, so
+// that a captured graph draws anew in every replay.
+struct RandomState {
+  PhiloxKey dropout_key;  // philox_key(seed, Purpose::kDropout)
+  PhiloxKey mask_key;     // Purpose::kMask
+  PhiloxKey dither_key;   // Purpose::kDither
+  uint64_t micro_step;
+  uint64_t first_item;
+};
+
+AERIE_HD uint64_t item_position(const RandomState& state, uint64_t row) {
+  return (state.micro_step << 20) | (state.first_item + row);
+}
+
+// One dropout site. threshold = round(p * 2^32); 0 switches dropout off.
+struct Dropout {
+  const RandomState* state = nullptr;
+  uint32_t site = 0;
+  uint64_t threshold = 0;
+  float scale = 1.0f;  // 1/(1-p)
+};
+
+// Round to nearest even; NaN stays NaN.
+AERIE_HD uint16_t float_to_bf16_bits(float value) {
+#ifdef __CUDA_ARCH__
+  uint16_t out;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out) : "f"(value));
+  return out;
+#else
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+
+AERIE_HD float bf16_bits_to_float(uint16_t bits) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+#else
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float out;
+  std::memcpy(&out, &wide, 4);
+  return out;
+#endif
+}
+
+AERIE_HD uint16_t float_to_half_bits(float value) {
+#ifdef __CUDA_ARCH__
+  uint16_t out;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out) : "f"(value));
+  return out;
+#else
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(0x7fffu);
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536
+  if (magnitude < 0x38800000u) {                                               // subnormal or zero
+    if (magnitude < 0x33000000u) return static_cast<uint16_t>(sign);
+    const uint32_t shift = 126 - (magnitude >> 23);  // 14..24
+    const uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+    const uint32_t half = 1u << (shift - 1);
+    const uint32_t rounded = (mantissa + half - 1 + ((mantissa >> shift) & 1u)) >> shift;
+    return static_cast<uint16_t>(sign | rounded);
+  }
+  const uint32_t rebased = magnitude - 0x38000000u;
+  return static_cast<uint16_t>(sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13));
+#endif
+}
+
+AERIE_HD float half_bits_to_float(uint16_t bits) {
+#ifdef __CUDA_ARCH__
+  float out;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(bits));
+  return out;
+#else
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1fu;
+  const uint32_t mantissa = bits & 0x3ffu;
+  if (exponent == 0) {
+    const float tiny = static_cast<float>(mantissa) * 5.9604644775390625e-8f;  // 2^-24
+    return sign != 0 ? -tiny : tiny;
+  }
+  const uint32_t wide = sign | (exponent == 31 ? 0x7f800000u | (mantissa << 13)
+                                               : ((exponent + 112) << 23) | (mantissa << 13));
+  float out;
+  std::memcpy(&out, &wide, 4);
+  return out;
+#endif
+}
+
+AERIE_HD float to_float(float value) {
+  return value;
+}
+AERIE_HD float to_float(Bf16 value) {
+  return bf16_bits_to_float(value.bits);
+}
+AERIE_HD float to_float(Half value) {
+  return half_bits_to_float(value.bits);
+}
+template <typename T>
+AERIE_HD T from_float(float value);
+template <>
+AERIE_HD float from_float<float>(float value) {
+  return value;
+}
+template <>
+AERIE_HD Bf16 from_float<Bf16>(float value) {
+  return Bf16{float_to_bf16_bits(value)};
+}
+template <>
+AERIE_HD Half from_float<Half>(float value) {
+  return Half{float_to_half_bits(value)};
+}
+
+// Calls body with a value of the C++ type behind a Dtype.
+template <typename Body>
+int dispatch(Dtype dtype, Body body) {
+  switch (dtype) {
+    case Dtype::kFloat:
+      return body(float{});
+    case Dtype::kBf16:
+      return body(Bf16{});
+    case Dtype::kHalf:
+      return body(Half{});
+  }
+  return kUnsupported;
+}
+
+}  // namespace aerie::kernels
