@@ -179,13 +179,15 @@ Status Sampler::set_up_durations() {
     if (c.bucket_duration_bins.empty())
       return invalid_argument("bucket_batch_size needs bucket_duration_bins")
           .with_hint("`aerie data stats` prints bins for a manifest");
-    if (c.bucket_batch_size.size() != c.bucket_duration_bins.size())
+    const size_t bins = c.bucket_duration_bins.size();
+    if (c.bucket_batch_size.size() != bins && c.bucket_batch_size.size() != bins + 1)
       return invalid_argument(str_cat("bucket_batch_size has ", c.bucket_batch_size.size(),
                                       " values, bucket_duration_bins ",
                                       c.bucket_duration_bins.size()));
-    buckets_.upper_bounds = true;
+    // One size more: the last bucket has no upper bound.
+    buckets_.upper_bounds = c.bucket_batch_size.size() == bins;
   }
-  if (c.use_bucketing || buckets_.upper_bounds) {
+  if (c.use_bucketing || !c.bucket_batch_size.empty()) {
     buckets_.edges = c.bucket_duration_bins;
     if (buckets_.edges.empty()) {
       std::vector<double> known;

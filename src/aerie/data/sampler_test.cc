@@ -588,6 +588,11 @@ TEST(DurationBucketTest, EveryKeyChangesTheBatches) {
     const uint32_t bucket = fixed_plan->batch(step, 0, batch);
     EXPECT_LE(batch.size(), static_cast<size_t>(other.bucket_batch_size[bucket]));
   }
+  other.bucket_batch_size = {20, 10, 5, 2};  // the last one for what is longer
+  const Sampler open = make(set, other);
+  EXPECT_EQ(open.dropped_too_long(), 0u);
+  ASSERT_EQ(open.buckets().size(), 4u);
+  EXPECT_EQ(open.buckets()[3].batch_size, 2u);
   other = base;
   other.batch_size = 8;
   EXPECT_NE(all_batches(*make(set, other).plan(0)), plan);
@@ -647,6 +652,8 @@ TEST(DurationBucketTest, RefusesContradictions) {
   EXPECT_FALSE(refuse(set, config).ok());  // not ascending
   config.bucket_duration_bins = {5, 10, 15};
   EXPECT_FALSE(refuse(set, config).ok());  // lengths differ
+  config.bucket_batch_size = {4, 4, 4, 4, 4};
+  EXPECT_FALSE(refuse(set, config).ok());
   DatasetConfig empty;
   EXPECT_FALSE(refuse(set, empty).ok());  // no batch_size
 }

@@ -157,6 +157,14 @@ DatasetConfig build_dataset(const NodeReader& node, int64_t sample_rate) {
   node.read("num_buckets", out.num_buckets);
   node.read("bucket_duration_bins", out.bucket_duration_bins);
   node.read("bucket_batch_size", out.bucket_batch_size);
+  if (node.given("use_lhotse") && !out.use_lhotse) {
+    // Turned off in so many words: as NeMo, which then reads none of its keys.
+    out.use_bucketing = false;
+    out.batch_duration.reset();
+    out.quadratic_duration.reset();
+    out.bucket_duration_bins.clear();
+    out.bucket_batch_size.clear();
+  }
   node.read("num_cuts_for_bins_estimate", out.num_cuts_for_bins_estimate);
   node.read("bucket_buffer_size", out.bucket_buffer_size);
   node.read("shuffle_buffer_size", out.shuffle_buffer_size);

@@ -238,6 +238,12 @@ TEST(BuildTest, DatasetSpellings) {
       "concat_sampling_technique: null}");
   EXPECT_EQ(data.channel_selector.kind, ChannelSelector::Kind::kAverage);
   EXPECT_EQ(data.concat_sampling_technique, ConcatTechnique::kRoundRobin);
+  data = build("{batch_size: 2, use_bucketing: true, batch_duration: 30}");
+  EXPECT_TRUE(data.use_bucketing);
+  EXPECT_EQ(data.batch_duration, 30.0);
+  data = build("{batch_size: 2, use_lhotse: false, use_bucketing: true, batch_duration: 30}");
+  EXPECT_FALSE(data.use_bucketing);
+  EXPECT_FALSE(data.batch_duration.has_value());
   data = build(
       "{batch_size: 2, channel_selector: 1, augmentor: {white_noise: {prob: 1.0, "
       "min_level: -80, max_level: -50}, speed: {prob: 0.3, sr: 8000}}}");

@@ -56,10 +56,11 @@ class DatasetCheck {
     if (!has_batch && !has_other && !has_items)
       context_.error(path_ + "batch_size", "is needed",
                      "or batch_duration, or bucket_batch_size, with use_lhotse");
-    if (has_other && !flag("use_lhotse"))
+    const bool off = context_.written(path_ + "use_lhotse") != nullptr && !flag("use_lhotse");
+    if (off && (has_other || flag("use_bucketing")))
       context_.warn(path_ + "use_lhotse",
-                    "is false: batch_duration and bucket_batch_size have no effect",
-                    str_cat("set ", path_, "use_lhotse=true"));
+                    "is false: use_bucketing, batch_duration and bucket_batch_size have no effect",
+                    str_cat("set ", path_, "use_lhotse=true, or leave it out"));
     const size_t bins = list_size("bucket_duration_bins");
     const size_t sizes = list_size("bucket_batch_size");
     // Bins are upper bounds: as many as buckets, or one less with the last bucket open.

@@ -175,7 +175,7 @@ constexpr KeySpec kDataset[] = {
 
     // Lhotse's keys.
     {"model.<ds>.use_lhotse", "bool", "false", "", "", kWorks,
-     "Read the keys below: batches by duration."},
+     "Lhotse's keys below work without it; written as false it turns them off."},
     {"model.<ds>.batch_duration", "float|null", "null", ">0", "", kWorks,
      "Seconds of audio per batch, padding included."},
     {"model.<ds>.quadratic_duration", "float|null", "null", ">0", "", kWorks,
@@ -187,7 +187,7 @@ constexpr KeySpec kDataset[] = {
     {"model.<ds>.bucket_duration_bins", "list[float]|null", "null", ">0", "", kWorks,
      "Upper bounds of the buckets in seconds; null: estimated from the manifest."},
     {"model.<ds>.bucket_batch_size", "list[int]|null", "null", "[1,1e9]", "", kWorks,
-     "Batch size of each bucket."},
+     "Batch size of each bucket: one per bin (longer utterances are left out), or one more."},
     {"model.<ds>.num_cuts_for_bins_estimate", "int", "10000", "[1,1e9]", "", kWorks,
      "Utterances looked at for the estimate."},
     {"model.<ds>.bucket_buffer_size", "int", "10000", "[1,1e9]", "", kWorks,

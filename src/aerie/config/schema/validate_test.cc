@@ -316,6 +316,12 @@ TEST(ValidateTest, LoaderRulesAreTorchs) {
                          {"model.train_ds.batch_duration", 360}})
                 .errors(),
             "");
+  EXPECT_HAS(check_stock({{"model.train_ds.use_lhotse", Value(false)},
+                          {"model.train_ds.batch_duration", 360}})
+                 .warnings(),
+             "batch_duration and bucket_batch_size have no effect");
+  EXPECT_EQ(check_stock({{"model.train_ds.batch_duration", 360}}).warnings(),
+            check_stock({}).warnings());
   EXPECT_HAS(check_stock({{"model.train_ds.min_duration", 90.0}}).errors(), "above max_duration");
   EXPECT_HAS(check_stock({{"model.train_ds.batch_augmentor.min_mix_rate", 0.9}}).errors(),
              "max_mix_rate");
