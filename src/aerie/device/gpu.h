@@ -19,7 +19,6 @@
 #include "aerie/base/status.h"
 
 namespace aerie::kernels {
-struct MixRowsArgs;
 struct KernelTable;
 }  // namespace aerie::kernels
 
@@ -61,11 +60,6 @@ class GpuModule {
                             std::span<uint32_t> out) = 0;
   virtual Status philox_normal(PhiloxKey key, uint32_t epoch, uint64_t position,
                                std::span<float> out) = 0;
-
-  // kernels/mix/mix_rows.h on the device, from and to host memory.
-  virtual Status mix_rows(std::span<float> audio, std::span<float> noisy,
-                          const kernels::MixRowsArgs& args, int64_t noise_rows,
-                          size_t num_segments) = 0;
 
   // Kernels as functions on device memory (aerie/kernels/kernel_table.h).
   virtual const kernels::KernelTable& kernels() const = 0;

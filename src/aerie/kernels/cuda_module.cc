@@ -7,7 +7,6 @@
 #include "aerie/device/gpu.h"
 #include "aerie/device/module_abi.h"
 #include "aerie/kernels/kernel_table.h"
-#include "aerie/kernels/mix/mix_rows.h"
 #include "aerie/kernels/philox/philox_fill.h"
 
 namespace aerie::kernels {
@@ -83,31 +82,6 @@ class CudaModule final : public device::GpuModule {
     });
   }
 
-  Status mix_rows(std::span<float> audio, std::span<float> noisy, const MixRowsArgs& host,
-                  int64_t noise_rows, size_t num_segments) override {
-    const size_t cells = static_cast<size_t>(host.rows * host.stride);
-    const size_t noise_cells = static_cast<size_t>(noise_rows * host.stride);
-    if (audio.size() != cells || noisy.size() != cells)
-      return internal_error("mix_rows: the outputs do not have the size of the batch");
-    DeviceBuffer clean, noise, items, segments, out_audio, out_noisy;
-    MixRowsArgs args = host;
-    AERIE_RETURN_IF_ERROR(upload(clean, host.clean_f32, cells, &args.clean_f32));
-    AERIE_RETURN_IF_ERROR(upload(clean, host.clean_i16, cells, &args.clean_i16));
-    AERIE_RETURN_IF_ERROR(upload(noise, host.noise_f32, noise_cells, &args.noise_f32));
-    AERIE_RETURN_IF_ERROR(upload(noise, host.noise_i16, noise_cells, &args.noise_i16));
-    AERIE_RETURN_IF_ERROR(upload(items, host.items, static_cast<size_t>(host.rows), &args.items));
-    AERIE_RETURN_IF_ERROR(upload(segments, host.segments, num_segments, &args.segments));
-    AERIE_RETURN_IF_ERROR(out_audio.allocate(audio.size_bytes()));
-    AERIE_RETURN_IF_ERROR(out_noisy.allocate(noisy.size_bytes()));
-    AERIE_CUDA(static_cast<cudaError_t>(
-        mix_rows_cuda(out_audio.as<float>(), out_noisy.as<float>(), args, nullptr)));
-    AERIE_CUDA(cudaMemcpy(audio.data(), out_audio.as<float>(), audio.size_bytes(),
-                          cudaMemcpyDeviceToHost));
-    AERIE_CUDA(cudaMemcpy(noisy.data(), out_noisy.as<float>(), noisy.size_bytes(),
-                          cudaMemcpyDeviceToHost));
-    return ok_status();
-  }
-
   const KernelTable& kernels() const override { return kCudaKernels; }
 
   Result<void*> allocate_device(size_t bytes) override {
@@ -162,19 +136,6 @@ class CudaModule final : public device::GpuModule {
   }
 
  private:
-  // Null and nothing stay what they are.
-  template <typename T>
-  static Status upload(DeviceBuffer& buffer, const T* host, size_t count, const T** device) {
-    if (host == nullptr || count == 0) {
-      *device = nullptr;
-      return ok_status();
-    }
-    AERIE_RETURN_IF_ERROR(buffer.allocate(count * sizeof(T)));
-    AERIE_CUDA(cudaMemcpy(buffer.as<T>(), host, count * sizeof(T), cudaMemcpyHostToDevice));
-    *device = buffer.as<T>();
-    return ok_status();
-  }
-
   template <typename T, typename Launch>
   Status fill(std::span<T> out, Launch launch) {
     DeviceBuffer buffer;

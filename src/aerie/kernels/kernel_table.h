@@ -10,6 +10,7 @@
 #include "aerie/kernels/features/log_mel.h"
 #include "aerie/kernels/loss/cross_entropy.h"
 #include "aerie/kernels/masking/block_mask.h"
+#include "aerie/kernels/mix/mix_rows.h"
 #include "aerie/kernels/norm/layer_norm.h"
 #include "aerie/kernels/quantizer/quantize.h"
 #include "aerie/kernels/subsampling/subsampling.h"
@@ -41,7 +42,8 @@
   X(subsample_next_backward, SubsampleNextBackward)   \
   X(relu, Relu)                                       \
   X(attention, Attention)                             \
-  X(attention_backward, AttentionBackward)
+  X(attention_backward, AttentionBackward)            \
+  X(mix_rows, MixRows)
 
 namespace aerie::kernels {
 

@@ -1,53 +1,60 @@
 // One thread makes one sample of one row, so that segments of an item may overlap without atomics
 // and their order is that of the plan. Bound by memory: reads 2 or 4 bytes a sample and as much
 // again where something is mixed in, writes 4 or 8.
-#include <cuda_runtime.h>
+#include "aerie/kernels/device.h"
+#include "aerie/kernels/kernel_table.h"
 
-#include "aerie/kernels/mix/mix_rows.h"
-
-namespace aerie::kernels {
-
+namespace aerie::kernels::AERIE_BACKEND {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kMaxRowsAtOnce = 4096;
 
-__device__ float value(const float* f32, const int16_t* i16, int64_t at) {
-  return f32 != nullptr ? f32[at] : __fmul_rn(static_cast<float>(i16[at]), 1.0f / 32768.0f);
+// Not fused: as the CPU does it.
+__device__ float scaled(float gain, float value) {
+#ifdef __CUDACC__
+  return __fmul_rn(gain, value);
+#else
+  const volatile float product = gain * value;
+  return product;
+#endif
 }
 
-__global__ void __launch_bounds__(kThreads) mix_rows(float* audio, float* noisy, MixRowsArgs args) {
-  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (k >= args.stride) return;
-  for (int64_t b = blockIdx.y; b < args.rows; b += gridDim.y) {
-    const int64_t at = b * args.stride + k;
-    float sum = value(args.clean_f32, args.clean_i16, at);
-    if (audio != nullptr) audio[at] = sum;
-    const RowItem item = args.items[b];
-    for (int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
-      const RowSegment segment = args.segments[s];
+__device__ float sample(const float* f32, const int16_t* i16, int64_t at) {
+  return f32 != nullptr ? f32[at] : float(i16[at]) * (1.0f / 32768.0f);
+}
+
+__global__ void __launch_bounds__(kThreads) mix_rows_kernel(MixRows a) {
+  const int64_t k = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (k >= a.stride) return;
+  for (int64_t b = blockIdx.y; b < a.rows; b += gridDim.y) {
+    const int64_t at = b * a.stride + k;
+    float sum = sample(a.clean_f32, a.clean_i16, at);
+    if (a.audio != nullptr) a.audio[at] = sum;
+    const MixRowsItem item = a.items[b];
+    for (int s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
+      const MixRowsSegment segment = a.segments[s];
       const int64_t inside = k - segment.dest_begin;
       if (inside < 0 || inside >= segment.length) continue;
       int64_t from = segment.source_begin + inside;
-      if (from >= segment.source_period)
-        from = static_cast<uint64_t>(from) % static_cast<uint64_t>(segment.source_period);
-      from += segment.row * args.stride;
-      const float source = segment.is_speech != 0 ? value(args.clean_f32, args.clean_i16, from)
-                                                  : value(args.noise_f32, args.noise_i16, from);
-      sum = __fadd_rn(sum, __fmul_rn(item.gain, source));
+      if (from >= segment.source_period) from %= segment.source_period;
+      from += segment.row * a.stride;
+      sum += scaled(item.gain, segment.is_speech != 0 ? sample(a.clean_f32, a.clean_i16, from)
+                                                      : sample(a.noise_f32, a.noise_i16, from));
     }
-    noisy[at] = sum;
+    a.noisy[at] = sum;
   }
 }
 
 }  // namespace
 
-int mix_rows_cuda(float* audio, float* noisy, const MixRowsArgs& args, CUstream_st* stream) {
-  if (args.rows == 0 || args.stride == 0) return static_cast<int>(cudaSuccess);
-  constexpr int64_t kMaxRowsAtOnce = 4096;
-  const dim3 grid(static_cast<unsigned>((args.stride + kThreads - 1) / kThreads),
-                  static_cast<unsigned>(args.rows < kMaxRowsAtOnce ? args.rows : kMaxRowsAtOnce));
-  mix_rows<<<grid, kThreads, 0, stream>>>(audio, noisy, args);
-  return static_cast<int>(cudaGetLastError());
+int mix_rows(const MixRows& a, void* stream) {
+  if (a.rows <= 0 || a.stride <= 0) return kUnsupported;
+  const int64_t rows = a.rows < kMaxRowsAtOnce ? a.rows : kMaxRowsAtOnce;
+  return launch(
+      stream,
+      {dim3(unsigned(ceil_div(a.stride, int64_t(kThreads))), unsigned(rows)), dim3(kThreads)},
+      mix_rows_kernel, a);
 }
 
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::AERIE_BACKEND

@@ -1,6 +1,7 @@
+#include "aerie/kernels/kernel_table.h"
 #include "aerie/kernels/mix/mix_rows.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::reference {
 
 namespace {
 
@@ -10,27 +11,29 @@ float value(const float* f32, const int16_t* i16, int64_t at) {
 
 }  // namespace
 
-void mix_rows_ref(float* audio, float* noisy, const MixRowsArgs& args) {
-  for (int64_t b = 0; b < args.rows; ++b) {
-    const int64_t begin = b * args.stride;
-    for (int64_t k = 0; k < args.stride; ++k) {
-      noisy[begin + k] = value(args.clean_f32, args.clean_i16, begin + k);
-      if (audio != nullptr) audio[begin + k] = noisy[begin + k];
+int mix_rows(const MixRows& a, void*) {
+  if (a.rows <= 0 || a.stride <= 0) return kUnsupported;
+  for (int64_t b = 0; b < a.rows; ++b) {
+    const int64_t begin = b * a.stride;
+    for (int64_t k = 0; k < a.stride; ++k) {
+      a.noisy[begin + k] = value(a.clean_f32, a.clean_i16, begin + k);
+      if (a.audio != nullptr) a.audio[begin + k] = a.noisy[begin + k];
     }
-    const RowItem& item = args.items[b];
+    const MixRowsItem& item = a.items[b];
     for (int32_t s = item.first_segment; s < item.first_segment + item.num_segments; ++s) {
-      const RowSegment& segment = args.segments[s];
+      const MixRowsSegment& segment = a.segments[s];
       for (int64_t k = 0; k < segment.length; ++k) {
         const int64_t at =
-            segment.row * args.stride + (segment.source_begin + k) % segment.source_period;
+            segment.row * a.stride + (segment.source_begin + k) % segment.source_period;
         // A volatile product keeps the compiler from fusing it with the sum.
         const volatile float scaled =
-            item.gain * (segment.is_speech != 0 ? value(args.clean_f32, args.clean_i16, at)
-                                                : value(args.noise_f32, args.noise_i16, at));
-        noisy[begin + segment.dest_begin + k] += scaled;
+            item.gain * (segment.is_speech != 0 ? value(a.clean_f32, a.clean_i16, at)
+                                                : value(a.noise_f32, a.noise_i16, at));
+        a.noisy[begin + segment.dest_begin + k] += scaled;
       }
     }
   }
+  return kOk;
 }
 
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::reference
