@@ -245,6 +245,12 @@ TEST_F(RunCheckpointerTest, RemovesWhatAKilledRunLeft) {
                                       "SSL--val_loss=4.500-step=30-last"}));
 }
 
+TEST_F(RunCheckpointerTest, RefusesATemplateItCannotFillInBeforeTheFirstSave) {
+  options.params.filename = "{accuracy:.2f}-{step}";
+  RunCheckpointer checkpointer(*env, clock, options);
+  EXPECT_EQ(checkpointer.adopt_existing().code(), StatusCode::kInvalidArgument);
+}
+
 TEST_F(RunCheckpointerTest, WritesTheNemoArchiveWhenAsked) {
   {
     RunCheckpointer checkpointer(*env, clock, options);

@@ -26,6 +26,9 @@ RunCheckpointer::~RunCheckpointer() {
 }
 
 Status RunCheckpointer::adopt_existing() {
+  // A template that cannot be filled in is better found now than at the first save.
+  AERIE_RETURN_IF_ERROR(
+      stem_for({}).status().with_context("exp_manager.checkpoint_callback_params.filename"));
   AERIE_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> existing, store_.list());
   std::lock_guard lock(mutex_);
   for (const CheckpointInfo& info : existing) {
@@ -119,9 +122,12 @@ Result<std::string> RunCheckpointer::stem_for(const SaveRequest& request) const 
           ? options_.params.filename
           : str_cat(options_.folder.name, "--{", options_.monitor, ":.4f}-{epoch}");
   const double monitor = request.monitor.value_or(request.state.last_monitor);
-  const std::vector<StemValue> values{{options_.monitor, monitor, false},
-                                      {"step", static_cast<double>(request.state.step), true},
-                                      {"epoch", static_cast<double>(request.state.epoch), true}};
+  const std::vector<StemValue> values{
+      {options_.monitor, monitor, false},
+      {"step", static_cast<double>(request.state.step), true},
+      {"global_step", static_cast<double>(request.state.step), true},
+      {"train_loss", request.state.last_train_loss, false},
+      {"epoch", static_cast<double>(request.state.epoch), true}};
   AERIE_ASSIGN_OR_RETURN(std::string stem,
                          format_stem(pattern, values, options_.params.auto_insert_metric_name));
   // A stem is one name inside the checkpoint folder.

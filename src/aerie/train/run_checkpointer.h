@@ -35,7 +35,8 @@ class RunCheckpointer final : public Checkpointer {
   RunCheckpointer(Env& env, Clock& clock, RunCheckpointerOptions options);
   ~RunCheckpointer() override;  // finishes what was handed over
 
-  // Reads the stems that are there (after a restart): their monitor values come from their names.
+  // Checks the file name template and reads the stems that are there (after a restart): their
+  // monitor values come from their names.
   Status adopt_existing();
 
   Status save(SaveRequest request, std::unique_ptr<StateSnapshot> snapshot) override;

@@ -304,6 +304,19 @@ TEST(TrainerTest, ResumedRunEqualsAnUninterruptedOne) {
   }
 }
 
+TEST(TrainerTest, ARunThatEndedWithAnEpochCanGoOn) {
+  FakeRun first(5);
+  first.config.trainer.max_steps = 10;
+  const auto ended = first.go();
+  ASSERT_TRUE(ended.ok());
+  ASSERT_FALSE(first.checkpointer.saves.empty());
+  FakeRun second(5);
+  second.config.trainer.max_steps = 13;
+  const auto summary = second.go(first.checkpointer.saves.back().state);
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  EXPECT_EQ(second.engine.micro, (std::vector<std::string>{"e2b0", "e2b1", "e2b2"}));
+}
+
 TEST(TrainerTest, NonFiniteStepsAreReportedAndTooManyStopTheRun) {
   FakeRun run(4);
   run.config.trainer.max_steps = 20;
