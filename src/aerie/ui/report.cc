@@ -34,6 +34,7 @@ svg{width:100%;height:auto;display:block;fill:var(--ink)}
 svg .title{font-size:14px;font-weight:600}svg .tick{font-size:11px;fill:var(--soft)}svg .grid{stroke:var(--line)}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th,td{text-align:left;padding:5px 10px;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+th{white-space:nowrap}
 pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px;overflow:auto;font-size:13px}
 summary{cursor:pointer;color:var(--accent)}
 </style>)";
@@ -105,6 +106,23 @@ std::string percent(double share) {
   return text;
 }
 
+std::string field_text(const Record::Value& value) {
+  if (const double* number = std::get_if<double>(&value)) return number_or_dash(*number);
+  if (const bool* flag = std::get_if<bool>(&value)) return *flag ? "yes" : "no";
+  std::string text;
+  std::visit([&](const auto& v) { text = str_cat(v); }, value);
+  return text;
+}
+
+// "memory_gib" as "memory, GiB", "batches_per_epoch" as "batches per epoch".
+std::string label_of(std::string key) {
+  for (const auto& [ending, unit] :
+       {std::pair{"_gib", ", GiB"}, std::pair{"_ms", ", ms"}, std::pair{"_s", ", s"}})
+    if (ends_with(key, ending)) key = key.substr(0, key.size() - std::string(ending).size()) + unit;
+  std::replace(key.begin(), key.end(), '_', ' ');
+  return key;
+}
+
 std::string event_rows(const std::vector<Record>& records) {
   std::string out;
   int shown = 0;
@@ -115,10 +133,9 @@ std::string event_rows(const std::vector<Record>& records) {
     std::string details;
     for (const auto& [key, value] : record.fields()) {
       if (key == "event") continue;
-      std::string text;
-      std::visit([&](const auto& v) { text = str_cat(v); }, value);
+      std::string text = field_text(value);
       if (text.size() > 300) text = text.substr(0, 300) + "…";
-      details += str_cat(details.empty() ? "" : ", ", key, " ", text);
+      details += str_cat(details.empty() ? "" : " · ", label_of(key), " ", text);
     }
     out +=
         str_cat("<tr><td>", record.step(), "</td><td>", human_duration(record.wall_s()),
@@ -171,9 +188,11 @@ std::string render_report(const ReportInput& input) {
   Series throughput = series_of(records, RecordKind::kTrain, "audio_s_per_s", "throughput", kBlue);
   smooth(throughput);
   out += line_chart("Throughput", "audio seconds per second", {throughput});
-  out += line_chart("Step and data wait", "ms",
-                    {series_of(records, RecordKind::kTrain, "step_ms", "step", kBlue),
-                     series_of(records, RecordKind::kTrain, "data_wait_ms", "data wait", kRed)});
+  Series step = series_of(records, RecordKind::kTrain, "step_ms", "step", kBlue);
+  Series wait = series_of(records, RecordKind::kTrain, "data_wait_ms", "data wait", kRed);
+  smooth(step);
+  smooth(wait);
+  out += line_chart("Step and data wait", "ms", {step, wait});
   if (verdict.gpu_util_percent >= 0.0) {
     out += line_chart("GPU utilisation", "%",
                       {series_of(records, RecordKind::kTrain, "gpu_util", "GPU", kGreen)});
@@ -182,19 +201,24 @@ std::string render_report(const ReportInput& input) {
   Series gpu_memory = series_of(records, RecordKind::kTrain, "gpu_mem_gib", "GPU", kGreen);
   if (!gpu_memory.x.empty()) memory.push_back(gpu_memory);
   out += line_chart("Memory", "GiB", memory);
-  out += line_chart(
-      "Padding share", "%",
-      {series_of(records, RecordKind::kTrain, "padding_share", "padding", kOrange, 100.0)});
+  Series padding =
+      series_of(records, RecordKind::kTrain, "padding_share", "padding", kOrange, 100.0);
+  smooth(padding);
+  out += line_chart("Padding share", "%", {padding});
   out += "</div>\n";
 
   out += "<h2>Machine and run</h2><table>\n";
-  for (const Record& record : records) {
-    if (record.kind() != RecordKind::kEvent || record.text("event") != "start") continue;
-    for (const auto& [key, value] : record.fields()) {
+  // The latest start: a run may go on elsewhere than it began.
+  const Record* start = nullptr;
+  for (const Record& record : records)
+    if (record.kind() == RecordKind::kEvent &&
+        (record.text("event") == "start" || record.text("event") == "resume"))
+      start = &record;
+  if (start != nullptr) {
+    for (const auto& [key, value] : start->fields()) {
       if (key == "event") continue;
-      std::string text;
-      std::visit([&](const auto& v) { text = str_cat(v); }, value);
-      out += str_cat("<tr><th>", html_escape(key), "</th><td>", html_escape(text), "</td></tr>\n");
+      out += str_cat("<tr><th>", html_escape(label_of(key)), "</th><td>",
+                     html_escape(field_text(value)), "</td></tr>\n");
     }
   }
   if (!input.command.empty())

@@ -11,7 +11,7 @@ namespace aerie::ui {
 
 namespace {
 
-constexpr double kWidth = 640.0, kHeight = 240.0, kLeft = 64.0, kRight = 12.0, kTop = 30.0,
+constexpr double kWidth = 640.0, kHeight = 240.0, kLeft = 64.0, kRight = 24.0, kTop = 30.0,
                  kBottom = 32.0;
 constexpr size_t kColumns = 560;
 
@@ -27,6 +27,22 @@ double tick_step(double span, int count) {
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
   const double ratio = raw / power;
   return (ratio < 1.5 ? 1.0 : ratio < 3.5 ? 2.0 : ratio < 7.5 ? 5.0 : 10.0) * power;
+}
+
+// A tick's label: as many digits as the distance to the next tick asks for, one form for the axis.
+std::string tick_text(double value, double step, double largest) {
+  char text[32];
+  if (value == 0.0) return "0";
+  if (largest >= 1e6 || largest < 1e-2) {
+    std::snprintf(
+        text, sizeof text, "%.*e",
+        std::fmod(step / std::pow(10.0, std::floor(std::log10(largest))), 1.0) > 0.01 ? 1 : 0,
+        value);
+  } else {
+    std::snprintf(text, sizeof text, "%.*f",
+                  std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9))), value);
+  }
+  return text;
 }
 
 struct Range {
@@ -146,20 +162,24 @@ std::string line_chart(const std::string& title, const std::string& unit,
   for (double y = std::ceil(y_range.low / y_step) * y_step; y <= y_range.high + 1e-9 * y_step;
        y += y_step) {
     const double clean = std::abs(y) < 1e-9 * y_step ? 0.0 : y;
-    out += str_cat("<line class=\"grid\" x1=\"", kLeft, "\" x2=\"", kWidth - kRight, "\" y1=\"",
-                   coordinate(py(y)), "\" y2=\"", coordinate(py(y)),
-                   "\"/><text class=\"tick\" x=\"", kLeft - 6, "\" y=\"", coordinate(py(y) + 4),
-                   "\" text-anchor=\"end\">", short_number(clean), "</text>");
+    out +=
+        str_cat("<line class=\"grid\" x1=\"", kLeft, "\" x2=\"", kWidth - kRight, "\" y1=\"",
+                coordinate(py(y)), "\" y2=\"", coordinate(py(y)), "\"/><text class=\"tick\" x=\"",
+                kLeft - 6, "\" y=\"", coordinate(py(y) + 4), "\" text-anchor=\"end\">",
+                tick_text(clean, y_step, std::max(std::abs(y_range.low), std::abs(y_range.high))),
+                "</text>");
   }
   for (double x = std::ceil(x_range.low / x_step) * x_step; x <= x_range.high + 1e-9 * x_step;
        x += x_step)
     out += str_cat("<text class=\"tick\" x=\"", coordinate(px(x)), "\" y=\"", kHeight - 14,
-                   "\" text-anchor=\"middle\">", short_number(x), "</text>");
+                   "\" text-anchor=\"middle\">",
+                   tick_text(x, x_step, std::max(std::abs(x_range.high), 1.0)), "</text>");
   out += str_cat("<text class=\"tick\" x=\"", kWidth - kRight, "\" y=\"", kHeight - 2,
                  "\" text-anchor=\"end\">step</text><text class=\"tick\" x=\"", kWidth - kRight,
                  "\" y=\"18\" text-anchor=\"end\">", html_escape(unit), "</text>");
   double legend_x = kLeft + 12.0 * static_cast<double>(title.size()) * 0.62 + 24.0;
   for (const Series& line : series) {
+    if (line.x.empty()) continue;
     const auto path = [&](const std::vector<double>& y, const char* style) {
       std::string points;
       bool pen_down = false;
