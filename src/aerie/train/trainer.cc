@@ -87,8 +87,8 @@ Status Trainer::restore_parts() {
     parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);
     return parts_.train->start_epoch(position_.epoch);
   }
-  // At the start of an epoch the cursor may still be that of the one before: a run that was finished
-  // there never began the next, and may have been given more steps since.
+  // At the start of an epoch the cursor may still be that of the one before: a run that was
+  // finished there never began the next, and may have been given more steps since.
   if (!state_.data_cursor_json.empty() && position_.batch > 0)
     return parts_.train->restore(state_.data_cursor_json);
   return parts_.train->start_epoch(position_.epoch);
