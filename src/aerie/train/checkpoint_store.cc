@@ -122,6 +122,17 @@ Result<Manifest> read_manifest(Env& env, const std::string& dir) {
   return out;
 }
 
+// What an interrupted remove() left: some files of a checkpoint and no manifest. Anything else in
+// the folder belongs to somebody else.
+bool is_remainder(Env& env, const std::string& dir) {
+  const auto entries = env.list_dir(dir);
+  return entries.ok() && std::all_of(entries->begin(), entries->end(), [](const DirEntry& entry) {
+           return !entry.is_dir && !entry.is_symlink &&
+                  (entry.name == kState || entry.name == "model.safetensors" ||
+                   entry.name == "optimizer.safetensors" || entry.name == "ema.safetensors");
+         });
+}
+
 class StoredCheckpoint final : public LoadedCheckpoint {
  public:
   static Result<std::unique_ptr<LoadedCheckpoint>> open(Env& env, const std::string& dir,
@@ -336,6 +347,8 @@ Status CheckpointStore::clean_up() {
       } else {
         AERIE_RETURN_IF_ERROR(env_.remove_tree(path));
       }
+    } else if (entry.is_dir && is_remainder(env_, path)) {
+      AERIE_RETURN_IF_ERROR(env_.remove_tree(path));
     } else if (!entry.is_dir && ends_with(entry.name, kUnfinished)) {
       // Directories appear whole, so a marker says nothing about them; a Lightning file beside it
       // is torn.

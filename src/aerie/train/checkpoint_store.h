@@ -58,8 +58,8 @@ class CheckpointStore {
   // through `report` and passed over. Nothing when there is none.
   Result<std::unique_ptr<LoadedCheckpoint>> newest_valid(
       const std::function<void(const CheckpointInfo&, const Status&)>& report) const;
-  // Removes what an interrupted save left behind (temporary directories, `-unfinished` markers and
-  // their checkpoints).
+  // Removes what an interrupted save or removal left behind (temporary directories, `-unfinished`
+  // markers and their checkpoints, directories of checkpoint files without a manifest).
   Status clean_up();
 
   const std::string& folder() const { return folder_; }

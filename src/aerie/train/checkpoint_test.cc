@@ -114,6 +114,29 @@ TEST(CheckpointStoreTest, SurvivesAPowerCutAtEveryOperation) {
   }
 }
 
+TEST(CheckpointStoreTest, FinishesAnInterruptedRemoval) {
+  const auto memory = new_mem_env();
+  for (uint64_t n = 1;; ++n) {
+    FaultEnv env(*memory);
+    ASSERT_TRUE(save(env, "a", 1).ok());
+    ASSERT_TRUE(save(env, "b", 2).ok());
+    ASSERT_TRUE(env.write_file("/ckpt/notes.txt", "mine").ok());
+    ASSERT_TRUE(env.create_dirs("/ckpt/other").ok());
+    ASSERT_TRUE(env.write_file("/ckpt/other/model.safetensors", "").ok());
+    ASSERT_TRUE(env.write_file("/ckpt/other/readme", "mine too").ok());
+    env.crash_at(n);
+    const bool finished = CheckpointStore(env, "/ckpt").remove("a").ok();
+    env.clear_faults();
+    ASSERT_TRUE(CheckpointStore(env, "/ckpt").clean_up().ok());
+    if (env.exists("/ckpt/a")) {
+      EXPECT_TRUE(env.exists("/ckpt/a/manifest.json")) << n;
+    }
+    EXPECT_EQ(newest(env), 2);
+    EXPECT_TRUE(env.exists("/ckpt/notes.txt") && env.exists("/ckpt/other/readme"));
+    if (finished) break;
+  }
+}
+
 TEST(CheckpointStoreTest, FullDiskLeavesTheOldOne) {
   for (uint64_t space : {0u, 100u, 5000u, 8400u}) {
     const auto memory = new_mem_env();
@@ -264,6 +287,25 @@ TEST_F(RunCheckpointerTest, WritesTheNemoArchiveWhenAsked) {
   RunCheckpointer checkpointer(*env, clock, options);
   save(checkpointer, 20, 5.0);
   EXPECT_EQ(nemo_writes, 2);
+}
+
+// The disk fills up between the best checkpoint and `-last`: the former still counts among the best
+// and goes when better ones come.
+TEST_F(RunCheckpointerTest, ABestOneWithoutItsLastIsNotForgotten) {
+  FaultEnv faulty(*env);
+  options.params.save_top_k = 1;
+  RunCheckpointer checkpointer(faulty, clock, options);
+  faulty.set_space(13000);  // one checkpoint and a half
+  SaveRequest request;
+  request.state = state_at(1);
+  request.monitor = 5.0;
+  ASSERT_TRUE(checkpointer.save(request, std::make_unique<TestSnapshot>(1)).ok());
+  ASSERT_FALSE(checkpointer.drain().ok());
+  ASSERT_EQ(names(), (std::vector<std::string>{"SSL--val_loss=5.000-step=1"}));
+  faulty.clear_faults();
+  save(checkpointer, 2, 4.0);
+  EXPECT_EQ(names(), (std::vector<std::string>{"SSL--val_loss=4.000-step=2",
+                                               "SSL--val_loss=4.000-step=2-last"}));
 }
 
 TEST_F(RunCheckpointerTest, AFailedSaveIsReportedAndTheNextOneWorks) {

@@ -172,6 +172,11 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     report->bytes += bytes;
     report->stem = stem;
     best[stem] = value;
+    // Known from here on, even if what follows fails.
+    {
+      std::lock_guard lock(mutex_);
+      best_ = best;
+    }
     // More than one too many where a run was killed between writing the new and removing the old.
     while (params.save_top_k > 0 && static_cast<int64_t>(best.size()) > params.save_top_k) {
       const std::string evict = poorest()->first;
