@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/archive/any_archive.h"
+#include "aerie/archive/nemo.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "command.h"
@@ -160,6 +161,52 @@ TEST(ConvertTest, RewritesACheckpointWithoutForeignObjects) {
       EXPECT_EQ(before->file.tensors.read(a.params[i].tensors[t]).value(),
                 after->file.tensors.read(b.params[i].tensors[t]).value());
   }
+}
+
+// The configuration inside matters only where it goes on.
+TEST(ConvertTest, ABrokenConfigurationStopsOnlyWhatNeedsIt) {
+  const TempDir dir;
+  auto source = archive::read_nemo(Env::real(), kNemo);
+  ASSERT_TRUE(source.ok());
+  const std::string broken = dir.file("broken.nemo");
+  ASSERT_TRUE(
+      archive::write_nemo(Env::real(), broken, "a: [1, 2\n", archive::out_tensors(source->weights))
+          .ok());
+  const Outcome refused = run(run_convert, {broken, dir.file("out.nemo")});
+  EXPECT_EQ(refused.status.code(), StatusCode::kDataError);
+  EXPECT_NE(refused.status.to_string().find("model_config.yaml:"), std::string::npos);
+  EXPECT_FALSE(Env::real().exists(dir.file("out.nemo")));
+  for (const char* name : {"out.safetensors", "out.ckpt", "out.pt"})
+    EXPECT_TRUE(run(run_convert, {broken, dir.file(name)}).status.ok()) << name;
+  EXPECT_TRUE(run(run_convert, {broken, dir.file("out.nemo"), "--config",
+                                AERIE_TEST_DATA "/golden/ragged/config.yaml"})
+                  .status.ok());
+}
+
+TEST(ConvertTest, ACheckpointOfAnotherModelKeepsItsWeights) {
+  const TempDir dir;
+  archive::NodeTree tree;
+  auto source = archive::read_nemo(Env::real(), kNemo);
+  std::vector<archive::OutTensor> tensors = archive::out_tensors(source->weights);
+  const archive::NodeId root = tree.add_dict();
+  tree.set(root, "pytorch-lightning_version", tree.add_string("2.4.0"));
+  tree.set(root, "global_step", tree.add_int(3));
+  tree.set(root, "epoch", tree.add_int(0));
+  tree.set(root, "state_dict", archive::add_state_dict(tree, tensors));
+  const archive::NodeId hyper = tree.add_dict();
+  tree.set(hyper, "hidden", tree.add_int(8));
+  tree.set(root, "hyper_parameters", hyper);
+  auto writer = archive::TorchWriter::make(tree, root, std::move(tensors), "x");
+  ASSERT_TRUE(writer.ok()) << writer.status().to_string();
+  const std::string in = dir.file("other.ckpt");
+  ASSERT_TRUE(archive::write_atomically(Env::real(), in, [&](const archive::Sink& sink) {
+                return writer->write(sink, {});
+              }).ok());
+  for (const char* name : {"out.safetensors", "out.ckpt", "out.pt"}) {
+    const Outcome outcome = run(run_convert, {in, dir.file(name)});
+    EXPECT_TRUE(outcome.status.ok()) << name << ": " << outcome.status.to_string();
+  }
+  EXPECT_FALSE(run(run_convert, {in, dir.file("out.nemo")}).status.ok());
 }
 
 TEST(ConvertTest, LeavesNothingBehindWhenItFails) {

@@ -156,7 +156,17 @@ Status run_convert(const std::vector<std::string>& args) {
   Env& env = Env::real();
   AERIE_ASSIGN_OR_RETURN(const AnyArchive file, archive::open_any(env, options.in));
   std::string from;
-  AERIE_ASSIGN_OR_RETURN(const std::string config, find_config(options, file, &from));
+  std::string config;
+  auto found = find_config(options, file, &from);
+  if (found.ok()) {
+    config = std::move(found).value();
+  } else if (extension == ".nemo" || !options.config.empty()) {
+    return found.status();
+  } else {
+    // The other formats do not need it.
+    std::fprintf(stderr, "note: left out the configuration: %s\n",
+                 found.status().to_string().c_str());
+  }
 
   ProgressOptions bar_options;
   bar_options.label = "converting";
@@ -173,6 +183,11 @@ Status run_convert(const std::vector<std::string>& args) {
     if (config.empty())
       return invalid_argument(str_cat("'", options.in, "' carries no model configuration"))
           .with_hint("name one with --config");
+    auto parsed = config::parse_yaml(config, "model_config.yaml");
+    if (!parsed.ok())
+      return data_error(parsed.status().to_string())
+          .with_context(from)
+          .with_hint("name a configuration with --config");
     AERIE_RETURN_IF_ERROR(archive::write_nemo(env, options.out, config, tensors, progress));
   } else if (extension == ".safetensors") {
     std::map<std::string, std::string> metadata{{"format", "pt"}};

@@ -19,11 +19,11 @@ Status not_torch(const ByteSource& source) {
   AERIE_RETURN_IF_ERROR(source.read(0, head, size));
   const std::string_view start(head, size);
   if (starts_with(start, kLegacyMagic))
-    return unsupported("written in torch's format from before 1.6, which is not read")
+    return data_error("written in torch's format from before 1.6, which is not read")
         .with_context(source.name())
         .with_hint("load it in Python and torch.save it again");
   if (starts_with(start, "\x80"))
-    return unsupported("a bare pickle, not a file of torch.save").with_context(source.name());
+    return data_error("a bare pickle, not a file of torch.save").with_context(source.name());
   if (size == sizeof head && start.substr(257, 5) == "ustar")
     return data_error("a tar archive, not a file of torch.save")
         .with_context(source.name())

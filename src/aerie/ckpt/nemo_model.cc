@@ -36,6 +36,9 @@ Status save_nemo(Env& env, const std::string& path, const config::Value& model_n
 }
 
 Result<config::ModelConfig> model_config_of(const config::Value& model_node) {
+  for (const char* part : {"preprocessor", "encoder", "quantizer", "decoder"})
+    if (const config::Value* node = model_node.child(part); node == nullptr || !node->is_map())
+      return data_error(str_cat("this is not the configuration of a NEST model: it has no ", part));
   config::Map root;
   root.set("model", model_node);
   AERIE_ASSIGN_OR_RETURN(config::RunConfig run,

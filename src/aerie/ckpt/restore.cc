@@ -174,7 +174,10 @@ Result<ModelFiles> model_of_file(Env& env, const std::string& path) {
   out.weights = path;
   if (file.nemo) {
     out.config = str_cat(path, ": model_config.yaml");
-    AERIE_ASSIGN_OR_RETURN(out.model_node, config::parse_yaml(file.nemo->config_yaml, out.config));
+    auto node = config::parse_yaml(file.nemo->config_yaml, out.config);
+    // Not a mistake of the user's: the archive is damaged.
+    if (!node.ok()) return data_error(node.status().to_string());
+    out.model_node = std::move(node).value();
     return out;
   }
   if (file.lightning && file.lightning->hyper_parameters != archive::kNoNode) {

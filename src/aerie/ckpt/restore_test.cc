@@ -116,6 +116,19 @@ TEST_F(RestoreTest, WeightsAloneNeedAConfig) {
   EXPECT_HAS(error_of(path, alone), "no `model` node");
 }
 
+TEST_F(RestoreTest, ArchivesWithoutAModelInsideSaySo) {
+  const std::string path = temp_.file("odd.nemo");
+  const auto error_with = [&](const std::string& yaml) {
+    EXPECT_TRUE(archive::write_nemo(env_, path, yaml, archive::out_tensors(nemo_.weights)).ok());
+    return error_of(path);
+  };
+  EXPECT_HAS(error_with("a: [1, 2\n"), "data error");
+  EXPECT_HAS(error_with("a: [1, 2\n"), "model_config.yaml:2:1");
+  EXPECT_HAS(error_with(""), "it has no preprocessor");
+  EXPECT_HAS(error_with("[1, 2]\n"), "it has no preprocessor");
+  EXPECT_HAS(error_with("preprocessor: {features: 80}\n"), "it has no encoder");
+}
+
 TEST_F(RestoreTest, LoadingIsStrict) {
   std::vector<archive::TensorInfo> tensors = nemo_.weights.tensors();
   tensors.pop_back();
