@@ -107,7 +107,8 @@ void build_encoder(const NodeReader& node, EncoderConfig& out) {
     node.read_enum("conv_norm_type", out.conv_norm_type,
                    {{"batch_norm", ConvNorm::kBatchNorm},
                     {"layer_norm", ConvNorm::kLayerNorm},
-                    {"instance_norm", ConvNorm::kInstanceNorm}});
+                    {"instance_norm", ConvNorm::kInstanceNorm},
+                    {"fused_batch_norm", ConvNorm::kFusedBatchNorm}});
   }
   if (const Value* context = node.find("conv_context_size"); context && context->is_string())
     out.conv_context_size = {out.conv_kernel_size - 1, 0};  // "causal"

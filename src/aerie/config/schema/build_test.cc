@@ -185,6 +185,8 @@ TEST(BuildTest, EncoderSpellings) {
   const EncoderConfig grouped = build({{"model.encoder.conv_norm_type", "group_norm8"}});
   EXPECT_EQ(grouped.conv_norm_type, ConvNorm::kGroupNorm);
   EXPECT_EQ(grouped.conv_norm_groups, 8);
+  EXPECT_EQ(build({{"model.encoder.conv_norm_type", "fused_batch_norm"}}).conv_norm_type,
+            ConvNorm::kFusedBatchNorm);
 }
 
 TEST(BuildTest, SeveralValidationSetsGetNames) {

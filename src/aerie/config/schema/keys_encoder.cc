@@ -66,8 +66,8 @@ constexpr KeySpec kEncoder[] = {
      "Kernel of the depthwise convolution; odd."},
     {"model.encoder.conv_norm_type", "str", "batch_norm", "",
      "batch_norm|layer_norm|instance_norm|group_norm*|fused_batch_norm", kWorks,
-     "Norm of the convolution module; `group_norm8` has 8 groups.",
-     "NeMo uses it to freeze BatchNorm for inference; train with batch_norm", "fused_batch_norm"},
+     "Norm of the convolution module; `group_norm8` has 8 groups; `fused_batch_norm` is weight and "
+     "bias alone, what NeMo makes of a frozen BatchNorm."},
     {"model.encoder.conv_context_size", "str|list[int]|null", "null", "[0,1e9]", "causal", kWorks,
      "[left, right] of the depthwise convolution with left + right + 1 = conv_kernel_size, "
      "`causal`, or null: centred."},

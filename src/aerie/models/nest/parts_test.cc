@@ -669,5 +669,18 @@ TEST(NestModelTest, FramesThatDoNotDivideAreAnErrorNotACrash) {
   EXPECT_NE(out.status().to_string().find("pad_to"), std::string::npos);
 }
 
+// The key `mel_norm: null` arrives as "none".
+TEST(PreprocessorTest, FiltersWithoutNormalisation) {
+  config::ModelConfig m = reference_model_config();
+  m.preprocessor.mel_norm = "none";
+  auto model = make_model(m);
+  ASSERT_NE(model, nullptr);
+  const at::Tensor fb = model->parameters()["preprocessor.featurizer.fb"];
+  EXPECT_LE(value(fb.max()), 1.0);
+  EXPECT_GT(value(fb.amax(2).min()), 0.1);
+  m.preprocessor.mel_norm = "area";
+  EXPECT_FALSE(NestModel::create(m, {}).ok());
+}
+
 }  // namespace
 }  // namespace aerie::nest

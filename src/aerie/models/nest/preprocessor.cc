@@ -78,7 +78,7 @@ Result<Preprocessor> Preprocessor::create(const nn::Scope& scope,
   bank.num_mels = config.features;
   bank.low_hz = config.lowfreq;
   bank.high_hz = config.highfreq.value_or(static_cast<double>(config.sample_rate) / 2.0);
-  bank.norm = config.mel_norm;
+  bank.norm = config.mel_norm == "none" ? "" : config.mel_norm;
   AERIE_RETURN_IF_ERROR(check_filterbank(bank));
   out.filterbank_ =
       scope.buffer("fb", {1, config.features, n_fft / 2 + 1},
