@@ -4,9 +4,11 @@
 #include <string>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/nn/attention_mask.h"
+#include "aerie/nn/recompute.h"
 
 namespace aerie::nn {
 
@@ -148,6 +150,29 @@ at::Tensor ConformerEncoder::project_out(const ForwardContext& ctx, const at::Te
   return (has_out_proj_ ? out_proj_.forward(ctx.policy, x) : x).transpose(1, 2);
 }
 
+at::Tensor ConformerEncoder::run_layer(const ForwardContext& ctx, int64_t i, const at::Tensor& x,
+                                       const at::Tensor& positions,
+                                       const AttentionMasks& masks) const {
+  const ConformerLayer& layer = layers_[static_cast<size_t>(i)];
+  if (!ctx.training || !ctx.recompute_layers || !at::GradMode::is_enabled())
+    return layer.forward(ctx, x, positions, masks);
+  const size_t first_draw = ctx.injected != nullptr ? ctx.injected->next_dropout : 0;
+  const auto run = [ctx, &layer, positions, masks, first_draw](const at::Tensor& in, bool again) {
+    if (!again) return layer.forward(ctx, in, positions, masks);
+    ForwardContext second = ctx;
+    second.again = true;
+    second.tap = nullptr;
+    InjectedDraws draws;
+    if (ctx.injected != nullptr) {
+      draws = *ctx.injected;
+      draws.next_dropout = first_draw;
+      second.injected = &draws;
+    }
+    return layer.forward(second, in, positions, masks);
+  };
+  return recomputed(run, x);
+}
+
 EncoderOutput ConformerEncoder::forward_subsampled(const ForwardContext& ctx, const at::Tensor& in,
                                                    const at::Tensor& lengths,
                                                    bool keep_layers) const {
@@ -167,9 +192,12 @@ EncoderOutput ConformerEncoder::forward_subsampled(const ForwardContext& ctx, co
   EncoderOutput out;
   for (int64_t i = 0; i < config_.n_layers; ++i) {
     const at::Tensor before = x;
-    x = layers_[static_cast<size_t>(i)].forward(ctx, x, positioned.positions, masks);
     const double p = layer_drop_prob(config_, i);
-    if (ctx.training && p > 0.0) {
+    const bool may_drop = ctx.training && p > 0.0;
+    // What a layer adds to the gradient of its input is summed before anything else is, so that
+    // recomputed layers round the same.
+    x = run_layer(ctx, i, may_drop ? at::alias(x) : x, positioned.positions, masks);
+    if (may_drop) {
       const bool drop = ctx.injected != nullptr && !ctx.injected->drop_layers.empty()
                             ? ctx.injected->drop_layers[static_cast<size_t>(i)]
                             : uniform_of_step(ctx.random, Purpose::kStochasticDepth,

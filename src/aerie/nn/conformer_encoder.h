@@ -52,6 +52,8 @@ class ConformerEncoder {
   int64_t feat_out() const;
 
  private:
+  at::Tensor run_layer(const ForwardContext& ctx, int64_t i, const at::Tensor& x,
+                       const at::Tensor& positions, const AttentionMasks& masks) const;
   at::Tensor project_out(const ForwardContext& ctx, const at::Tensor& x) const;
 
   config::EncoderConfig config_;

@@ -72,13 +72,16 @@ at::Tensor ConvNorm::forward(const ForwardContext& ctx, const at::Tensor& x,
 
 at::Tensor ConvNorm::batch_norm(const ForwardContext& ctx, const at::Tensor& x,
                                 const at::Tensor& padding) const {
-  if (ctx.training) {
+  const bool update = ctx.training && !ctx.again;
+  if (update) {
     at::NoGradGuard no_grad;
     batches_.tensor().add_(1);
   }
   if (!ctx.training || !ctx.batch_norm_valid_frames) {
-    return at::batch_norm(x, weight_.tensor(), bias_.tensor(), running_mean_.tensor(),
-                          running_var_.tensor(), ctx.training, kMomentum, kEps, false);
+    const bool running = !ctx.training || update;
+    return at::batch_norm(
+        x, weight_.tensor(), bias_.tensor(), running ? running_mean_.tensor() : at::Tensor(),
+        running ? running_var_.tensor() : at::Tensor(), ctx.training, kMomentum, kEps, false);
   }
   // Statistics over valid frames alone.
   const at::Tensor valid = padding.logical_not().unsqueeze(1).to(x.scalar_type());  // (B,1,T)
@@ -86,7 +89,7 @@ at::Tensor ConvNorm::batch_norm(const ForwardContext& ctx, const at::Tensor& x,
   const at::Tensor mean = (x * valid).sum(at::IntArrayRef{0, 2}) / count;
   const at::Tensor centred = x - mean.unsqueeze(-1);
   const at::Tensor var = (centred.square() * valid).sum(at::IntArrayRef{0, 2}) / count;
-  {
+  if (update) {
     at::NoGradGuard no_grad;
     const at::Tensor unbiased = var * (count / (count - 1).clamp_min(1));
     running_mean_.tensor().lerp_(mean, kMomentum);

@@ -30,6 +30,10 @@ struct ForwardContext {
   const InjectedDraws* injected = nullptr;  // replaces draws from `random`
   // BatchNorm statistics over valid frames only (NeMo counts padded ones too).
   bool batch_norm_valid_frames = false;
+  // Training keeps the input of every layer instead of its activations (recompute.h).
+  bool recompute_layers = false;
+  // The second run of a recomputed layer: running statistics stay as the first run left them.
+  bool again = false;
   // Receives named intermediate tensors, for tests and tools.
   std::function<void(const std::string& name, const at::Tensor& value)> tap;
 

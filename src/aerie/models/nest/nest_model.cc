@@ -191,6 +191,8 @@ nn::ForwardContext NestModel::context(const ForwardOptions& options,
   ctx.policy = options.policy;
   ctx.random = random;
   ctx.batch_norm_valid_frames = aerie_.batch_norm_frames == config::BatchNormFrames::kValid;
+  ctx.recompute_layers = aerie_.activation_checkpointing;
+  ctx.injected = options.injected;
   ctx.tap = options.tap;
   return ctx;
 }

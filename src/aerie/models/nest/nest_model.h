@@ -43,6 +43,8 @@ struct ForwardOptions {
   nn::DtypePolicy policy;
   // Replaces the drawn mask, for tests. In frames of the masked features.
   const MaskSpans* mask_spans = nullptr;
+  // Replaces the draws inside the encoder, for tests. Outlives the backward pass.
+  const nn::InjectedDraws* injected = nullptr;
   std::function<void(const std::string&, const at::Tensor&)> tap;
 };
 
