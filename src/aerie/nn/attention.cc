@@ -207,6 +207,15 @@ at::Tensor SelfAttention::attend_global(const ForwardContext& ctx, const DtypePo
   // Lowest finite bf16; far below any score in the wider types too.
   scores = scores.masked_fill(padding.unsqueeze(1).unsqueeze(1), -3.3895313892515355e38);
   at::Tensor weights = softmax(policy, scores, -1);
+  // NeMo pads the time axis to a multiple of the window pair with zeros. That shows in items
+  // without a single frame, where all weights are equal, and through the mixing above in other
+  // items too.
+  const int64_t span = 2 * std::max(window_[0], window_[1]);
+  const int64_t frames = padding.size(1);
+  const int64_t padded_frames = (frames + span - 1) / span * span;
+  const at::Tensor empty = padding.all(1).view({batch, 1, 1, 1});
+  weights = at::where(
+      empty, weights * (static_cast<double>(frames) / static_cast<double>(padded_frames)), weights);
   weights = weights_dropout(ctx, weights, DropoutSite::kGlobalAttentionWeights);
   return matmul(policy, weights, global.v).transpose(1, 2).flatten(2);
 }
