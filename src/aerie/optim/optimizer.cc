@@ -27,6 +27,18 @@ const char* optimizer_name(config::OptimizerKind kind) {
   return "";
 }
 
+namespace {
+
+void put_momentum(config::OptimizerKind kind, double momentum, GroupSettings& settings) {
+  if (kind == config::OptimizerKind::kSgd) {
+    settings.momentum = momentum;
+  } else {
+    settings.betas[0] = momentum;
+  }
+}
+
+}  // namespace
+
 Result<std::vector<OptimizerGroup>> make_groups(
     const nn::ParameterRegistry& registry, const config::OptimConfig& config,
     const std::vector<config::ParamGroupConfig>& param_groups) {
@@ -63,6 +75,12 @@ Result<std::vector<OptimizerGroup>> make_groups(
     s.amsgrad = wanted.amsgrad.value_or(s.amsgrad);
     out.push_back(std::move(group));
   }
+  const bool cycles = config.sched && config.sched->kind == config::ScheduleKind::kCyclicLR &&
+                      config.sched->cycle_momentum;
+  // As torch does it: whatever the groups say, the schedule's momentum is theirs.
+  if (cycles)
+    for (OptimizerGroup& group : out)
+      put_momentum(config.kind, config.sched->max_momentum, group.settings);
   for (const int64_t index : parameters) {
     const std::string& name = registry.entries()[static_cast<size_t>(index)].name;
     size_t owner = 0;
@@ -175,6 +193,13 @@ std::vector<double> Optimizer::base_rates() const {
   std::vector<double> out;
   for (const OptimizerGroup& group : groups_) out.push_back(group.settings.lr);
   return out;
+}
+
+void Optimizer::set_momentum(double momentum) {
+  for (RangeSettings& settings : settings_) put_momentum(kind_, momentum, settings.values);
+  for (OptimizerGroup& group : groups_) put_momentum(kind_, momentum, group.settings);
+  if (kind_ == config::OptimizerKind::kSgd && momentum != 0.0 && !momentum_buffer_.defined())
+    momentum_buffer_ = at::zeros_like(registry_->flat_params());
 }
 
 std::vector<Optimizer::Range> Optimizer::make_ranges(std::span<const uint8_t> has_grad) const {

@@ -79,6 +79,9 @@ class Optimizer {
   void step(std::span<const double> learning_rates, const at::Tensor& found_inf = {},
             std::span<const uint8_t> has_grad = {});
 
+  // sgd's momentum, or the first beta, of every group from now on (CyclicLR's cycle_momentum).
+  void set_momentum(double momentum);
+
   config::OptimizerKind kind() const { return kind_; }
   const std::vector<OptimizerGroup>& groups() const { return groups_; }
   std::vector<double> base_rates() const;

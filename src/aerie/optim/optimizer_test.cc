@@ -47,7 +47,7 @@ void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU, boo
   const double bound = device.is_cuda() ? 3e-5 : 1e-6;
   const archive::TensorArchive file = open_fixture("optimizers.safetensors");
   const json cases = json::parse(file.text_metadata().at("cases"));
-  ASSERT_EQ(cases.size(), 14u);
+  ASSERT_EQ(cases.size(), 18u);
   const std::vector<ParamSpec> specs = {
       {"a", {5, 4}}, {"b", {7}}, {"scalar", {}}, {"c", {2, 3, 3}}, {"frozen", {3}, false}};
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -89,6 +89,7 @@ void run_fixture(const nn::FlatLayout& layout, at::Device device = at::kCPU, boo
       for (double& rate : rates) rate *= lrs[s] / lrs[0];
       const auto options = registry->flat_grads().options();
       optimizer.always_mask(mask);
+      if (one.contains("momentums")) optimizer.set_momentum(one["momentums"][s].get<double>());
       optimizer.step(rates, mask ? at::zeros({}, options) : at::Tensor(), has_grad);
       for (const ParamSpec& spec : specs) {
         const at::Tensor want = read(

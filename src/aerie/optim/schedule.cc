@@ -130,6 +130,30 @@ double Schedule::warmup_rate(double base, int64_t step) const {
   return base * static_cast<double>(step + 1) / static_cast<double>(warmup_ + 1);
 }
 
+// Where a value that swings between `from` and `to` is at step s.
+double Schedule::cyclic(double from, double to, int64_t s) const {
+  const config::SchedulerConfig& c = config_;
+  const double S = static_cast<double>(s);
+  const double up = static_cast<double>(c.step_size_up);
+  const double down = static_cast<double>(c.step_size_down.value_or(c.step_size_up));
+  const double total = up + down, ratio = up / total;
+  const double cycle = std::floor(1.0 + S / total);
+  const double x = 1.0 + S / total - cycle;
+  const double scale = x <= ratio ? x / ratio : (x - 1.0) / (ratio - 1.0);
+  double height = (to - from) * scale;
+  if (c.mode == "triangular2") {
+    height *= 1.0 / std::pow(2.0, cycle - 1.0);
+  } else if (c.mode == "exp_range") {
+    height *= std::pow(c.gamma, S);
+  }
+  return from + height;
+}
+
+std::optional<double> Schedule::momentum_at(int64_t step) const {
+  if (constant_ || config_.kind != Kind::kCyclicLR || !config_.cycle_momentum) return std::nullopt;
+  return cyclic(config_.max_momentum, config_.base_momentum, step);
+}
+
 double Schedule::rate(double a, int64_t s) const {
   const config::SchedulerConfig& c = config_;
   const double m = c.min_lr;
@@ -160,21 +184,8 @@ double Schedule::rate(double a, int64_t s) const {
       return a * std::pow(c.gamma, static_cast<double>(s / c.step_size));
     case Kind::kExponentialLR:
       return a * std::pow(c.gamma, static_cast<double>(epochs_));
-    case Kind::kCyclicLR: {
-      const double up = static_cast<double>(c.step_size_up);
-      const double down = static_cast<double>(c.step_size_down.value_or(c.step_size_up));
-      const double total = up + down, ratio = up / total;
-      const double cycle = std::floor(1.0 + S / total);
-      const double x = 1.0 + S / total - cycle;
-      const double scale = x <= ratio ? x / ratio : (x - 1.0) / (ratio - 1.0);
-      double height = (c.max_lr - c.base_lr) * scale;
-      if (c.mode == "triangular2") {
-        height *= 1.0 / std::pow(2.0, cycle - 1.0);
-      } else if (c.mode == "exp_range") {
-        height *= std::pow(c.gamma, S);
-      }
-      return c.base_lr + height;
-    }
+    case Kind::kCyclicLR:
+      return cyclic(c.base_lr, c.max_lr, s);
     default:
       break;
   }

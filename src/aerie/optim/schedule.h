@@ -24,6 +24,8 @@ class Schedule {
                                std::vector<double> base_rates, std::optional<int64_t> max_steps);
 
   std::vector<double> at(int64_t step) const;
+  // CyclicLR with cycle_momentum: sgd's momentum, or the first beta, of every group at a step.
+  std::optional<double> momentum_at(int64_t step) const;
 
   // End of an epoch. `metric` is the monitored value, for ReduceLROnPlateau; without one nothing
   // changes there.
@@ -36,6 +38,7 @@ class Schedule {
 
  private:
   double rate(double base, int64_t step) const;
+  double cyclic(double from, double to, int64_t step) const;
   double warmup_rate(double base, int64_t step) const;
 
   bool constant_ = false;

@@ -72,6 +72,9 @@ config::SchedulerConfig from_json(const Json& sched) {
   number("base_lr", out.base_lr);
   number("max_lr", out.max_lr);
   number("step_size_up", out.step_size_up);
+  number("cycle_momentum", out.cycle_momentum);
+  number("base_momentum", out.base_momentum);
+  number("max_momentum", out.max_momentum);
   if (sched.contains("threshold_mode")) out.threshold_rel = sched["threshold_mode"] == "rel";
   return out;
 }
@@ -110,6 +113,11 @@ TEST(ScheduleTest, EqualsNeMosTables) {
       for (size_t group = 0; group < expected.size(); ++group)
         EXPECT_NEAR(actual[group], expected[group], 1e-12 + 1e-9 * std::abs(expected[group]))
             << "step " << step;
+      const std::optional<double> momentum = schedule->momentum_at(step);
+      ASSERT_EQ(momentum.has_value(), row.contains("momentum"));
+      if (momentum) {
+        EXPECT_NEAR(*momentum, row["momentum"][i].get<double>(), 1e-12);
+      }
       if (per_epoch && i + 1 < row["steps"].size()) {
         std::optional<double> metric;
         if (row.contains("metrics")) metric = row["metrics"][i].get<double>();

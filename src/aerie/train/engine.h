@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ struct StepRequest {
   int64_t accumulate =
       1;  // the loss of each micro-batch is divided by this (also in a shorter last window)
   std::vector<double> learning_rates;  // one per parameter group
+  std::optional<double> momentum;      // of all groups, where the schedule changes it
   // False: only accumulate. The loop cuts a window in two where validation falls inside it; the
   // outcome comes with the request that finishes the step.
   bool finish = true;

@@ -10,6 +10,9 @@ class ScheduleRates final : public LearningRates {
  public:
   explicit ScheduleRates(optim::Schedule schedule) : schedule_(std::move(schedule)) {}
   std::vector<double> at(int64_t step) const override { return schedule_.at(step); }
+  std::optional<double> momentum_at(int64_t step) const override {
+    return schedule_.momentum_at(step);
+  }
   void after_epoch(double train_loss, std::optional<double> monitor) override {
     // NeMo's default monitor is "loss"; anything else that is known here is the validation loss.
     const std::string wanted = schedule_.monitor();

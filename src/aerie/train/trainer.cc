@@ -225,6 +225,7 @@ Status Trainer::submit_window(int64_t window) {
   request.step = position_.step;
   request.accumulate = std::max<int64_t>(1, parts_.config->trainer.accumulate_grad_batches);
   request.learning_rates = parts_.rates->at(position_.step);
+  request.momentum = parts_.rates->momentum_at(position_.step);
   info.learning_rate = request.learning_rates.front();
   info.epoch = position_.epoch;
 

@@ -32,6 +32,10 @@ class LearningRates {
  public:
   virtual ~LearningRates() = default;
   virtual std::vector<double> at(int64_t step) const = 0;
+  virtual std::optional<double> momentum_at(int64_t step) const {
+    (void)step;
+    return std::nullopt;
+  }
   // End of an epoch, with the latest training loss and, if there was a validation, its result.
   virtual void after_epoch(double train_loss, std::optional<double> monitor) {
     (void)train_loss;

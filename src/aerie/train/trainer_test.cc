@@ -81,6 +81,7 @@ class FakeEngine final : public Engine {
     if (!request.finish) return ok_status();
     windows.push_back(static_cast<int64_t>(losses_.size()));
     rates.push_back(request.learning_rates[0]);
+    momentums.push_back(request.momentum.value_or(-1.0));
     StepOutcome outcome;
     outcome.step = request.step;
     for (const double loss : losses_) outcome.loss += loss / static_cast<double>(losses_.size());
@@ -127,7 +128,7 @@ class FakeEngine final : public Engine {
   std::map<uint64_t, bool> empty_eval;
   std::vector<std::string> micro;
   std::vector<int64_t> windows, splits;
-  std::vector<double> rates;
+  std::vector<double> rates, momentums;
   std::vector<uint64_t> eval_seeds;
   std::vector<bool> ema;
 
@@ -141,6 +142,9 @@ class FakeEngine final : public Engine {
 class FakeRates final : public LearningRates {
  public:
   std::vector<double> at(int64_t step) const override { return {static_cast<double>(step) * 0.5}; }
+  std::optional<double> momentum_at(int64_t step) const override {
+    return static_cast<double>(step) * 0.25;
+  }
 };
 
 class FakeCheckpointer final : public Checkpointer {
@@ -229,6 +233,7 @@ TEST(TrainerTest, AccumulatesIncludingTheLastPartialWindow) {
   ASSERT_TRUE(summary.ok()) << summary.status().to_string();
   EXPECT_EQ(run.engine.windows, (std::vector<int64_t>{2, 2, 1, 2, 2, 1}));
   EXPECT_EQ(run.engine.rates, (std::vector<double>{0.0, 0.5, 1.0, 1.5, 2.0, 2.5}));
+  EXPECT_EQ(run.engine.momentums, (std::vector<double>{0.0, 0.25, 0.5, 0.75, 1.0, 1.25}));
   EXPECT_EQ(run.train.held, 0);
   EXPECT_EQ(run.records(metrics::RecordKind::kTrain).size(), 6u);
   EXPECT_EQ(summary->state.step, 6);

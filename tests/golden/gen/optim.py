@@ -25,7 +25,7 @@ def optimizers():
         tensors.update({f"in.grad{s}.{k}": v for k, v in g.items()})
     meta = []
 
-    def case(name, opt, lrs=None, groups=None, **kw):
+    def case(name, opt, lrs=None, groups=None, cyclic=None, **kw):
         lrs = lrs or [0.01] * STEPS
         ps = {k: torch.nn.Parameter(v.clone()) for k, v in params.items()}
         arg = list(ps.values())
@@ -33,10 +33,25 @@ def optimizers():
             arg = [dict(params=[ps[n] for n in names], **extra) for names, extra in groups]
         optimizer = get_optimizer(opt, lr=lrs[0], **kw)(arg) if opt else None
         i = len(meta)
+        momentums = None
+        if cyclic:                             # torch's own schedule moves the rate and sgd's momentum or the first beta
+            sch = torch.optim.lr_scheduler.CyclicLR(optimizer, **cyclic)
+            lrs, momentums = [], []
+            for _ in range(STEPS):
+                g = optimizer.param_groups[0]
+                lrs.append(g["lr"])
+                momentums.append(g["betas"][0] if "betas" in g else g["momentum"])
+                sch.step()
+            for g in optimizer.param_groups:
+                g["lr"] = lrs[0]
         base = [g["lr"] for g in optimizer.param_groups]
         for s in range(STEPS):
             for g, b in zip(optimizer.param_groups, base):
                 g["lr"] = b * lrs[s] / lrs[0]
+                if momentums and "betas" in g:
+                    g["betas"] = (momentums[s], g["betas"][1])
+                elif momentums:
+                    g["momentum"] = momentums[s]
             for k, p in ps.items():
                 p.grad = grads[s][k].clone() if k in grads[s] else None
             optimizer.step()
@@ -47,7 +62,8 @@ def optimizers():
                 if v is not None:
                     tensors[f"case{i}.out.state.{key}.{k}"] = torch.as_tensor(v).clone()
         meta.append(dict(name=name, optimizer=opt, lrs=lrs, kwargs=kw,
-                         groups=[dict(params=n, **e) for n, e in groups] if groups else None))
+                         groups=[dict(params=n, **e) for n, e in groups] if groups else None,
+                         **(dict(momentums=momentums) if momentums else {})))
 
     case("adamw_default_decay", "adamw")
     case("adamw_stock", "adamw", lrs=[1e-3, 2e-3, 3e-3, 2.5e-3, 1e-3], betas=[0.9, 0.98], weight_decay=1e-3)
@@ -64,6 +80,11 @@ def optimizers():
     case("novograd_luc", "novograd", luc=True, luc_trust=0.01)
     case("adamw_two_groups", "adamw", lrs=[1e-2, 5e-3, 2e-3, 1e-3, 1e-3],
          groups=[(["b", "scalar", "frozen"], {}), (["a", "c"], dict(lr=1e-4, weight_decay=0.3))])
+    up = dict(base_lr=0.01, max_lr=0.1, step_size_up=2)
+    case("adamw_cyclic", "adamw", cyclic=up, betas=[0.9, 0.98])
+    case("adam_cyclic", "adam", cyclic=dict(base_momentum=0.5, max_momentum=0.95, mode="triangular2", step_size_down=1, **up))
+    case("sgd_cyclic", "sgd", cyclic=up, momentum=0.3, nesterov=True)
+    case("novograd_cyclic", "novograd", cyclic=dict(mode="exp_range", gamma=0.7, **up))
     write("optimizers", "optimizer", {}, meta, tensors)
 
 
@@ -77,7 +98,7 @@ def schedules():
             cfg["max_steps"] = max_steps
         row = dict(name=name, lr=[lr * g for g in groups], sched=cfg)
         steps = at if at is not None else list(range(0, (max_steps or 24) + 3))
-        values, done = [], -1
+        values, momentums, done = [], [], -1
         try:
             made = prepare_lr_scheduler(opt, OmegaConf.create(cfg))
             if made is None:
@@ -96,11 +117,14 @@ def schedules():
                     sch.step(metrics[s]) if metrics is not None else sch.step()
                     s += 1
                 values.append([g["lr"] for g in opt.param_groups])
+                momentums.append(opt.param_groups[0]["momentum"])
                 done += 1
         except Exception as e:
             row["error"] = dict(type=type(e).__name__, at_step=steps[done + 1] if done >= 0 else 0)
             steps = steps[:done + 1]
         row["steps"], row["values"] = steps, values
+        if name == "CyclicLR" and sched.get("cycle_momentum", True):
+            row["momentum"] = momentums
         if metrics is not None:
             row["metrics"] = metrics
         table.append(row)
@@ -151,6 +175,7 @@ def schedules():
     one("CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=3, step_size_down=5, mode="triangular2", cycle_momentum=False)
     one("CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=4, mode="exp_range", gamma=0.9, cycle_momentum=False)
     one("CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=4)
+    one("CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=3, step_size_down=2, mode="exp_range", gamma=0.95, base_momentum=0.6, max_momentum=0.99)
     m = [5.0, 4.0, 4.1, 4.0, 3.9999, 4.2, 4.3, 4.4, 3.0, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6, 3.7]
     one("ReduceLROnPlateau", at=list(range(17)), metrics=m, factor=0.5, patience=2)
     one("ReduceLROnPlateau", at=list(range(17)), metrics=m, factor=0.1, patience=1, cooldown=2, min_lr=0.005, threshold=0.1)

@@ -53,6 +53,7 @@ Status ReferenceEngine::submit(const StepRequest& request) {
   AERIE_RETURN_IF_ERROR(core_->add(static_cast<int64_t>(request.micro_batches.size()), make,
                                    request.accumulate, request.split));
   if (!request.finish) return ok_status();
+  if (request.momentum) core_->optimizer().set_momentum(*request.momentum);
   AERIE_ASSIGN_OR_RETURN(StepOutcome outcome, core_->finish(request.learning_rates));
   outcome.step = request.step;
   finished_.push_back(std::move(outcome));

@@ -29,12 +29,14 @@ std::unique_ptr<ReferenceEngine> make_engine(const config::RunConfig& config) {
   return std::move(engine).value();
 }
 
-StepOutcome run_step(Engine& engine, int64_t number, bool cut = false) {
+StepOutcome run_step(Engine& engine, int64_t number, bool cut = false,
+                     std::optional<double> momentum = std::nullopt) {
   std::vector<const data::Batch*> window = {fake_batch(2), fake_batch(3)};
   StepRequest request;
   request.step = number;
   request.first_micro_step = static_cast<uint64_t>(2 * number);
   request.accumulate = 2;
+  request.momentum = momentum;
   request.learning_rates.assign(static_cast<size_t>(engine.num_param_groups()), 1e-3);
   request.micro_batches = window;
   if (cut) {
@@ -74,6 +76,22 @@ TEST(ReferenceEngineTest, DescribesItself) {
   EXPECT_EQ(engine->max_in_flight(), 0);
   EXPECT_EQ(engine->description(), "reference engine, cpu, precision 32");
   EXPECT_GT(engine->memory().current_gib, 0.0);
+}
+
+TEST(ReferenceEngineTest, TakesTheMomentumOfTheSchedule) {
+  config::RunConfig config = config_with_all();
+  config.model.optim.betas = {0.6, 0.98};
+  auto configured = make_engine(config);
+  config.model.optim.betas[0] = 0.9;
+  auto told = make_engine(config);
+  auto left = make_engine(config);
+  for (int64_t s = 0; s < 3; ++s) {
+    run_step(*configured, s);
+    run_step(*told, s, false, 0.6);
+    run_step(*left, s);
+  }
+  EXPECT_EQ(first_difference(full_state(configured->core()), full_state(told->core())), "");
+  EXPECT_NE(first_difference(full_state(configured->core()), full_state(left->core())), "");
 }
 
 TEST(ReferenceEngineTest, CutWindowsGiveOneOutcome) {
