@@ -8,6 +8,8 @@
 #include "aerie/kernels/conv/batch_norm.h"
 #include "aerie/kernels/conv/depthwise.h"
 #include "aerie/kernels/features/log_mel.h"
+#include "aerie/kernels/gemm/gemm.h"
+#include "aerie/kernels/layout/layout.h"
 #include "aerie/kernels/loss/cross_entropy.h"
 #include "aerie/kernels/masking/block_mask.h"
 #include "aerie/kernels/mix/mix_rows.h"
@@ -43,7 +45,10 @@
   X(relu, Relu)                                       \
   X(attention, Attention)                             \
   X(attention_backward, AttentionBackward)            \
-  X(mix_rows, MixRows)
+  X(mix_rows, MixRows) \
+  X(gemm, Gemm) \
+  X(bias_gradient, BiasGradient) \
+  X(swap_inner, SwapInner)
 
 namespace aerie::kernels {
 

@@ -1,0 +1,73 @@
+#include "aerie/kernels/gemm/gemm.h"
+
+#include "aerie/kernels/testing/backend.h"
+
+namespace aerie::kernels {
+namespace {
+
+using testing::Backend;
+using testing::random_values;
+
+struct Case {
+  Dtype dtype, out;
+  int m, n, k;
+  bool transpose_a, transpose_b, bias, accumulate;
+};
+
+std::vector<float> run(Backend& b, const Case& c) {
+  Gemm g;
+  g.dtype = c.dtype;
+  g.out_dtype = c.out;
+  g.m = c.m;
+  g.n = c.n;
+  g.k = c.k;
+  g.transpose_a = c.transpose_a;
+  g.transpose_b = c.transpose_b;
+  g.lda = c.transpose_a ? c.m : c.k;
+  g.ldb = (c.transpose_b ? c.k : c.n) + 8;
+  g.ldc = c.n + 16;
+  g.a = b.upload_as(c.dtype, random_values(static_cast<size_t>(c.m * c.k), 1));
+  g.b = b.upload_as(c.dtype,
+                    random_values(static_cast<size_t>((c.transpose_b ? c.n : c.k) * g.ldb), 2));
+  g.c = b.upload_as(c.out, random_values(static_cast<size_t>(c.m * g.ldc), 3));
+  if (c.bias) g.bias = b.upload_as(c.out, random_values(static_cast<size_t>(c.n), 4));
+  g.accumulate = c.accumulate;
+  g.workspace_bytes = 1 << 20;
+  g.workspace = b.allocate(g.workspace_bytes);
+  EXPECT_EQ(b.kernels().gemm(g, nullptr), kOk);
+  return b.download_as(c.out, g.c, static_cast<size_t>(c.m * g.ldc));
+}
+
+constexpr Case kCases[] = {
+    {Dtype::kFloat, Dtype::kFloat, 24, 16, 40, false, true, true, false},
+    {Dtype::kBf16, Dtype::kBf16, 24, 48, 64, false, true, true, false},
+    {Dtype::kBf16, Dtype::kBf16, 40, 24, 64, false, false, false, false},
+    {Dtype::kBf16, Dtype::kFloat, 32, 24, 56, true, false, false, true},
+    {Dtype::kHalf, Dtype::kHalf, 8, 16, 64, false, true, false, true},
+};
+
+// Every element of the reference against a sum written out for that element.
+TEST(GemmReferenceTest, OneElementByHand) {
+  const auto b = testing::reference_backend();
+  const Case c = kCases[0];
+  const std::vector<float> out = run(*b, c);
+  const std::vector<float> left = random_values(24 * 40, 1), right = random_values(16 * 48, 2);
+  const std::vector<float> bias = random_values(16, 4);
+  double sum = bias[5];
+  for (size_t k = 0; k < 40; ++k)
+    sum += static_cast<double>(left[3 * 40 + k]) * static_cast<double>(right[5 * 48 + k]);
+  EXPECT_NEAR(out[3 * 32 + 5], sum, 1e-6);
+}
+
+TEST(GemmGpuTest, EqualsTheReference) {
+  std::string reason;
+  const auto backend = testing::cuda_backend(&reason);
+  if (backend == nullptr) GTEST_SKIP() << reason;
+  const auto reference = testing::reference_backend();
+  for (const Case& c : kCases)
+    testing::expect_close(run(*backend, c), run(*reference, c),
+                          c.dtype == Dtype::kFloat ? 1e-5 : testing::tolerance(c.out), 0, "c");
+}
+
+}  // namespace
+}  // namespace aerie::kernels

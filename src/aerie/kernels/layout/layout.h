@@ -1,0 +1,34 @@
+// Small helpers around matrix products.
+#pragma once
+
+#include "aerie/kernels/types.h"
+
+namespace aerie::kernels {
+
+// out[c] (+)= sum over rows of x[row][c]: the gradient of a bias. columns: a multiple of 8.
+struct BiasGradient {
+  Dtype dtype = Dtype::kFloat;
+  int rows = 0, columns = 0;
+  const void* x = nullptr;
+  int stride = 0;  // from row to row; a multiple of 8
+  float* out = nullptr;
+  bool accumulate = false;
+  float* partial = nullptr;  // scratch: bias_gradient_scratch(columns) floats
+};
+constexpr int kBiasGradientParts = 64;
+constexpr size_t bias_gradient_scratch(int columns) {
+  return static_cast<size_t>(kBiasGradientParts) * static_cast<size_t>(columns);
+}
+
+// out[r][b][a] (+)= x[r][a][b], with a change of type: a weight whose columns are numbered
+// (channel, mel) as one numbered (mel, channel), and its gradient back.
+struct SwapInner {
+  Dtype from = Dtype::kFloat;
+  Dtype to = Dtype::kFloat;
+  int rows = 0, a = 0, b = 0;
+  const void* x = nullptr;
+  void* out = nullptr;
+  bool accumulate = false;
+};
+
+}  // namespace aerie::kernels

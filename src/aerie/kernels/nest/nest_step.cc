@@ -1,0 +1,467 @@
+#include "aerie/kernels/nest/nest_step.h"
+
+#include "aerie/kernels/nest/nest_workspace.h"
+
+namespace aerie::kernels {
+
+#define AERIE_TRY(call)                   \
+  do {                                    \
+    const int try_code = (call);          \
+    if (try_code != kOk) return try_code; \
+  } while (false)
+
+NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
+                   const NestStepParams& params)
+    : kernels_(&kernels), config_(config), params_(params) {
+  Workspace w(*kernels_, config_, nullptr, nullptr);
+  memory_bytes_ = w.used();
+}
+
+int NestStep::run(void* memory, const NestStepInputs& inputs, const NestStepOutputs& outputs,
+                  void* stream) {
+  Workspace w(*kernels_, config_, static_cast<unsigned char*>(memory), stream);
+  return execute(w, inputs, outputs);
+}
+
+int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStepOutputs& outputs) {
+  w.inputs = inputs;
+  w.outputs = outputs;
+  features_ = w.features;
+  tokens_ = w.tokens;
+  selected_ = w.selected;
+  encoded_ = w.encoded;
+  AERIE_TRY(front(w));
+  for (int i = 0; i < config_.layers; ++i) AERIE_TRY(layer_forward(w, i));
+  AERIE_TRY(head(w));
+  if (!config_.training) return kOk;
+  for (int i = config_.layers - 1; i >= 0; --i) AERIE_TRY(layer_backward(w, i));
+  return front_backward(w);
+}
+
+// Waveforms to the residual stream's first branch.
+int NestStep::front(Workspace& w) {
+  const NestStepConfig& c = config_;
+  LogMel mel;
+  mel.rows = 2 * c.batch;
+  mel.items = c.batch;
+  mel.samples = c.samples;
+  mel.frames = c.frames;
+  mel.audio = w.inputs.audio;
+  mel.lengths = w.inputs.samples;
+  mel.state = w.inputs.random;
+  mel.dither = c.training ? c.dither : 0.0f;
+  mel.preemphasis = c.preemphasis;
+  mel.window = params_.window;
+  mel.twiddles = params_.twiddles;
+  mel.filterbank = params_.filterbank;
+  mel.bands = params_.bands;
+  mel.bins = c.bins;
+  mel.out = w.features;
+  AERIE_TRY(kernels_->log_mel(mel, w.stream));
+
+  BlockMask mask = c.masking;
+  mask.batch = c.batch;
+  mask.frames = c.frames;
+  mask.lengths = w.inputs.frames + c.batch;
+  mask.state = w.inputs.random;
+  mask.mask = w.mask;
+  mask.selected = w.selected;
+  AERIE_TRY(kernels_->block_mask(mask, w.stream));
+  SelectRows select;
+  select.rows_in = w.rows;
+  select.capacity = w.rows;
+  select.selected = w.selected;
+  select.rows = w.chosen;
+  select.slots = w.slots;
+  select.count = w.outputs.masked_rows;
+  AERIE_TRY(kernels_->select_rows(select, w.stream));
+
+  NormalizeFeatures normalize;
+  normalize.rows = 2 * c.batch;
+  normalize.frames = c.frames;
+  normalize.bins = c.bins;
+  normalize.x = w.features;
+  normalize.lengths = w.inputs.frames;
+  normalize.first_masked_row = c.batch;
+  normalize.mask = w.mask;
+  normalize.embedding = params_.mask_embedding;
+  normalize.out = w.features;
+  AERIE_TRY(kernels_->normalize_features(normalize, w.stream));
+
+  Quantize quantize;
+  quantize.capacity = w.rows;
+  quantize.rows = w.chosen;
+  quantize.inputs = 8 * c.bins;
+  quantize.books = c.books;
+  quantize.classes = c.code_classes;
+  quantize.dim = c.code_dim;
+  quantize.features = w.features;
+  quantize.projection = params_.projection;
+  quantize.codebooks = params_.codebooks;
+  quantize.codebooks_float = params_.codebooks_float;
+  quantize.tokens = w.tokens;
+  AERIE_TRY(kernels_->quantize(quantize, w.stream));
+
+  AERIE_TRY(kernels_->subsample_first(w.first(params_), w.stream));
+  AERIE_TRY(w.product(w.conv1, params_.conv3.weight.compute, w.conv1_mixed, w.conv1_rows,
+                      c.sub_channels, c.sub_channels));
+  AERIE_TRY(kernels_->subsample_next(w.next(params_), w.stream));
+  AERIE_TRY(w.product(w.conv2, params_.conv6.weight.compute, w.conv2_mixed, w.conv2_rows,
+                      c.sub_channels, c.sub_channels));
+  Relu relu = w.last(params_);
+  relu.out = w.conv2_out;
+  AERIE_TRY(kernels_->relu(relu, w.stream));
+  // The weight numbers its columns (channel, mel), the activations (mel, channel).
+  SwapInner swap;
+  swap.to = c.dtype;
+  swap.rows = c.width;
+  swap.a = c.sub_channels;
+  swap.b = w.bins3;
+  swap.x = params_.pre_encode_out.weight.value;
+  swap.out = w.out_weight;
+  AERIE_TRY(kernels_->swap_inner(swap, w.stream));
+  return w.product(w.conv2_out, w.out_weight, w.branch, w.rows, c.width, w.bins3 * c.sub_channels);
+}
+
+int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
+                           void* hidden, void* activated, uint8_t* keep, uint32_t site) {
+  const NestStepConfig& c = config_;
+  AERIE_TRY(w.product(in, p.first.weight.compute, hidden, w.rows, c.feed_forward, c.width));
+  SiluForward silu;
+  silu.dtype = c.dtype;
+  silu.batch = c.batch;
+  silu.frames = w.frames;
+  silu.channels = c.feed_forward;
+  silu.x = hidden;
+  silu.bias = p.first.bias.value;
+  silu.dropout = w.dropout(site, c.dropout);
+  silu.keep = keep;
+  silu.out = activated;
+  AERIE_TRY(kernels_->silu_forward(silu, w.stream));
+  return w.product(activated, p.second.weight.compute, w.branch, w.rows, c.width, c.feed_forward);
+}
+
+int NestStep::layer_forward(Workspace& w, int index) {
+  const NestStepConfig& c = config_;
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const auto norm = [&](const NormBuffers& n) {
+    return kernels_->layer_norm_forward(w.norm(n, params_, index), w.stream);
+  };
+  const uint32_t sites = static_cast<uint32_t>(index + 1) * 16;
+
+  AERIE_TRY(norm(s.norms[kNormFeedForward1]));
+  AERIE_TRY(feed_forward(w, p.feed_forward1, s.norms[kNormFeedForward1].out, s.ff1_hidden,
+                         s.ff1_active, s.ff1_keep, sites));
+
+  AERIE_TRY(norm(s.norms[kNormSelfAtt]));
+  const void* in = s.norms[kNormSelfAtt].out;
+  AERIE_TRY(w.product(in, p.q.weight.compute, w.part(s.qkv, 0), w.rows, c.width, c.width,
+                      3 * c.width, p.q.bias.compute));
+  AERIE_TRY(w.product(in, p.k.weight.compute, w.part(s.qkv, 1), w.rows, c.width, c.width,
+                      3 * c.width, p.k.bias.compute));
+  AERIE_TRY(w.product(in, p.v.weight.compute, w.part(s.qkv, 2), w.rows, c.width, c.width,
+                      3 * c.width, p.v.bias.compute));
+  AERIE_TRY(w.product(params_.positions, p.pos.weight.compute, s.pos, 2 * w.frames - 1, c.width,
+                      c.width));
+  AERIE_TRY(kernels_->attention(w.attention(s, p, w.dropout(sites + 2, c.dropout_att)), w.stream));
+  AERIE_TRY(w.product(s.attended, p.out.weight.compute, w.branch, w.rows, c.width, c.width));
+
+  AERIE_TRY(norm(s.norms[kNormConv]));
+  AERIE_TRY(w.product(s.norms[kNormConv].out, p.pointwise1.weight.compute, s.gates, w.rows,
+                      2 * c.width, c.width));
+  GluForward glu;
+  glu.dtype = c.dtype;
+  glu.batch = c.batch;
+  glu.frames = w.frames;
+  glu.channels = c.width;
+  glu.x = s.gates;
+  glu.bias = p.pointwise1.bias.value;
+  glu.lengths = w.inputs.frames_encoder;
+  glu.out = s.gated;
+  AERIE_TRY(kernels_->glu_forward(glu, w.stream));
+  DepthwiseForward conv;
+  conv.dtype = c.dtype;
+  conv.batch = c.batch;
+  conv.frames = w.frames;
+  conv.channels = c.width;
+  conv.kernel = c.conv_kernel;
+  conv.left = c.conv_left;
+  conv.x = s.gated;
+  conv.weight = p.depthwise.weight.value;
+  conv.bias = p.depthwise.bias.value;
+  conv.out = s.conv;
+  conv.statistics = c.training ? w.statistics : nullptr;
+  conv.counted = w.counted();
+  AERIE_TRY(kernels_->depthwise_forward(conv, w.stream));
+  BatchNormFinish finish;
+  finish.batch = c.batch;
+  finish.frames = w.frames;
+  finish.channels = c.width;
+  finish.training = c.training;
+  finish.statistics = w.statistics;
+  finish.counted = w.counted();
+  finish.running_mean = p.running_mean;
+  finish.running_var = p.running_var;
+  finish.batches = p.num_batches;
+  finish.mean = s.bn_mean;
+  finish.rstd = s.bn_rstd;
+  AERIE_TRY(kernels_->batch_norm_finish(finish, w.stream));
+  BatchNormForward bn;
+  bn.dtype = c.dtype;
+  bn.batch = c.batch;
+  bn.frames = w.frames;
+  bn.channels = c.width;
+  bn.x = s.conv;
+  bn.mean = s.bn_mean;
+  bn.rstd = s.bn_rstd;
+  bn.weight = p.batch_norm.weight.value;
+  bn.bias = p.batch_norm.bias.value;
+  bn.out = s.normed;
+  AERIE_TRY(kernels_->batch_norm_forward(bn, w.stream));
+  AERIE_TRY(w.product(s.normed, p.pointwise2.weight.compute, w.branch, w.rows, c.width, c.width));
+
+  AERIE_TRY(norm(s.norms[kNormFeedForward2]));
+  AERIE_TRY(feed_forward(w, p.feed_forward2, s.norms[kNormFeedForward2].out, s.ff2_hidden,
+                         s.ff2_active, s.ff2_keep, sites + 5));
+  return norm(s.norms[kNormOut]);
+}
+
+// Decoder and loss on the chosen frames, and their gradients.
+int NestStep::head(Workspace& w) {
+  const NestStepConfig& c = config_;
+  const int outputs = c.classes * c.books;
+  GatherRows gather;
+  gather.dtype = c.dtype;
+  gather.count = w.rows;
+  gather.channels = c.width;
+  gather.rows = w.chosen;
+  gather.x = w.encoded_compute;
+  gather.out = w.chosen_rows;
+  AERIE_TRY(kernels_->gather_rows(gather, w.stream));
+  AERIE_TRY(
+      w.product(w.chosen_rows, params_.decoder.weight.compute, w.logits, w.rows, outputs, c.width));
+  CrossEntropy loss;
+  loss.dtype = c.dtype;
+  loss.capacity = w.rows;
+  loss.classes = c.classes;
+  loss.books = c.books;
+  loss.logits = w.logits;
+  loss.bias = params_.decoder.bias.value;
+  loss.tokens = w.tokens;
+  loss.num_rows = w.outputs.masked_rows;
+  loss.loss_scale = w.inputs.loss_scale;
+  loss.weight = c.loss_weight;
+  loss.backward = c.training;
+  loss.nan_when_empty = c.nan_when_empty;
+  loss.row_loss = w.row_loss;
+  loss.loss = w.outputs.loss;
+  AERIE_TRY(kernels_->cross_entropy(loss, w.stream));
+  if (!c.training) return kOk;
+
+  AERIE_TRY(
+      w.weight_gradient(w.logits, w.chosen_rows, params_.decoder.weight, w.rows, outputs, c.width));
+  AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.rows, outputs, outputs));
+  AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.chosen_rows, w.rows,
+                             outputs, c.width));
+  gather.rows = w.slots;
+  gather.x = w.chosen_rows;
+  gather.out = w.grad_in;
+  return kernels_->gather_rows(gather, w.stream);
+}
+
+// From the gradient of the branch (w.grad_branch) to that of the input (w.grad_in).
+int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p,
+                                    const void* in, const void* hidden, const void* activated,
+                                    const uint8_t* keep, uint32_t site) {
+  const NestStepConfig& c = config_;
+  AERIE_TRY(w.weight_gradient(w.grad_branch, activated, p.second.weight, w.rows, c.width,
+                              c.feed_forward));
+  AERIE_TRY(w.input_gradient(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows, c.width,
+                             c.feed_forward));
+  SiluBackward silu;
+  silu.dtype = c.dtype;
+  silu.batch = c.batch;
+  silu.frames = w.frames;
+  silu.channels = c.feed_forward;
+  silu.x = hidden;
+  silu.bias = p.first.bias.value;
+  silu.grad_out = w.grad_hidden;
+  silu.dropout = w.dropout(site, c.dropout);
+  silu.keep = keep;
+  silu.grad_x = w.grad_hidden;
+  silu.grad_bias = p.first.bias.grad;
+  silu.accumulate = c.accumulate;
+  silu.partial = w.partial;
+  AERIE_TRY(kernels_->silu_backward(silu, w.stream));
+  AERIE_TRY(w.weight_gradient(w.grad_hidden, in, p.first.weight, w.rows, c.feed_forward, c.width));
+  return w.input_gradient(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward,
+                          c.width);
+}
+
+int NestStep::layer_backward(Workspace& w, int index) {
+  const NestStepConfig& c = config_;
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const auto norm = [&](const NormBuffers& n) {
+    return kernels_->layer_norm_backward(w.norm_backward(n, params_, index), w.stream);
+  };
+  const uint32_t sites = static_cast<uint32_t>(index + 1) * 16;
+
+  AERIE_TRY(norm(s.norms[kNormOut]));
+  AERIE_TRY(feed_forward_backward(w, p.feed_forward2, s.norms[kNormFeedForward2].out, s.ff2_hidden,
+                                  s.ff2_active, s.ff2_keep, sites + 5));
+  AERIE_TRY(norm(s.norms[kNormFeedForward2]));
+
+  AERIE_TRY(
+      w.weight_gradient(w.grad_branch, s.normed, p.pointwise2.weight, w.rows, c.width, c.width));
+  AERIE_TRY(w.input_gradient(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows,
+                             c.width, c.width));
+  BatchNormBackward bn;
+  bn.dtype = c.dtype;
+  bn.batch = c.batch;
+  bn.frames = w.frames;
+  bn.channels = c.width;
+  bn.x = s.conv;
+  bn.mean = s.bn_mean;
+  bn.rstd = s.bn_rstd;
+  bn.weight = p.batch_norm.weight.value;
+  bn.bias = p.batch_norm.bias.value;
+  bn.counted = w.counted();
+  bn.grad_out = w.grad_conv;
+  bn.grad_x = w.grad_conv;
+  bn.grad_weight = p.batch_norm.weight.grad;
+  bn.grad_bias = p.batch_norm.bias.grad;
+  bn.accumulate = c.accumulate;
+  bn.partial = w.partial;
+  AERIE_TRY(kernels_->batch_norm_backward(bn, w.stream));
+  DepthwiseBackward conv;
+  conv.dtype = c.dtype;
+  conv.batch = c.batch;
+  conv.frames = w.frames;
+  conv.channels = c.width;
+  conv.kernel = c.conv_kernel;
+  conv.left = c.conv_left;
+  conv.x = s.gated;
+  conv.weight = p.depthwise.weight.value;
+  conv.grad_out = w.grad_conv;
+  conv.grad_x = w.grad_gated;
+  conv.grad_weight = p.depthwise.weight.grad;
+  conv.grad_bias = p.depthwise.bias.grad;
+  conv.accumulate = c.accumulate;
+  conv.partial = w.partial;
+  AERIE_TRY(kernels_->depthwise_backward(conv, w.stream));
+  GluBackward glu;
+  glu.dtype = c.dtype;
+  glu.batch = c.batch;
+  glu.frames = w.frames;
+  glu.channels = c.width;
+  glu.x = s.gates;
+  glu.bias = p.pointwise1.bias.value;
+  glu.lengths = w.inputs.frames_encoder;
+  glu.grad_out = w.grad_gated;
+  glu.grad_x = w.grad_hidden;
+  glu.grad_bias = p.pointwise1.bias.grad;
+  glu.accumulate = c.accumulate;
+  glu.partial = w.partial;
+  AERIE_TRY(kernels_->glu_backward(glu, w.stream));
+  AERIE_TRY(w.weight_gradient(w.grad_hidden, s.norms[kNormConv].out, p.pointwise1.weight, w.rows,
+                              2 * c.width, c.width));
+  AERIE_TRY(w.input_gradient(w.grad_hidden, p.pointwise1.weight.compute, w.grad_in, w.rows,
+                             2 * c.width, c.width));
+  AERIE_TRY(norm(s.norms[kNormConv]));
+
+  AERIE_TRY(w.weight_gradient(w.grad_branch, s.attended, p.out.weight, w.rows, c.width, c.width));
+  AERIE_TRY(
+      w.input_gradient(w.grad_branch, p.out.weight.compute, w.grad_conv, w.rows, c.width, c.width));
+  AttentionBackward attention;
+  attention.forward = w.attention(s, p, w.dropout(sites + 2, c.dropout_att));
+  attention.grad_out = w.grad_conv;
+  attention.grad_q = w.part(w.grad_hidden, 0);
+  attention.grad_k = w.part(w.grad_hidden, 1);
+  attention.grad_v = w.part(w.grad_hidden, 2);
+  attention.grad_stride = 3 * c.width;
+  attention.grad_p = w.grad_pos;
+  attention.grad_p_stride = c.width;
+  attention.grad_bias_u = p.bias_u.grad;
+  attention.grad_bias_v = p.bias_v.grad;
+  attention.accumulate = c.accumulate;
+  attention.weights = w.attention_weights;
+  attention.grad_scores = w.attention_grads;
+  attention.bias_partial = w.attention_bias_partial;
+  attention.p_partial = w.attention_p_partial;
+  AERIE_TRY(kernels_->attention_backward(attention, w.stream));
+  const NestLayerParams::Linear* projections[3] = {&p.q, &p.k, &p.v};
+  for (size_t i = 0; i < 3; ++i) {
+    const void* grad = w.part(w.grad_hidden, static_cast<int>(i));
+    AERIE_TRY(w.weight_gradient(grad, s.norms[kNormSelfAtt].out, projections[i]->weight, w.rows,
+                                c.width, c.width, 3 * c.width));
+    AERIE_TRY(w.bias_gradient(grad, projections[i]->bias, w.rows, c.width, 3 * c.width));
+    AERIE_TRY(w.input_gradient(grad, projections[i]->weight.compute, w.grad_in, w.rows, c.width,
+                               c.width, 3 * c.width, i > 0));
+  }
+  AERIE_TRY(w.weight_gradient(w.grad_pos, params_.positions, p.pos.weight, 2 * w.frames - 1,
+                              c.width, c.width));
+  AERIE_TRY(norm(s.norms[kNormSelfAtt]));
+
+  AERIE_TRY(feed_forward_backward(w, p.feed_forward1, s.norms[kNormFeedForward1].out, s.ff1_hidden,
+                                  s.ff1_active, s.ff1_keep, sites));
+  return norm(s.norms[kNormFeedForward1]);
+}
+
+int NestStep::front_backward(Workspace& w) {
+  const NestStepConfig& c = config_;
+  const int inputs = w.bins3 * c.sub_channels;
+  // The gradient of the swapped weight, then back to its own order.
+  NestParam swapped;
+  swapped.grad = w.out_weight_grad;
+  AERIE_TRY(
+      w.weight_gradient(w.grad_branch, w.conv2_out, swapped, w.rows, c.width, inputs, 0, false));
+  SwapInner swap;
+  swap.rows = c.width;
+  swap.a = w.bins3;
+  swap.b = c.sub_channels;
+  swap.x = w.out_weight_grad;
+  swap.out = params_.pre_encode_out.weight.grad;
+  swap.accumulate = c.accumulate;
+  AERIE_TRY(kernels_->swap_inner(swap, w.stream));
+  AERIE_TRY(w.input_gradient(w.grad_branch, w.out_weight, w.grad_conv2, w.rows, c.width, inputs));
+
+  Relu relu = w.last(params_);
+  relu.grad_out = w.grad_conv2;
+  relu.grad_x = w.grad_conv2;
+  relu.grad_bias = params_.conv6.bias.grad;
+  relu.accumulate = c.accumulate;
+  relu.partial = w.partial;
+  AERIE_TRY(kernels_->relu(relu, w.stream));
+  AERIE_TRY(w.weight_gradient(w.grad_conv2, w.conv2, params_.conv6.weight, w.conv2_rows,
+                              c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.input_gradient(w.grad_conv2, params_.conv6.weight.compute, w.conv2_mixed,
+                             w.conv2_rows, c.sub_channels, c.sub_channels));
+  SubsampleNextBackward next;
+  next.forward = w.next(params_);
+  next.grad_out = w.conv2_mixed;
+  next.grad_x = w.grad_conv1;
+  next.grad_bias0 = params_.conv3.bias.grad;
+  next.grad_weight1 = params_.conv5.weight.grad;
+  next.grad_bias1 = params_.conv5.bias.grad;
+  next.accumulate = c.accumulate;
+  next.partial = w.partial;
+  AERIE_TRY(kernels_->subsample_next_backward(next, w.stream));
+  AERIE_TRY(w.weight_gradient(w.grad_conv1, w.conv1, params_.conv3.weight, w.conv1_rows,
+                              c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.input_gradient(w.grad_conv1, params_.conv3.weight.compute, w.conv1_mixed,
+                             w.conv1_rows, c.sub_channels, c.sub_channels));
+  SubsampleFirstBackward first;
+  first.forward = w.first(params_);
+  first.grad_out = w.conv1_mixed;
+  first.grad_weight0 = params_.conv0.weight.grad;
+  first.grad_bias0 = params_.conv0.bias.grad;
+  first.grad_weight1 = params_.conv2.weight.grad;
+  first.grad_bias1 = params_.conv2.bias.grad;
+  first.accumulate = c.accumulate;
+  first.partial = w.partial;
+  return kernels_->subsample_first_backward(first, w.stream);
+}
+
+}  // namespace aerie::kernels

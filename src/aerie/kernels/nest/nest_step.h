@@ -1,0 +1,144 @@
+// Forward and backward of one NEST micro-batch as a fixed sequence of kernels over raw memory: from
+// waveforms to the loss and every parameter's gradient. The same sequence runs on any KernelTable,
+// so that it is checked on the CPU with the reference kernels and may be captured as a CUDA graph.
+//
+// Covered: rel_pos attention, dw_striding by 8, batch_norm, masking before the subsampling, no
+// dropout of positions; every shape is fixed at construction except the lengths, which are device
+// values.
+//
+// All activations come from one block of memory whose size is known beforehand. Nothing is owned
+// here; nothing allocates, waits or looks at device memory. One thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "aerie/kernels/kernel_table.h"
+
+namespace aerie::kernels {
+
+// A parameter: float32 master, the copy matrix products read (the master itself in float32), and
+// where its gradient goes. Null where a model has no such bias.
+struct NestParam {
+  const float* value = nullptr;
+  const void* compute = nullptr;
+  float* grad = nullptr;
+};
+
+struct NestLayerParams {
+  struct Norm {
+    NestParam weight, bias;
+  };
+  struct Linear {
+    NestParam weight, bias;
+  };
+  struct FeedForward {
+    Linear first, second;
+  };
+  Norm norm_feed_forward1, norm_self_att, norm_conv, norm_feed_forward2, norm_out;
+  FeedForward feed_forward1, feed_forward2;
+  Linear q, k, v, out, pos;
+  NestParam bias_u, bias_v;
+  Linear pointwise1, depthwise, pointwise2;
+  Norm batch_norm;
+  float* running_mean = nullptr;
+  float* running_var = nullptr;
+  int64_t* num_batches = nullptr;
+};
+
+struct NestStepParams {
+  // pre_encode.conv.{0,2,3,5,6} and out.
+  NestLayerParams::Linear conv0, conv2, conv3, conv5, conv6, pre_encode_out;
+  std::vector<NestLayerParams> layers;
+  NestLayerParams::Linear decoder;
+  // Frozen.
+  const float* projection = nullptr;
+  const double* codebooks = nullptr;
+  const float* codebooks_float = nullptr;
+  const float* mask_embedding = nullptr;
+  const float* window = nullptr;
+  const float* filterbank = nullptr;
+  const int32_t* bands = nullptr;
+  const float* twiddles = nullptr;
+  const void* positions = nullptr;  // (2T-1,d), of the compute dtype
+};
+
+struct NestStepConfig {
+  Dtype dtype = Dtype::kFloat;
+  bool tf32 = false;
+  bool training = true;  // dropout, dither and batch statistics; otherwise no gradients either
+  int batch = 0;         // items
+  int samples = 0;       // of a padded row of audio
+  int frames = 0;        // of the padded features: a multiple of 8
+  int bins = 80, sub_channels = 256;
+  int width = 512, heads = 8, feed_forward = 2048, layers = 17;
+  int conv_kernel = 9, conv_left = 4;
+  int classes = 8192, books = 1, code_dim = 16, code_classes = 8192;
+  double dropout = 0.1, dropout_pre_encoder = 0.1, dropout_att = 0.1;
+  bool xscaling = true;
+  int left = -1, right = -1, chunk = 0, left_chunks = 0;  // attention context
+  bool statistics_of_valid_frames = false;
+  float dither = 1e-5f, preemphasis = 0.97f;
+  BlockMask masking;  // the rule; pointers and sizes are filled in
+  bool nan_when_empty = false;
+  float loss_weight = 1.0f;  // 1/accumulate
+  bool accumulate = false;   // adds to the gradients that are there
+};
+
+// Device memory of one micro-batch.
+struct NestStepInputs {
+  const float* audio = nullptr;             // (2B,N): clean rows, then noisy ones
+  const int32_t* samples = nullptr;         // (2B) valid samples
+  const int32_t* frames = nullptr;          // (2B) valid feature frames
+  const int32_t* frames_quarter = nullptr;  // (B) of the noisy rows behind two strides
+  const int32_t* frames_encoder = nullptr;  // (B) behind three
+  const int32_t* frames_counted = nullptr;  // scalar: encoder frames in BatchNorm's statistics
+  const RandomState* random = nullptr;
+  const float* loss_scale = nullptr;  // scalar; null: 1
+};
+
+struct NestStepOutputs {
+  float* loss = nullptr;           // scalar
+  int32_t* masked_rows = nullptr;  // scalar: encoder frames in the loss
+};
+
+class NestStep {
+ public:
+  NestStep(const KernelTable& kernels, const NestStepConfig& config, const NestStepParams& params);
+
+  size_t memory_bytes() const { return memory_bytes_; }
+  // Queues the micro-batch. `memory`: memory_bytes() of device memory, 256-byte aligned. Returns
+  // the first error of a kernel.
+  int run(void* memory, const NestStepInputs& inputs, const NestStepOutputs& outputs, void* stream);
+
+  // For tests: where intermediate results lie, valid after run().
+  const float* features() const { return features_; }    // (2B,T,bins)
+  const int32_t* tokens() const { return tokens_; }      // (rows,books)
+  const uint8_t* selected() const { return selected_; }  // (B,T/8)
+  const float* encoded() const { return encoded_; }      // (B,T/8,d)
+
+ private:
+  struct Workspace;  // the bump allocator and what all layers share
+  int execute(Workspace& w, const NestStepInputs& inputs, const NestStepOutputs& outputs);
+  int front(Workspace& w);
+  int layer_forward(Workspace& w, int index);
+  int head(Workspace& w);
+  int layer_backward(Workspace& w, int index);
+  int front_backward(Workspace& w);
+  int feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
+                   void* hidden, void* activated, uint8_t* keep, uint32_t site);
+  int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
+                            const void* hidden, const void* activated, const uint8_t* keep,
+                            uint32_t site);
+
+  const KernelTable* kernels_;
+  NestStepConfig config_;
+  NestStepParams params_;
+  size_t memory_bytes_ = 0;
+  const float* features_ = nullptr;
+  const int32_t* tokens_ = nullptr;
+  const uint8_t* selected_ = nullptr;
+  const float* encoded_ = nullptr;
+};
+
+}  // namespace aerie::kernels

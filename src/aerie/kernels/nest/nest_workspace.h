@@ -1,0 +1,447 @@
+// Memory of one micro-batch and the calls that NestStep repeats; included by nest_step.cc alone.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <vector>
+
+#include "aerie/kernels/nest/nest_step.h"
+
+namespace aerie::kernels {
+
+// The five norms of a layer, in the order they run.
+enum NormKind {
+  kNormFeedForward1,
+  kNormSelfAtt,
+  kNormConv,
+  kNormFeedForward2,
+  kNormOut,
+  kNumNorms
+};
+
+struct NormBuffers {
+  NormKind kind = kNormFeedForward1;
+  const float* residual = nullptr;  // null: the stream begins here
+  bool branch = true;               // something is added to the residual
+  float* sum = nullptr;
+  void* out = nullptr;         // compute dtype
+  float* out_float = nullptr;  // the next layer's stream
+  float* mean = nullptr;
+  float* rstd = nullptr;
+  uint8_t* keep = nullptr;
+};
+
+struct LayerBuffers {
+  NormBuffers norms[kNumNorms];
+  void *ff1_hidden, *ff1_active, *ff2_hidden, *ff2_active;
+  uint8_t *ff1_keep, *ff2_keep;
+  void *qkv, *pos, *attended, *gates, *gated, *conv, *normed;
+  float *log_sum, *bn_mean, *bn_rstd;
+};
+
+struct NestStep::Workspace {
+  // With base null the pointers mean nothing, but used() is right.
+  Workspace(const KernelTable& table, const NestStepConfig& config, unsigned char* base,
+            void* cuda_stream)
+      : kernels(&table), c(config), stream(cuda_stream), base_(base) {
+    frames = c.frames / 8;
+    rows = c.batch * frames;
+    const int frames2 = strided(strided(c.frames));
+    const int bins2 = strided(strided(c.bins));
+    bins3 = strided(bins2);
+    frames_quarter = frames2;
+    bins_quarter = bins2;
+    conv1_rows = c.batch * frames2 * bins2;
+    conv2_rows = rows * bins3;
+    const size_t n = size(rows), width = size(c.width), channels = size(c.sub_channels);
+
+    features = take<float>(2 * size(c.batch) * size(c.frames) * size(c.bins));
+    mask = take<uint8_t>(size(c.batch) * size(c.frames));
+    selected = take<uint8_t>(n);
+    chosen = take<int32_t>(n);
+    slots = take<int32_t>(n);
+    tokens = take<int32_t>(n * size(c.books));
+    conv1 = take_compute(size(conv1_rows) * channels);
+    conv1_mixed = take_compute(size(conv1_rows) * channels);
+    conv2 = take_compute(size(conv2_rows) * channels);
+    conv2_mixed = take_compute(size(conv2_rows) * channels);
+    conv2_out = take_compute(size(conv2_rows) * channels);
+    out_weight = take_compute(width * size(bins3) * channels);
+    branch = take_compute(n * width);
+    statistics = take<float>(size(depthwise_strips(c.batch, frames)) * 2 * width);
+
+    const float* stream_in = nullptr;
+    for (int i = 0; i < c.layers; ++i) {
+      layers.emplace_back();
+      stream_in = take_layer(layers.back(), stream_in, i);
+    }
+    encoded = layers.back().norms[kNormOut].out_float;
+    encoded_compute = layers.back().norms[kNormOut].out;
+    chosen_rows = take_compute(n * width);
+    logits = take_compute(n * size(c.classes * c.books));
+    row_loss = take<float>(n * size(c.books));
+    if (c.training) take_gradients();
+  }
+
+  size_t used() const { return used_; }
+
+  // Products with a weight (n,k): forward, and the gradients of weight, input and bias.
+  int product(const void* in, const void* weight, void* out, int count, int n, int k,
+              int stride = 0, const void* bias = nullptr) {
+    Gemm g = gemm(count, n, k);
+    g.a = in;
+    g.lda = k;
+    g.b = weight;
+    g.ldb = k;
+    g.transpose_b = true;
+    g.c = out;
+    g.ldc = stride > 0 ? stride : n;
+    g.out_dtype = c.dtype;
+    g.bias = bias;
+    return kernels->gemm(g, stream);
+  }
+  int weight_gradient(const void* grad, const void* in, const NestParam& weight, int count, int n,
+                      int k, int stride = 0) {
+    return weight_gradient(grad, in, weight, count, n, k, stride, c.accumulate);
+  }
+  int weight_gradient(const void* grad, const void* in, const NestParam& weight, int count, int n,
+                      int k, int stride, bool accumulate) {
+    Gemm g = gemm(n, k, count);
+    g.a = grad;
+    g.lda = stride > 0 ? stride : n;
+    g.transpose_a = true;
+    g.b = in;
+    g.ldb = k;
+    g.c = weight.grad;
+    g.ldc = k;
+    g.out_dtype = Dtype::kFloat;
+    g.accumulate = accumulate;
+    return kernels->gemm(g, stream);
+  }
+  int input_gradient(const void* grad, const void* weight, void* out, int count, int n, int k,
+                     int stride = 0, bool accumulate = false) {
+    Gemm g = gemm(count, k, n);
+    g.a = grad;
+    g.lda = stride > 0 ? stride : n;
+    g.b = weight;
+    g.ldb = k;
+    g.c = out;
+    g.ldc = k;
+    g.out_dtype = c.dtype;
+    g.accumulate = accumulate;
+    return kernels->gemm(g, stream);
+  }
+  int bias_gradient(const void* grad, const NestParam& bias, int count, int n, int stride) {
+    if (bias.grad == nullptr) return kOk;
+    BiasGradient b;
+    b.dtype = c.dtype;
+    b.rows = count;
+    b.columns = n;
+    b.x = grad;
+    b.stride = stride;
+    b.out = bias.grad;
+    b.accumulate = c.accumulate;
+    b.partial = partial;
+    return kernels->bias_gradient(b, stream);
+  }
+
+  Dropout dropout(uint32_t site, double p) const {
+    Dropout out;
+    if (!c.training) return out;
+    out.state = inputs.random;
+    out.site = site;
+    out.threshold = static_cast<uint64_t>(std::llround(p * 4294967296.0));
+    out.scale = p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f;
+    return out;
+  }
+
+  // Part i of rows that hold several tensors of the model's width side by side.
+  void* part(void* all, int i) const {
+    return static_cast<unsigned char*>(all) + size(i) * size(c.width) * dtype_size(c.dtype);
+  }
+
+  StatisticsFrames counted() const {
+    StatisticsFrames out;
+    out.frames = inputs.frames_counted;
+    if (c.statistics_of_valid_frames) out.lengths = inputs.frames_encoder;
+    return out;
+  }
+
+  SubsampleFirst first(const NestStepParams& p) const {
+    SubsampleFirst s;
+    s.dtype = c.dtype;
+    s.batch = c.batch;
+    s.frames = c.frames;
+    s.bins = c.bins;
+    s.channels = c.sub_channels;
+    s.x = features + size(c.batch) * size(c.frames) * size(c.bins);  // the noisy rows
+    s.lengths = inputs.frames + c.batch;
+    s.weight0 = p.conv0.weight.value;
+    s.bias0 = p.conv0.bias.value;
+    s.weight1 = p.conv2.weight.value;
+    s.bias1 = p.conv2.bias.value;
+    s.out = conv1;
+    return s;
+  }
+  SubsampleNext next(const NestStepParams& p) const {
+    SubsampleNext s;
+    s.dtype = c.dtype;
+    s.batch = c.batch;
+    s.frames = frames_quarter;
+    s.bins = bins_quarter;
+    s.channels = c.sub_channels;
+    s.x = conv1_mixed;
+    s.bias0 = p.conv3.bias.value;
+    s.lengths = inputs.frames_quarter;
+    s.weight1 = p.conv5.weight.value;
+    s.bias1 = p.conv5.bias.value;
+    s.out = conv2;
+    return s;
+  }
+  Relu last(const NestStepParams& p) const {
+    Relu r;
+    r.dtype = c.dtype;
+    r.batch = c.batch;
+    r.frames = frames;
+    r.bins = bins3;
+    r.channels = c.sub_channels;
+    r.x = conv2_mixed;
+    r.bias = p.conv6.bias.value;
+    r.lengths = inputs.frames_encoder;
+    return r;
+  }
+
+  LayerNormForward norm(const NormBuffers& n, const NestStepParams& p, int layer) const {
+    const Place place = place_of(n, p, layer);
+    LayerNormForward f;
+    f.dtype = c.dtype;
+    f.batch = c.batch;
+    f.frames = frames;
+    f.channels = c.width;
+    f.residual = n.residual;
+    if (n.branch) {
+      f.y = branch;
+      f.y_bias = place.y_bias.value;
+      f.dropout = dropout(place.site, place.p);
+      f.scale = place.scale;
+      f.sum = n.sum;
+      f.keep = f.dropout.threshold != 0 ? n.keep : nullptr;
+    }
+    f.weight = place.norm->weight.value;
+    f.bias = place.norm->bias.value;
+    f.out = n.out;
+    f.out_float = n.out_float;
+    f.mean = n.mean;
+    f.rstd = n.rstd;
+    return f;
+  }
+
+  // The last layer's gradient comes from the head (grad_in); otherwise what stands in grad_stream
+  // is the gradient of kNormOut's output, or of the sum for the other norms.
+  LayerNormBackward norm_backward(const NormBuffers& n, const NestStepParams& p, int layer) const {
+    const Place place = place_of(n, p, layer);
+    LayerNormBackward b;
+    b.dtype = c.dtype;
+    b.batch = c.batch;
+    b.frames = frames;
+    b.channels = c.width;
+    b.sum = n.branch ? n.sum : n.residual;
+    b.mean = n.mean;
+    b.rstd = n.rstd;
+    b.weight = place.norm->weight.value;
+    if (n.kind != kNormOut) {
+      b.grad_out = grad_in;
+      b.grad_sum = grad_stream;
+    } else if (layer + 1 == c.layers) {
+      b.grad_out = grad_in;
+    } else {
+      b.grad_out_float = grad_stream;
+    }
+    b.grad_residual = grad_stream;
+    if (n.branch) {
+      b.dropout = dropout(place.site, place.p);
+      b.keep = b.dropout.threshold != 0 ? n.keep : nullptr;
+      b.scale = place.scale;
+      b.grad_y = grad_branch;
+      b.grad_y_bias = place.y_bias.grad;
+    }
+    b.grad_weight = place.norm->weight.grad;
+    b.grad_bias = place.norm->bias.grad;
+    b.accumulate = c.accumulate;
+    b.partial = partial;
+    return b;
+  }
+
+  Attention attention(const LayerBuffers& s, const NestLayerParams& p, const Dropout& drop) const {
+    Attention a;
+    a.dtype = c.dtype;
+    a.batch = c.batch;
+    a.frames = frames;
+    a.heads = c.heads;
+    a.dim = c.width / c.heads;
+    a.q = part(s.qkv, 0);
+    a.k = part(s.qkv, 1);
+    a.v = part(s.qkv, 2);
+    a.stride = 3 * c.width;
+    a.p = s.pos;
+    a.p_stride = c.width;
+    a.bias_u = p.bias_u.value;
+    a.bias_v = p.bias_v.value;
+    a.lengths = inputs.frames_encoder;
+    a.left = c.left;
+    a.right = c.right;
+    a.chunk = c.chunk;
+    a.left_chunks = c.left_chunks;
+    a.dropout = drop;
+    a.out = s.attended;
+    a.log_sum = s.log_sum;
+    return a;
+  }
+
+  const KernelTable* kernels;
+  const NestStepConfig& c;
+  void* stream;
+  NestStepInputs inputs;
+  NestStepOutputs outputs;
+  int frames = 0, rows = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;
+  int conv1_rows = 0, conv2_rows = 0;
+  float* features = nullptr;
+  uint8_t *mask = nullptr, *selected = nullptr;
+  int32_t *chosen = nullptr, *slots = nullptr, *tokens = nullptr;
+  void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr, *conv2_mixed = nullptr;
+  void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
+  float* statistics = nullptr;
+  std::vector<LayerBuffers> layers;
+  float* encoded = nullptr;
+  void *encoded_compute = nullptr, *chosen_rows = nullptr, *logits = nullptr;
+  float* row_loss = nullptr;
+  // Gradients, reused by every layer.
+  void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
+  void *grad_gated = nullptr, *grad_pos = nullptr, *grad_conv1 = nullptr, *grad_conv2 = nullptr;
+  float *grad_stream = nullptr, *out_weight_grad = nullptr, *partial = nullptr;
+  void *attention_weights = nullptr, *attention_grads = nullptr;
+  float *attention_bias_partial = nullptr, *attention_p_partial = nullptr;
+  void* gemm_workspace = nullptr;
+
+ private:
+  static constexpr size_t kGemmWorkspace = size_t{32} << 20;
+
+  static size_t size(int value) { return static_cast<size_t>(value); }
+
+  // What a norm adds to the stream, and its own parameters.
+  struct Place {
+    const NestLayerParams::Norm* norm;
+    NestParam y_bias;
+    uint32_t site = 0;
+    double p = 0.0;
+    float scale = 1.0f;
+  };
+  Place place_of(const NormBuffers& n, const NestStepParams& all, int layer) const {
+    const NestLayerParams& p = all.layers[size(layer)];
+    const uint32_t sites = static_cast<uint32_t>(layer + 1) * 16;
+    switch (n.kind) {
+      case kNormFeedForward1:
+        return {&p.norm_feed_forward1, all.pre_encode_out.bias, 0, c.dropout_pre_encoder,
+                c.xscaling ? std::sqrt(static_cast<float>(c.width)) : 1.0f};
+      case kNormSelfAtt:
+        return {&p.norm_self_att, p.feed_forward1.second.bias, sites + 1, c.dropout, 0.5f};
+      case kNormConv:
+        return {&p.norm_conv, p.out.bias, sites + 3, c.dropout, 1.0f};
+      case kNormFeedForward2:
+        return {&p.norm_feed_forward2, p.pointwise2.bias, sites + 4, c.dropout, 1.0f};
+      case kNormOut:
+      case kNumNorms:
+        break;
+    }
+    return {&p.norm_out, p.feed_forward2.second.bias, sites + 6, c.dropout, 0.5f};
+  }
+
+  Gemm gemm(int m, int n, int k) const {
+    Gemm g;
+    g.dtype = c.dtype;
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.tf32 = c.tf32;
+    g.workspace = gemm_workspace;
+    g.workspace_bytes = gemm_workspace != nullptr ? kGemmWorkspace : 0;
+    return g;
+  }
+
+  // Returns the stream behind the layer.
+  const float* take_layer(LayerBuffers& s, const float* stream_in, int index) {
+    const size_t n = size(rows), width = size(c.width), hidden = size(c.feed_forward);
+    const float* residual = stream_in;
+    for (int kind = 0; kind < kNumNorms; ++kind) {
+      NormBuffers& norm = s.norms[kind];
+      norm.kind = static_cast<NormKind>(kind);
+      norm.residual = residual;
+      norm.branch = kind != kNormFeedForward1 || index == 0;
+      norm.mean = take<float>(n);
+      norm.rstd = take<float>(n);
+      if (norm.branch) {
+        norm.sum = take<float>(n * width);
+        norm.keep = take<uint8_t>(n * width / 8);
+        residual = norm.sum;
+      }
+      if (kind != kNormOut || index + 1 == c.layers) norm.out = take_compute(n * width);
+      if (kind == kNormOut) residual = norm.out_float = take<float>(n * width);
+    }
+    s.ff1_hidden = take_compute(n * hidden);
+    s.ff1_active = take_compute(n * hidden);
+    s.ff1_keep = take<uint8_t>(n * hidden / 8);
+    s.ff2_hidden = take_compute(n * hidden);
+    s.ff2_active = take_compute(n * hidden);
+    s.ff2_keep = take<uint8_t>(n * hidden / 8);
+    s.qkv = take_compute(n * width * 3);
+    s.pos = take_compute(size(2 * frames - 1) * width);
+    s.attended = take_compute(n * width);
+    s.log_sum = take<float>(n * size(c.heads));
+    s.gates = take_compute(n * width * 2);
+    s.gated = take_compute(n * width);
+    s.conv = take_compute(n * width);
+    s.normed = take_compute(n * width);
+    s.bn_mean = take<float>(width);
+    s.bn_rstd = take<float>(width);
+    return residual;
+  }
+
+  void take_gradients() {
+    const size_t n = size(rows), width = size(c.width), channels = size(c.sub_channels);
+    grad_in = take_compute(n * width);
+    grad_branch = take_compute(n * width);
+    grad_hidden = take_compute(n * std::max(size(c.feed_forward), 3 * width));
+    grad_conv = take_compute(n * width);
+    grad_gated = take_compute(n * width);
+    grad_pos = take_compute(size(2 * frames - 1) * width);
+    grad_conv1 = take_compute(size(conv1_rows) * channels);
+    grad_conv2 = take_compute(size(conv2_rows) * channels);
+    grad_stream = take<float>(n * width);
+    out_weight_grad = take<float>(width * size(bins3) * channels);
+    partial = take<float>(
+        std::max({layer_norm_scratch(c.width), activation_scratch(c.feed_forward),
+                  activation_scratch(2 * c.width), depthwise_scratch(c.width, c.conv_kernel),
+                  batch_norm_scratch(c.width), subsample_scratch(c.sub_channels),
+                  bias_gradient_scratch(std::max(c.width, c.classes * c.books))}));
+    attention_weights = take_compute(attention_square(c.batch, c.heads, frames));
+    attention_grads = take_compute(attention_square(c.batch, c.heads, frames));
+    attention_bias_partial =
+        take<float>(attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads));
+    attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
+    gemm_workspace = take<unsigned char>(kGemmWorkspace);
+  }
+
+  template <typename T>
+  T* take(size_t count) {
+    const size_t begin = used_;
+    used_ += (count * sizeof(T) + 255) / 256 * 256;
+    return base_ != nullptr ? reinterpret_cast<T*>(base_ + begin) : nullptr;
+  }
+  void* take_compute(size_t count) { return take<unsigned char>(count * dtype_size(c.dtype)); }
+
+  unsigned char* base_;
+  size_t used_ = 0;
+};
+
+}  // namespace aerie::kernels
