@@ -2,8 +2,9 @@
 // nearest code. `combine` neighbouring frames of (B,T,bins) features are one vector, contiguous in
 // memory.
 //
-// Codes are compared in float32; every code that comes within 1e-5 of the best is compared again in
-// float64 by its distance, first index first, which is the reference model's rule.
+// Codes have unit length, so that the nearest is the one with the largest product. They are
+// compared in float32; every code that comes within 1e-5 of the best is compared again in float64
+// by its distance, first index first, which is the reference model's rule.
 #pragma once
 
 #include "aerie/kernels/types.h"

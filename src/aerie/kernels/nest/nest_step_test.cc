@@ -1,0 +1,238 @@
+// A whole step on the emulated kernels, and on a device, against the reference kernels: the chain
+// of calls, their strides and scratch sizes. What the step must compute is tested with the model.
+#include "aerie/kernels/nest/nest_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aerie/kernels/testing/backend.h"
+
+namespace aerie::kernels {
+namespace {
+
+using testing::Backend;
+using testing::random_values;
+
+struct Outcome {
+  float loss = 0.0f;
+  int32_t rows = 0;
+  std::vector<std::pair<std::string, std::vector<float>>> gradients;
+};
+
+// Uploads parameters with repeatable values and remembers where their gradients go.
+class Params {
+ public:
+  Params(Backend& backend, Dtype dtype) : backend_(backend), dtype_(dtype) {}
+
+  NestParam add(const std::string& name, int count, float scale, float centre = 0.0f) {
+    std::vector<float> values = random_values(static_cast<size_t>(count), ++seed_, scale);
+    for (float& value : values) value += centre;
+    NestParam out;
+    out.value = backend_.upload(values);
+    out.compute = dtype_ == Dtype::kFloat ? out.value : backend_.upload_as(dtype_, values);
+    out.grad = backend_.scratch<float>(values.size());
+    grads_.push_back({name, {out.grad, values.size()}});
+    return out;
+  }
+  NestLayerParams::Linear linear(const std::string& name, int out, int in) {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(in));
+    return {add(name + ".weight", out * in, scale), add(name + ".bias", out, scale)};
+  }
+  NestLayerParams::Norm norm(const std::string& name, int width) {
+    return {add(name + ".weight", width, 0.2f, 1.0f), add(name + ".bias", width, 0.2f)};
+  }
+  std::vector<std::pair<std::string, std::vector<float>>> download() {
+    std::vector<std::pair<std::string, std::vector<float>>> out;
+    for (const auto& [name, where] : grads_)
+      out.emplace_back(name, backend_.download(where.first, where.second));
+    return out;
+  }
+
+ private:
+  Backend& backend_;
+  Dtype dtype_;
+  uint64_t seed_ = 100;
+  std::vector<std::pair<std::string, std::pair<float*, size_t>>> grads_;
+};
+
+Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples) {
+  c.batch = static_cast<int>(samples.size());
+  c.samples = *std::max_element(samples.begin(), samples.end()) + 7;
+  Params make(b, c.dtype);
+  NestStepParams p;
+  const int channels = c.sub_channels, width = c.width;
+  const int bins3 = strided(strided(strided(c.bins)));
+  p.conv0 = make.linear("conv0", channels, 9);
+  p.conv2 = make.linear("conv2", channels, 9);
+  p.conv3 = make.linear("conv3", channels, channels);
+  p.conv5 = make.linear("conv5", channels, 9);
+  p.conv6 = make.linear("conv6", channels, channels);
+  p.pre_encode_out = make.linear("out", width, channels * bins3);
+  for (int i = 0; i < c.layers; ++i) {
+    const std::string at = "layer" + std::to_string(i) + ".";
+    NestLayerParams l;
+    l.norm_feed_forward1 = make.norm(at + "norm_ff1", width);
+    l.norm_self_att = make.norm(at + "norm_att", width);
+    l.norm_conv = make.norm(at + "norm_conv", width);
+    l.norm_feed_forward2 = make.norm(at + "norm_ff2", width);
+    l.norm_out = make.norm(at + "norm_out", width);
+    l.feed_forward1 = {make.linear(at + "ff1.1", c.feed_forward, width),
+                       make.linear(at + "ff1.2", width, c.feed_forward)};
+    l.feed_forward2 = {make.linear(at + "ff2.1", c.feed_forward, width),
+                       make.linear(at + "ff2.2", width, c.feed_forward)};
+    l.q = make.linear(at + "q", width, width);
+    l.k = make.linear(at + "k", width, width);
+    l.v = make.linear(at + "v", width, width);
+    l.out = make.linear(at + "att_out", width, width);
+    l.pos.weight = make.add(at + "pos", width * width, 1.0f / std::sqrt(static_cast<float>(width)));
+    l.bias_u = make.add(at + "u", width, 0.3f);
+    l.bias_v = make.add(at + "v_bias", width, 0.3f);
+    l.pointwise1 = make.linear(at + "pointwise1", 2 * width, width);
+    l.depthwise.weight = make.add(at + "depthwise", width * c.conv_kernel, 0.3f);
+    l.depthwise.bias = make.add(at + "depthwise_bias", width, 0.3f);
+    l.pointwise2 = make.linear(at + "pointwise2", width, width);
+    l.batch_norm = make.norm(at + "batch_norm", width);
+    const std::vector<float> ones(static_cast<size_t>(width), 1.0f);
+    l.running_mean = b.upload(ones);
+    l.running_var = b.upload(ones);
+    l.num_batches = b.upload(std::vector<int64_t>{0});
+    p.layers.push_back(l);
+  }
+  p.decoder = make.linear("decoder", c.classes * c.books, width);
+  p.projection =
+      b.upload(random_values(static_cast<size_t>(c.books * c.code_dim * 8 * c.bins), 1, 0.1f));
+  const std::vector<float> raw =
+      random_values(static_cast<size_t>(c.books * c.code_classes * c.code_dim), 2);
+  std::vector<double> codes(raw.begin(), raw.end());
+  const size_t dim = static_cast<size_t>(c.code_dim);
+  for (size_t code = 0; code < codes.size() / dim; ++code) {
+    double squares = 0.0;
+    for (size_t d = 0; d < dim; ++d) squares += codes[code * dim + d] * codes[code * dim + d];
+    for (size_t d = 0; d < dim; ++d) codes[code * dim + d] /= std::sqrt(squares);
+  }
+  p.codebooks = b.upload(codes);
+  p.codebooks_float = b.upload(std::vector<float>(codes.begin(), codes.end()));
+  p.mask_embedding = b.upload(random_values(static_cast<size_t>(c.bins), 3, 0.1f));
+  std::vector<float> window, twiddles, filters(static_cast<size_t>(c.bins * kFftBins));
+  std::vector<int32_t> bands;
+  for (int i = 0; i < 400; ++i)
+    window.push_back(static_cast<float>(0.5 - 0.5 * std::cos(2.0 * M_PI * i / 399)));
+  for (int k = 0; k < kFftSize; ++k) {
+    twiddles.push_back(static_cast<float>(std::cos(2.0 * M_PI * k / kFftSize)));
+    twiddles.push_back(static_cast<float>(-std::sin(2.0 * M_PI * k / kFftSize)));
+  }
+  for (int bin = 0; bin < c.bins; ++bin) {
+    bands.push_back(bin * 3 + 1);
+    bands.push_back(bin * 3 + 5);
+    for (int k = bands[bands.size() - 2]; k < bands.back(); ++k)
+      filters[static_cast<size_t>(bin * kFftBins + k)] = 0.01f;
+  }
+  p.window = b.upload(window);
+  p.twiddles = b.upload(twiddles);
+  p.filterbank = b.upload(filters);
+  p.bands = b.upload(bands);
+  const int frames = c.frames / 8;
+  p.positions =
+      b.upload_as(c.dtype, random_values(static_cast<size_t>((2 * frames - 1) * width), 4));
+
+  const size_t row = static_cast<size_t>(c.samples);
+  std::vector<float> audio = random_values(2 * samples.size() * row, 5, 0.3f);
+  std::vector<int32_t> lengths, feature_frames, quarter, eighth;
+  for (int signal = 0; signal < 2; ++signal)
+    for (const int32_t n : samples) {
+      lengths.push_back(n);
+      feature_frames.push_back(n / 160);
+    }
+  for (const int32_t n : samples) {
+    quarter.push_back(strided(strided(n / 160)));
+    eighth.push_back(strided(quarter.back()));
+  }
+  NestStepInputs in;
+  in.audio = b.upload(audio);
+  in.samples = b.upload(lengths);
+  in.frames = b.upload(feature_frames);
+  in.frames_quarter = b.upload(quarter);
+  in.frames_encoder = b.upload(eighth);
+  in.frames_counted = b.upload(std::vector<int32_t>{frames - 1});
+  in.random = b.upload(std::vector<RandomState>{testing::random_state(9, 4)});
+  in.loss_scale = b.upload(std::vector<float>{4.0f});
+  NestStepOutputs out;
+  out.loss = b.scratch<float>(1);
+  out.masked_rows = b.scratch<int32_t>(1);
+
+  NestStep step(b.kernels(), c, p);
+  // NaN everywhere: nothing may be read before it is written.
+  void* memory = b.scratch<unsigned char>(step.memory_bytes());
+  EXPECT_EQ(step.run(memory, in, out, nullptr), kOk);
+  return {b.download(out.loss, 1)[0], b.download(out.masked_rows, 1)[0], make.download()};
+}
+
+NestStepConfig small(Dtype dtype) {
+  NestStepConfig c;
+  c.dtype = dtype;
+  c.frames = 72;
+  c.bins = 16;
+  c.sub_channels = 8;
+  c.width = 64;
+  c.heads = 1;
+  c.feed_forward = 64;
+  c.layers = 2;
+  c.classes = c.code_classes = 32;
+  c.code_dim = 8;
+  c.masking.block = 12;
+  c.masking.probability = 0.05;
+  return c;
+}
+
+void compare(Backend& backend, const NestStepConfig& c, double tolerance) {
+  const std::vector<int32_t> samples = {10000, 200, 7777};
+  const Outcome e = run(*testing::reference_backend(), c, samples);
+  const Outcome a = run(backend, c, samples);
+  ASSERT_GT(e.rows, 2);
+  EXPECT_EQ(a.rows, e.rows);
+  EXPECT_NEAR(a.loss, e.loss, tolerance * e.loss);
+  for (size_t i = 0; i < e.gradients.size(); ++i) {
+    const std::string& name = e.gradients[i].first;
+    // Zero in exact arithmetic.
+    const bool vanishes = name.find("depthwise_bias") != std::string::npos ||
+                          name.find(".k.bias") != std::string::npos;
+    double difference = 0.0, norm = 0.0;
+    for (size_t k = 0; k < e.gradients[i].second.size(); ++k) {
+      const double want = e.gradients[i].second[k], got = a.gradients[i].second[k];
+      difference += (got - want) * (got - want);
+      norm += want * want;
+    }
+    if (vanishes) {
+      EXPECT_LT(std::sqrt(difference), 30 * tolerance) << name;
+    } else {
+      EXPECT_LT(std::sqrt(difference), tolerance * std::sqrt(norm)) << name << ' ' << norm;
+    }
+  }
+}
+
+AERIE_KERNEL_TEST(NestStep, Float32EqualsTheReference) {
+  compare(backend, small(Dtype::kFloat), 1e-4);
+}
+
+// Rounding of intermediate results to bf16 differs between the two.
+AERIE_KERNEL_TEST(NestStep, Bf16IsNearTheReference) {
+  compare(backend, small(Dtype::kBf16), 0.12);
+}
+
+AERIE_KERNEL_TEST(NestStep, EvaluationGivesTheLossAlone) {
+  NestStepConfig c = small(Dtype::kFloat);
+  c.training = false;
+  const std::vector<int32_t> samples = {10000, 200, 7777};
+  const Outcome e = run(*testing::reference_backend(), c, samples);
+  const Outcome a = run(backend, c, samples);
+  EXPECT_EQ(a.rows, e.rows);
+  EXPECT_NEAR(a.loss, e.loss, 1e-5 * e.loss);
+  for (const auto& [name, values] : a.gradients)
+    for (const float value : values) ASSERT_TRUE(std::isnan(value)) << name;
+}
+
+}  // namespace
+}  // namespace aerie::kernels
