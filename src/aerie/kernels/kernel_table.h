@@ -45,9 +45,9 @@
   X(relu, Relu)                                       \
   X(attention, Attention)                             \
   X(attention_backward, AttentionBackward)            \
-  X(mix_rows, MixRows) \
-  X(gemm, Gemm) \
-  X(bias_gradient, BiasGradient) \
+  X(mix_rows, MixRows)                                \
+  X(gemm, Gemm)                                       \
+  X(bias_gradient, BiasGradient)                      \
   X(swap_inner, SwapInner)
 
 namespace aerie::kernels {
@@ -57,19 +57,6 @@ struct KernelTable {
   AERIE_KERNELS(AERIE_KERNEL_FIELD)
 #undef AERIE_KERNEL_FIELD
 };
-
-// One namespace per back end; see types.h.
-#define AERIE_KERNEL_DECLARE(name, Args) int name(const Args& args, void* stream);
-namespace reference {
-AERIE_KERNELS(AERIE_KERNEL_DECLARE)
-}
-namespace cuda {
-AERIE_KERNELS(AERIE_KERNEL_DECLARE)
-}
-namespace emulated {
-AERIE_KERNELS(AERIE_KERNEL_DECLARE)
-}
-#undef AERIE_KERNEL_DECLARE
 
 #define AERIE_KERNEL_REFERENCE(name, Args) &reference::name,
 inline constexpr KernelTable kReferenceKernels = {AERIE_KERNELS(AERIE_KERNEL_REFERENCE)};

@@ -19,6 +19,18 @@
 
 namespace aerie::kernels {
 
+// Declares a kernel in the namespaces of all back ends; at the end of the header of its arguments.
+#define AERIE_DECLARE_KERNEL(name, Args)    \
+  namespace reference {                     \
+  int name(const Args& args, void* stream); \
+  }                                         \
+  namespace cuda {                          \
+  int name(const Args& args, void* stream); \
+  }                                         \
+  namespace emulated {                      \
+  int name(const Args& args, void* stream); \
+  }
+
 constexpr int kOk = 0;
 constexpr int kUnsupported = 1;  // cudaErrorInvalidValue
 

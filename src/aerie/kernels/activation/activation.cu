@@ -1,7 +1,7 @@
 // Bound by memory: one 16-byte access per operand and thread. Backward walks down columns, so that
 // sums for the bias stay in registers.
+#include "aerie/kernels/activation/activation.h"
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

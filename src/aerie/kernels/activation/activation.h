@@ -59,4 +59,9 @@ constexpr size_t activation_scratch(int columns) {
   return size_t{kActivationParts} * static_cast<size_t>(columns);
 }
 
+AERIE_DECLARE_KERNEL(silu_forward, SiluForward)
+AERIE_DECLARE_KERNEL(silu_backward, SiluBackward)
+AERIE_DECLARE_KERNEL(glu_forward, GluForward)
+AERIE_DECLARE_KERNEL(glu_backward, GluBackward)
+
 }  // namespace aerie::kernels

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <vector>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/activation/activation.h"
 #include "aerie/kernels/reference.h"
 
 namespace aerie::kernels::reference {

@@ -1,8 +1,8 @@
 // Three launches: partial sums of squares, one block that decides, one pass that updates. Bound by
 // memory: 4 bytes per parameter for the norm, then 28, 2 more for the 16-bit copy and 8 for the
 // moving average.
+#include "aerie/kernels/adamw/adamw.h"
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

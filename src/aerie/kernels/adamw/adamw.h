@@ -73,4 +73,6 @@ struct AdamwStep {
 
 constexpr int kAdamwParts = 1024;
 
+AERIE_DECLARE_KERNEL(adamw_step, AdamwStep)
+
 }  // namespace aerie::kernels

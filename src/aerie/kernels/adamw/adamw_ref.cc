@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/adamw/adamw.h"
 
 namespace aerie::kernels::reference {
 namespace {

@@ -1,7 +1,7 @@
 // Which kernel runs where; and the float32 path: one warp per query (or key, or position), lanes
 // over keys for scores and over values for sums.
+#include "aerie/kernels/attention/attention.h"
 #include "aerie/kernels/attention/attention_mma.h"
-#include "aerie/kernels/kernel_table.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

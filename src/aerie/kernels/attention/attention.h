@@ -82,4 +82,7 @@ AERIE_HD bool attention_allowed(const Attention& a, int length, int i, int j) {
   return (a.left < 0 || i - j <= a.left) && (a.right < 0 || j - i <= a.right);
 }
 
+AERIE_DECLARE_KERNEL(attention, Attention)
+AERIE_DECLARE_KERNEL(attention_backward, AttentionBackward)
+
 }  // namespace aerie::kernels

@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/attention/attention.h"
 #include "aerie/kernels/reference.h"
 
 namespace aerie::kernels::reference {

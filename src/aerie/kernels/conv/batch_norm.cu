@@ -1,7 +1,7 @@
 // Threads walk down columns, so that a channel's constants stay in registers: two reads and one
 // write forward and back, plus the reduction's two reads (from the cache, for tensors that fit it).
+#include "aerie/kernels/conv/batch_norm.h"
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

@@ -57,4 +57,8 @@ constexpr size_t batch_norm_scratch(int channels) {
   return static_cast<size_t>(kBatchNormParts + 1) * 2 * static_cast<size_t>(channels);
 }
 
+AERIE_DECLARE_KERNEL(batch_norm_finish, BatchNormFinish)
+AERIE_DECLARE_KERNEL(batch_norm_forward, BatchNormForward)
+AERIE_DECLARE_KERNEL(batch_norm_backward, BatchNormBackward)
+
 }  // namespace aerie::kernels

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/conv/batch_norm.h"
 #include "aerie/kernels/reference.h"
 
 namespace aerie::kernels::reference {

@@ -2,8 +2,8 @@
 // every value is read once (twice at the seams). Loads are 8 bytes per thread forward (4 channels
 // of 16 bits) and 4 backward, where the window of gradients and the sums for the weights need the
 // registers.
+#include "aerie/kernels/conv/depthwise.h"
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

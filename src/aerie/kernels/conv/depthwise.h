@@ -59,4 +59,7 @@ constexpr size_t depthwise_scratch(int channels, int kernel) {
          static_cast<size_t>(kernel + 1);
 }
 
+AERIE_DECLARE_KERNEL(depthwise_forward, DepthwiseForward)
+AERIE_DECLARE_KERNEL(depthwise_backward, DepthwiseBackward)
+
 }  // namespace aerie::kernels

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/conv/depthwise.h"
 #include "aerie/kernels/reference.h"
 
 namespace aerie::kernels::reference {

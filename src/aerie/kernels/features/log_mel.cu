@@ -2,7 +2,7 @@
 // three radix-8 passes through shared memory. A block takes 16 neighbouring frames and prepares
 // their samples (dither, pre-emphasis) once.
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/features/log_mel.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

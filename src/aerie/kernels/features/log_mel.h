@@ -48,4 +48,7 @@ struct NormalizeFeatures {
   float* out = nullptr;              // may be x
 };
 
+AERIE_DECLARE_KERNEL(log_mel, LogMel)
+AERIE_DECLARE_KERNEL(normalize_features, NormalizeFeatures)
+
 }  // namespace aerie::kernels

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/features/log_mel.h"
 
 namespace aerie::kernels::reference {
 

@@ -23,4 +23,6 @@ struct Gemm {
   size_t workspace_bytes = 0;
 };
 
+AERIE_DECLARE_KERNEL(gemm, Gemm)
+
 }  // namespace aerie::kernels

@@ -11,7 +11,7 @@
 
 #include <cublasLt.h>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/gemm/gemm.h"
 
 namespace aerie::kernels::cuda {
 namespace {

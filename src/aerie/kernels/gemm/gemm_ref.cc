@@ -1,4 +1,4 @@
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/gemm/gemm.h"
 #include "aerie/kernels/reference.h"
 
 namespace aerie::kernels::reference {

@@ -1,7 +1,7 @@
 // Column sums walk down columns; the swap reads in order and writes scattered, on tensors of a few
 // megabytes that stay in the cache.
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/layout/layout.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

@@ -31,4 +31,7 @@ struct SwapInner {
   bool accumulate = false;
 };
 
+AERIE_DECLARE_KERNEL(bias_gradient, BiasGradient)
+AERIE_DECLARE_KERNEL(swap_inner, SwapInner)
+
 }  // namespace aerie::kernels

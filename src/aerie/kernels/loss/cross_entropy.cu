@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/loss/cross_entropy.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

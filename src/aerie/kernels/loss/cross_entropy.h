@@ -25,4 +25,6 @@ struct CrossEntropy {
   float* loss = nullptr;              // device scalar, unweighted and unscaled
 };
 
+AERIE_DECLARE_KERNEL(cross_entropy, CrossEntropy)
+
 }  // namespace aerie::kernels

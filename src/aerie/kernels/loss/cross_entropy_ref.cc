@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/loss/cross_entropy.h"
 #include "aerie/kernels/reference.h"
 
 namespace aerie::kernels::reference {

@@ -1,7 +1,7 @@
 // One block per item; the masks are small. The list of rows is made by one block, which scans with
 // votes.
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/masking/block_mask.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

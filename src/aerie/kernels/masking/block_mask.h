@@ -43,4 +43,8 @@ struct GatherRows {
   void* out = nullptr;
 };
 
+AERIE_DECLARE_KERNEL(block_mask, BlockMask)
+AERIE_DECLARE_KERNEL(select_rows, SelectRows)
+AERIE_DECLARE_KERNEL(gather_rows, GatherRows)
+
 }  // namespace aerie::kernels

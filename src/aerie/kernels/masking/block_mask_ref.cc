@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/masking/block_mask.h"
 #include "aerie/kernels/reference.h"
 
 namespace aerie::kernels::reference {

@@ -2,7 +2,7 @@
 // and their order is that of the plan. Bound by memory: reads 2 or 4 bytes a sample and as much
 // again where something is mixed in, writes 4 or 8.
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/mix/mix_rows.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

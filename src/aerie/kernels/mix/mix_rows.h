@@ -41,4 +41,6 @@ struct MixRows {
   float* noisy = nullptr;
 };
 
+AERIE_DECLARE_KERNEL(mix_rows, MixRows)
+
 }  // namespace aerie::kernels

@@ -1,4 +1,3 @@
-#include "aerie/kernels/kernel_table.h"
 #include "aerie/kernels/mix/mix_rows.h"
 
 namespace aerie::kernels::reference {

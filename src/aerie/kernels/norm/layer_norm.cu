@@ -1,7 +1,7 @@
 // One warp per row, the row in registers: one read and one write of everything. Sums over rows go
 // to per-block partial results that a second launch adds in a fixed order.
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/norm/layer_norm.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

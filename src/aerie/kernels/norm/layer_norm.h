@@ -57,4 +57,7 @@ constexpr size_t layer_norm_scratch(int channels) {
   return size_t{3} * kLayerNormParts * static_cast<size_t>(channels);
 }
 
+AERIE_DECLARE_KERNEL(layer_norm_forward, LayerNormForward)
+AERIE_DECLARE_KERNEL(layer_norm_backward, LayerNormBackward)
+
 }  // namespace aerie::kernels

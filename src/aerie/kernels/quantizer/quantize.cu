@@ -1,7 +1,7 @@
 // A block takes eight vectors, so that the codebook is read from the cache once for eight. One warp
 // projects each of them; then every thread goes through its share of the codes.
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/quantizer/quantize.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

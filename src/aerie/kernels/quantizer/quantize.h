@@ -23,4 +23,6 @@ struct Quantize {
   int32_t* tokens = nullptr;               // (capacity, books)
 };
 
+AERIE_DECLARE_KERNEL(quantize, Quantize)
+
 }  // namespace aerie::kernels

@@ -2,7 +2,7 @@
 #include <limits>
 #include <vector>
 
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/quantizer/quantize.h"
 
 namespace aerie::kernels::reference {
 

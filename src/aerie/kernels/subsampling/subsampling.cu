@@ -2,7 +2,7 @@
 // features a block needs are one small tile of shared memory that all channels read together
 // (broadcast).
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/subsampling/subsampling.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {

@@ -80,4 +80,10 @@ constexpr size_t subsample_scratch(int channels) {
   return static_cast<size_t>(kSubsampleParts) * 20 * static_cast<size_t>(channels);
 }
 
+AERIE_DECLARE_KERNEL(subsample_first, SubsampleFirst)
+AERIE_DECLARE_KERNEL(subsample_first_backward, SubsampleFirstBackward)
+AERIE_DECLARE_KERNEL(subsample_next, SubsampleNext)
+AERIE_DECLARE_KERNEL(subsample_next_backward, SubsampleNextBackward)
+AERIE_DECLARE_KERNEL(relu, Relu)
+
 }  // namespace aerie::kernels

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "aerie/kernels/kernel_table.h"
 #include "aerie/kernels/reference.h"
+#include "aerie/kernels/subsampling/subsampling.h"
 
 namespace aerie::kernels::reference {
 namespace {
