@@ -11,6 +11,7 @@ namespace {
 
 const Command kBenchCommands[] = {
     {"data", "how fast the loader delivers a data set, and what limits it", run_bench_data},
+    {"kernels", "every CUDA kernel beside the floor of its memory traffic", run_bench_kernels},
 };
 
 void print_usage() {

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "aerie/kernels/types.h"
+
 namespace aerie::kernels {
 
 struct MixRowsSegment {

@@ -1,0 +1,509 @@
+// `aerie bench kernels`: the CUDA kernels one by one at the shapes of a NEST step, beside the time
+// that memory traffic or arithmetic alone would need.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "aerie/base/parse.h"
+#include "aerie/base/strings.h"
+#include "aerie/device/gpu.h"
+#include "aerie/kernels/kernel_table.h"
+#include "bench_command.h"
+
+namespace aerie::tools {
+
+namespace {
+
+using kernels::Bf16;
+using kernels::Dtype;
+
+struct Options {
+  int batch = 16, seconds = 15, width = 512, heads = 8, classes = 8192, channels = 256;
+  int64_t parameters = 112964608;
+  double gb_per_s = 4200.0;    // what copies reach on the device
+  double tflop_per_s = 700.0;  // what bf16 matrix products reach
+};
+
+// One line of the table. Floors: bytes over gb_per_s, matrix operations over tflop_per_s.
+struct Row {
+  const char* name;
+  double bytes;
+  double flops;
+  std::function<int(void* stream)> call;
+};
+
+// Device memory for the length of the command. Values are random: matrix products of zeros draw
+// less power and run faster than real ones.
+class Memory {
+ public:
+  explicit Memory(device::GpuModule* module) : module_(module) {}
+  ~Memory() {
+    for (void* pointer : blocks_) module_->free_device(pointer);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  template <typename T>
+  T* take(size_t count) {
+    std::vector<T> pattern(std::min<size_t>(count, size_t{1} << 20));
+    RandomStream random(blocks_.size(), Purpose::kTest, 0, 0);
+    for (T& value : pattern) {
+      const float unit = u32_to_unit_float(random.next_u32()) * 2.0f - 1.0f;
+      if constexpr (std::is_same_v<T, float>) value = unit;
+      if constexpr (std::is_same_v<T, Bf16>) value = kernels::from_float<Bf16>(unit);
+    }
+    auto block = module_->allocate_device(count * sizeof(T));
+    if (!block.ok()) {
+      if (status_.ok()) status_ = block.status();
+      return nullptr;
+    }
+    blocks_.push_back(*block);
+    T* out = static_cast<T*>(*block);
+    for (size_t at = 0; at < count && status_.ok(); at += pattern.size())
+      status_ = module_->copy_to_device(out + at, pattern.data(),
+                                        std::min(pattern.size(), count - at) * sizeof(T));
+    return out;
+  }
+  template <typename T>
+  T* upload(const std::vector<T>& values) {
+    T* out = take<T>(values.size());
+    if (status_.ok())
+      status_ = module_->copy_to_device(out, values.data(), values.size() * sizeof(T));
+    return out;
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  device::GpuModule* module_;
+  std::vector<void*> blocks_;
+  Status status_;
+};
+
+// Arguments and the row of every kernel. Pointers into `m` stay valid while it lives.
+std::vector<Row> make_rows(const kernels::KernelTable& table, const Options& o, Memory& m) {
+  std::vector<Row> rows;
+  const kernels::KernelTable* k = &table;
+  const int features = (o.seconds * 100 + 1 + 15) / 16 * 16, frames = features / 8;
+  const int width = o.width, hidden = 4 * width, channels = o.channels;
+  const size_t b = static_cast<size_t>(o.batch), c = static_cast<size_t>(width);
+  const size_t n = b * static_cast<size_t>(frames) * c;  // elements of a (B,T,C) tensor
+  const double dn = static_cast<double>(n);
+  const auto fill = [&](auto& args) {
+    args.dtype = Dtype::kBf16;
+    args.batch = o.batch;
+    args.frames = frames;
+    args.channels = width;
+  };
+  // Ragged: from 60 % of the longest up.
+  std::vector<int32_t> encoder_lengths, feature_lengths, sample_lengths;
+  for (int signal = 0; signal < 2; ++signal)
+    for (int i = 0; i < o.batch; ++i) {
+      const double share = 1.0 - 0.4 * i / o.batch;
+      sample_lengths.push_back(static_cast<int32_t>(share * o.seconds * 16000));
+      feature_lengths.push_back(sample_lengths.back() / 160);
+      encoder_lengths.push_back((feature_lengths.back() + 7) / 8);
+    }
+  int32_t* lengths = m.upload(encoder_lengths);
+  int32_t* frame_lengths = m.upload(feature_lengths);
+  kernels::RandomState* state = m.upload(std::vector<kernels::RandomState>{
+      {philox_key(1, Purpose::kDropout), philox_key(1, Purpose::kMask),
+       philox_key(1, Purpose::kDither), 0, 0}});
+  kernels::Dropout dropout;
+  dropout.state = state;
+  dropout.threshold = static_cast<uint64_t>(std::llround(0.1 * 4294967296.0));
+  dropout.scale = 1.0f / 0.9f;
+  Bf16* x = m.take<Bf16>(n * 4);
+  Bf16* y = m.take<Bf16>(n * 4);
+  Bf16* z = m.take<Bf16>(n * 4);
+  float* stream = m.take<float>(n);
+  float* stream_out = m.take<float>(n);
+  float* small = m.take<float>(c * 16);  // weights, biases
+  float* small_out = m.take<float>(c * 64);
+  float* scalars = m.take<float>(b * static_cast<size_t>(frames * (o.heads + 2)));
+  uint8_t* keep = m.take<uint8_t>(n);
+  float* partial = m.take<float>(
+      std::max({kernels::layer_norm_scratch(width), kernels::activation_scratch(hidden),
+                kernels::depthwise_scratch(width, 9), kernels::batch_norm_scratch(width),
+                kernels::subsample_scratch(channels)}));
+
+  kernels::AdamwStep adamw;
+  const size_t p = static_cast<size_t>(o.parameters / 8 * 8);
+  adamw.count = static_cast<int64_t>(p);
+  adamw.params = m.take<float>(p);
+  adamw.grads = m.take<float>(p);
+  adamw.exp_avg = m.take<float>(p);
+  adamw.exp_avg_sq = m.take<float>(p);
+  adamw.shadow = m.take<Bf16>(p);
+  adamw.segments = m.upload(
+      std::vector<kernels::AdamwSegment>{{0, adamw.count, 0, true, 0.9, 0.98, 1e-8, 1e-3}});
+  adamw.num_segments = 1;
+  adamw.steps = m.upload(std::vector<float>{0.0f});
+  adamw.learning_rates = m.upload(std::vector<double>{1e-4});
+  adamw.factors = m.take<kernels::AdamwFactors>(1);
+  adamw.partial = m.take<double>(kernels::kAdamwParts);
+  adamw.control = m.take<kernels::AdamwControl>(1);
+  adamw.clip = 1.0;
+  rows.push_back({"adamw_step", 34.0 * static_cast<double>(p), 0.0,
+                  [=](void* s) { return k->adamw_step(adamw, s); }});
+
+  kernels::LayerNormForward ln;
+  fill(ln);
+  ln.residual = stream;
+  ln.y = x;
+  ln.y_bias = ln.weight = ln.bias = small;
+  ln.dropout = dropout;
+  ln.sum = stream_out;
+  ln.keep = keep;
+  ln.out = y;
+  ln.mean = scalars;
+  ln.rstd = scalars + b * static_cast<size_t>(frames);
+  rows.push_back({"layer_norm_forward", 12.1 * dn, 0.0,
+                  [=](void* s) { return k->layer_norm_forward(ln, s); }});
+  kernels::LayerNormBackward lb;
+  fill(lb);
+  lb.sum = stream;
+  lb.mean = ln.mean;
+  lb.rstd = ln.rstd;
+  lb.weight = small;
+  lb.grad_out = x;
+  lb.grad_sum = lb.grad_residual = stream_out;
+  lb.dropout = dropout;
+  lb.keep = keep;
+  lb.grad_y = y;
+  lb.grad_weight = small_out;
+  lb.grad_bias = small_out + c;
+  lb.grad_y_bias = small_out + 2 * c;
+  lb.partial = partial;
+  rows.push_back({"layer_norm_backward", 16.1 * dn, 0.0,
+                  [=](void* s) { return k->layer_norm_backward(lb, s); }});
+
+  kernels::SiluForward silu;
+  fill(silu);
+  silu.channels = hidden;
+  silu.x = x;
+  silu.bias = small;
+  silu.dropout = dropout;
+  silu.keep = keep;
+  silu.out = y;
+  rows.push_back(
+      {"silu_forward", 4.1 * 4 * dn, 0.0, [=](void* s) { return k->silu_forward(silu, s); }});
+  kernels::SiluBackward silu_back;
+  fill(silu_back);
+  silu_back.channels = hidden;
+  silu_back.x = x;
+  silu_back.bias = small;
+  silu_back.grad_out = y;
+  silu_back.dropout = dropout;
+  silu_back.keep = keep;
+  silu_back.grad_x = z;
+  silu_back.grad_bias = small_out;
+  silu_back.partial = partial;
+  rows.push_back({"silu_backward", 6.1 * 4 * dn, 0.0,
+                  [=](void* s) { return k->silu_backward(silu_back, s); }});
+  kernels::GluForward glu;
+  fill(glu);
+  glu.x = x;
+  glu.bias = small;
+  glu.lengths = lengths;
+  glu.out = y;
+  rows.push_back({"glu_forward", 6.0 * dn, 0.0, [=](void* s) { return k->glu_forward(glu, s); }});
+  kernels::GluBackward glu_back;
+  fill(glu_back);
+  glu_back.x = x;
+  glu_back.bias = small;
+  glu_back.lengths = lengths;
+  glu_back.grad_out = y;
+  glu_back.grad_x = z;
+  glu_back.grad_bias = small_out;
+  glu_back.partial = partial;
+  rows.push_back(
+      {"glu_backward", 10.0 * dn, 0.0, [=](void* s) { return k->glu_backward(glu_back, s); }});
+
+  kernels::DepthwiseForward conv;
+  fill(conv);
+  conv.x = x;
+  conv.weight = small;
+  conv.bias = small + 9 * c;
+  conv.out = y;
+  conv.statistics =
+      m.take<float>(static_cast<size_t>(kernels::depthwise_strips(o.batch, frames)) * 2 * c);
+  conv.counted.frames = m.upload(std::vector<int32_t>{frames});
+  rows.push_back(
+      {"depthwise_forward", 4.0 * dn, 0.0, [=](void* s) { return k->depthwise_forward(conv, s); }});
+  kernels::DepthwiseBackward conv_back;
+  fill(conv_back);
+  conv_back.x = x;
+  conv_back.weight = small;
+  conv_back.grad_out = y;
+  conv_back.grad_x = z;
+  conv_back.grad_weight = small_out;
+  conv_back.grad_bias = small_out + 9 * c;
+  conv_back.partial = partial;
+  rows.push_back({"depthwise_backward", 6.0 * dn, 0.0,
+                  [=](void* s) { return k->depthwise_backward(conv_back, s); }});
+  kernels::BatchNormFinish finish;
+  finish.batch = o.batch;
+  finish.frames = frames;
+  finish.channels = width;
+  finish.statistics = conv.statistics;
+  finish.counted = conv.counted;
+  finish.running_mean = small_out;
+  finish.running_var = small_out + c;
+  finish.batches = m.upload(std::vector<int64_t>{0});
+  finish.mean = small_out + 2 * c;
+  finish.rstd = small_out + 3 * c;
+  rows.push_back({"batch_norm_finish",
+                  static_cast<double>(kernels::depthwise_strips(o.batch, frames)) * 8.0 * width,
+                  0.0, [=](void* s) { return k->batch_norm_finish(finish, s); }});
+  kernels::BatchNormForward bn;
+  fill(bn);
+  bn.x = x;
+  bn.mean = bn.rstd = bn.weight = bn.bias = small;
+  bn.out = y;
+  rows.push_back(
+      {"batch_norm_forward", 4.0 * dn, 0.0, [=](void* s) { return k->batch_norm_forward(bn, s); }});
+  kernels::BatchNormBackward bn_back;
+  fill(bn_back);
+  bn_back.x = x;
+  bn_back.mean = bn_back.rstd = bn_back.weight = bn_back.bias = small;
+  bn_back.counted = conv.counted;
+  bn_back.grad_out = y;
+  bn_back.grad_x = z;
+  bn_back.grad_weight = small_out;
+  bn_back.grad_bias = small_out + c;
+  bn_back.partial = partial;
+  rows.push_back({"batch_norm_backward", 10.0 * dn, 0.0,
+                  [=](void* s) { return k->batch_norm_backward(bn_back, s); }});
+
+  kernels::Attention attention;
+  attention.dtype = Dtype::kBf16;
+  attention.batch = o.batch;
+  attention.frames = frames;
+  attention.heads = o.heads;
+  attention.dim = width / o.heads;
+  attention.q = x;
+  attention.k = x + c;
+  attention.v = x + 2 * c;
+  attention.stride = 3 * width;
+  attention.p = m.take<Bf16>(static_cast<size_t>(2 * frames - 1) * c);
+  attention.p_stride = width;
+  attention.bias_u = attention.bias_v = small;
+  attention.lengths = lengths;
+  attention.dropout = dropout;
+  attention.out = y;
+  attention.log_sum = scalars;
+  const double product = 2.0 * dn * frames;  // operations of one (T,T,D) product over all heads
+  rows.push_back(
+      {"attention", 8.0 * dn, 3.0 * product, [=](void* s) { return k->attention(attention, s); }});
+  kernels::AttentionBackward attention_back;
+  attention_back.forward = attention;
+  attention_back.grad_out = m.take<Bf16>(n);
+  attention_back.grad_q = z;
+  attention_back.grad_k = z + c;
+  attention_back.grad_v = z + 2 * c;
+  attention_back.grad_stride = 3 * width;
+  attention_back.grad_p = m.take<Bf16>(static_cast<size_t>(2 * frames - 1) * c);
+  attention_back.grad_p_stride = width;
+  attention_back.grad_bias_u = small_out;
+  attention_back.grad_bias_v = small_out + c;
+  const size_t square = kernels::attention_square(o.batch, o.heads, frames);
+  attention_back.weights = m.take<Bf16>(square);
+  attention_back.grad_scores = m.take<Bf16>(square);
+  attention_back.bias_partial =
+      m.take<float>(kernels::attention_bias_scratch(o.batch, frames, o.heads, width / o.heads));
+  attention_back.p_partial =
+      m.take<float>(kernels::attention_p_scratch(frames, o.heads, width / o.heads));
+  rows.push_back({"attention_backward", 18.0 * dn, 8.0 * product,
+                  [=](void* s) { return k->attention_backward(attention_back, s); }});
+
+  const auto features_n = static_cast<double>(b) * features * 80.0;
+  kernels::LogMel mel;
+  mel.rows = 2 * o.batch;
+  mel.items = o.batch;
+  mel.samples = o.seconds * 16000;
+  mel.frames = features;
+  mel.audio = m.take<float>(2 * b * static_cast<size_t>(mel.samples));
+  mel.lengths = m.upload(sample_lengths);
+  mel.state = state;
+  mel.dither = 1e-5f;
+  mel.window = m.take<float>(400);
+  mel.twiddles = m.take<float>(1024);
+  mel.filterbank = m.take<float>(80 * kernels::kFftBins);
+  std::vector<int32_t> bands;
+  for (int i = 0; i < 80; ++i) {
+    bands.push_back(i * 3);
+    bands.push_back(i * 3 + 6);
+  }
+  mel.bands = m.upload(bands);
+  mel.out = m.take<float>(2 * static_cast<size_t>(features_n));
+  rows.push_back({"log_mel", 8.0 * static_cast<double>(b) * mel.samples + 8.0 * features_n, 0.0,
+                  [=](void* s) { return k->log_mel(mel, s); }});
+  kernels::NormalizeFeatures normalize;
+  normalize.rows = 2 * o.batch;
+  normalize.frames = features;
+  normalize.bins = 80;
+  normalize.x = mel.out;
+  normalize.lengths = frame_lengths;
+  normalize.first_masked_row = o.batch;
+  normalize.mask = keep;
+  normalize.embedding = small;
+  normalize.out = mel.out;
+  rows.push_back({"normalize_features", 16.0 * features_n, 0.0,
+                  [=](void* s) { return k->normalize_features(normalize, s); }});
+
+  kernels::SubsampleFirst first;
+  first.dtype = Dtype::kBf16;
+  first.batch = o.batch;
+  first.frames = features;
+  first.bins = 80;
+  first.channels = channels;
+  first.x = mel.out;
+  first.lengths = frame_lengths;
+  float* taps = m.take<float>(static_cast<size_t>(channels) * 20);
+  first.weight0 = first.weight1 = taps;
+  first.bias0 = first.bias1 = taps + channels * 9;
+  const size_t quarter = b * static_cast<size_t>(features / 4 * 20 * channels);
+  first.out = m.take<Bf16>(quarter);
+  const double dq = static_cast<double>(quarter);
+  rows.push_back({"subsample_first", 4.0 * features_n + 2.0 * dq, 0.0,
+                  [=](void* s) { return k->subsample_first(first, s); }});
+  kernels::SubsampleFirstBackward first_back;
+  first_back.forward = first;
+  first_back.grad_out = m.take<Bf16>(quarter);
+  float* tap_grads = m.take<float>(static_cast<size_t>(channels) * 20);
+  first_back.grad_weight0 = tap_grads;
+  first_back.grad_bias0 = tap_grads + channels * 9;
+  first_back.grad_weight1 = tap_grads + channels * 10;
+  first_back.grad_bias1 = tap_grads + channels * 19;
+  first_back.partial = partial;
+  rows.push_back({"subsample_first_backward", 4.0 * features_n + 2.0 * dq, 0.0,
+                  [=](void* s) { return k->subsample_first_backward(first_back, s); }});
+  kernels::SubsampleNext next;
+  next.dtype = Dtype::kBf16;
+  next.batch = o.batch;
+  next.frames = features / 4;
+  next.bins = 20;
+  next.channels = channels;
+  next.x = first.out;
+  next.bias0 = next.bias1 = taps + channels * 9;
+  next.weight1 = taps;
+  next.lengths = frame_lengths;
+  next.out = m.take<Bf16>(quarter / 4);
+  rows.push_back(
+      {"subsample_next", 2.5 * dq, 0.0, [=](void* s) { return k->subsample_next(next, s); }});
+  kernels::SubsampleNextBackward next_back;
+  next_back.forward = next;
+  next_back.grad_out = next.out;
+  next_back.grad_x = m.take<Bf16>(quarter);
+  next_back.grad_bias0 = tap_grads + channels * 9;
+  next_back.grad_weight1 = tap_grads;
+  next_back.grad_bias1 = tap_grads + channels * 10;
+  next_back.partial = partial;
+  rows.push_back({"subsample_next_backward", 4.5 * dq, 0.0,
+                  [=](void* s) { return k->subsample_next_backward(next_back, s); }});
+
+  // A third of the frames enters the loss.
+  kernels::CrossEntropy loss;
+  loss.dtype = Dtype::kBf16;
+  loss.capacity = o.batch * frames;
+  loss.classes = o.classes;
+  const int masked = o.batch * frames * 3 / 10;
+  const size_t logits = b * static_cast<size_t>(frames) * static_cast<size_t>(o.classes);
+  loss.logits = m.take<Bf16>(logits);
+  loss.tokens = m.take<int32_t>(b * static_cast<size_t>(frames));
+  loss.num_rows = m.upload(std::vector<int32_t>{masked});
+  loss.row_loss = scalars;
+  loss.loss = small_out;
+  rows.push_back({"cross_entropy",
+                  static_cast<double>(o.classes) * (4.0 * masked + 2.0 * (loss.capacity - masked)),
+                  0.0, [=](void* s) { return k->cross_entropy(loss, s); }});
+  kernels::Quantize quantize;
+  quantize.capacity = o.batch * frames;
+  std::vector<int32_t> chosen(static_cast<size_t>(quantize.capacity), -1);
+  for (int i = 0; i < masked; ++i) chosen[static_cast<size_t>(i)] = i * 3;
+  quantize.rows = m.upload(chosen);
+  quantize.inputs = 640;
+  quantize.classes = o.classes;
+  quantize.dim = 16;
+  quantize.features = mel.out;
+  quantize.projection = m.take<float>(16 * 640);
+  quantize.codebooks = m.take<double>(static_cast<size_t>(o.classes) * 16);
+  quantize.codebooks_float = m.take<float>(static_cast<size_t>(o.classes) * 16);
+  quantize.tokens = m.take<int32_t>(static_cast<size_t>(quantize.capacity));
+  rows.push_back(
+      {"quantize", 2560.0 * masked, 0.0, [=](void* s) { return k->quantize(quantize, s); }});
+
+  kernels::Gemm gemm;
+  gemm.dtype = gemm.out_dtype = Dtype::kBf16;
+  gemm.m = o.batch * frames;
+  gemm.n = hidden;
+  gemm.k = width;
+  gemm.a = x;
+  gemm.lda = width;
+  gemm.b = m.take<Bf16>(c * c * 4);
+  gemm.ldb = width;
+  gemm.transpose_b = true;
+  gemm.c = y;
+  gemm.ldc = hidden;
+  gemm.workspace_bytes = size_t{32} << 20;
+  gemm.workspace = m.take<uint8_t>(gemm.workspace_bytes);
+  rows.push_back({"gemm (feed-forward)", 2.0 * (dn + 4.0 * dn + 4.0 * width * width),
+                  2.0 * dn * hidden, [=](void* s) { return k->gemm(gemm, s); }});
+  return rows;
+}
+
+}  // namespace
+
+Status run_bench_kernels(const std::vector<std::string>& args) {
+  Options options;
+  struct Flag {
+    const char* name;
+    int* value;
+  };
+  const Flag flags[] = {{"--batch", &options.batch},     {"--seconds", &options.seconds},
+                        {"--width", &options.width},     {"--heads", &options.heads},
+                        {"--classes", &options.classes}, {"--channels", &options.channels}};
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--help" || args[i] == "-h") {
+      std::printf(
+          "usage: aerie bench kernels [--batch N] [--seconds N] [--width N] [--heads N]\n"
+          "                           [--classes N] [--channels N]\n\n"
+          "Times every CUDA kernel at the shapes of a NEST step (defaults: NEST-L, 16 x 15 s) as\n"
+          "graph replays and prints them beside their floors.\n");
+      return ok_status();
+    }
+    const Flag* flag = std::find_if(std::begin(flags), std::end(flags),
+                                    [&](const Flag& f) { return args[i] == f.name; });
+    if (flag == std::end(flags) || i + 1 == args.size())
+      return invalid_argument(str_cat("unknown option or missing value: '", args[i], "'"))
+          .with_hint("`aerie bench kernels --help` lists the options");
+    AERIE_ASSIGN_OR_RETURN(*flag->value, parse_int<int>(args[++i], 1, 1 << 20));
+  }
+  if (options.width % options.heads != 0 || options.width % 8 != 0)
+    return invalid_argument("--width must be a multiple of 8 and of --heads");
+
+  AERIE_ASSIGN_OR_RETURN(device::GpuModule * module, device::gpu_module());
+  Memory memory(module);
+  const std::vector<Row> rows = make_rows(module->kernels(), options, memory);
+  AERIE_RETURN_IF_ERROR(memory.status());
+  std::printf("%-26s %10s %10s %8s %9s %9s\n", "kernel", "us", "floor us", "share", "GB/s",
+              "TFLOP/s");
+  for (const Row& row : rows) {
+    const auto time = module->time_us(row.call, 10, 15);
+    if (!time.ok()) {
+      std::printf("%-26s %s\n", row.name, time.status().to_string().c_str());
+      continue;
+    }
+    const double floor =
+        std::max(row.bytes / options.gb_per_s * 1e-3, row.flops / options.tflop_per_s * 1e-6);
+    std::printf("%-26s %10.1f %10.1f %7.0f%% %9.0f %9.1f\n", row.name, *time, floor,
+                100.0 * floor / *time, row.bytes / *time * 1e-3, row.flops / *time * 1e-6);
+  }
+  return ok_status();
+}
+
+}  // namespace aerie::tools
