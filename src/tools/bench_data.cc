@@ -38,6 +38,8 @@ struct Measured {
   }
 };
 
+constexpr int kWarmBatches = 32;
+
 struct BenchOptions {
   double seconds = 20, warmup = 2, consumer_ms = 0;
   bool consumer_mixes = false;
@@ -47,6 +49,7 @@ Result<Measured> measure(data::Loader& loader, const BenchOptions& options) {
   Measured out;
   const Stopwatch total;
   bool warm = false;
+  int batches = 0;
   double began = 0, cpu = 0;
   while (caught_signal() == 0) {
     AERIE_ASSIGN_OR_RETURN(const data::Batch* batch, loader.next());
@@ -58,7 +61,9 @@ Result<Measured> measure(data::Loader& loader, const BenchOptions& options) {
       Clock::real().sleep_ns(static_cast<int64_t>(options.consumer_ms * 1e6));
     loader.release(batch);
     const double now = total.elapsed_s();
-    if (!warm && now >= options.warmup) {
+    // Also every slot of the ring has been touched by then, unless batches take very long.
+    const bool touched = ++batches >= kWarmBatches || now >= 10 * options.warmup;
+    if (!warm && now >= options.warmup && touched) {
       warm = true;
       out.before = loader.stats();
       began = now;
