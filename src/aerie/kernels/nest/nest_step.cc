@@ -123,22 +123,58 @@ int NestStep::front(Workspace& w) {
   return w.product(w.conv2_out, w.out_weight, w.branch, w.rows, c.width, w.bins3 * c.sub_channels);
 }
 
+int NestStep::activate(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
+                       void* activated, uint8_t* keep, uint32_t site) {
+  SiluForward silu;
+  silu.dtype = config_.dtype;
+  silu.batch = config_.batch;
+  silu.frames = w.frames;
+  silu.channels = config_.feed_forward;
+  silu.x = hidden;
+  silu.bias = p.first.bias.value;
+  silu.dropout = w.dropout(site, config_.dropout);
+  silu.keep = keep;
+  silu.out = activated;
+  return kernels_->silu_forward(silu, w.stream);
+}
+
 int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
                            void* hidden, void* activated, uint8_t* keep, uint32_t site) {
   const NestStepConfig& c = config_;
   AERIE_TRY(w.product(in, p.first.weight.compute, hidden, w.rows, c.feed_forward, c.width));
-  SiluForward silu;
-  silu.dtype = c.dtype;
-  silu.batch = c.batch;
-  silu.frames = w.frames;
-  silu.channels = c.feed_forward;
-  silu.x = hidden;
-  silu.bias = p.first.bias.value;
-  silu.dropout = w.dropout(site, c.dropout);
-  silu.keep = keep;
-  silu.out = activated;
-  AERIE_TRY(kernels_->silu_forward(silu, w.stream));
+  AERIE_TRY(activate(w, p, hidden, activated, keep, site));
   return w.product(activated, p.second.weight.compute, w.branch, w.rows, c.width, c.feed_forward);
+}
+
+int NestStep::gate(Workspace& w, int index) {
+  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  GluForward glu;
+  glu.dtype = config_.dtype;
+  glu.batch = config_.batch;
+  glu.frames = w.frames;
+  glu.channels = config_.width;
+  glu.x = s.gates;
+  glu.bias = params_.layers[static_cast<size_t>(index)].pointwise1.bias.value;
+  glu.lengths = w.inputs.frames_encoder;
+  glu.out = s.gated;
+  return kernels_->glu_forward(glu, w.stream);
+}
+
+int NestStep::normalize_conv(Workspace& w, int index) {
+  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  BatchNormForward bn;
+  bn.dtype = config_.dtype;
+  bn.batch = config_.batch;
+  bn.frames = w.frames;
+  bn.channels = config_.width;
+  bn.x = s.conv;
+  bn.mean = s.bn_mean;
+  bn.rstd = s.bn_rstd;
+  bn.weight = p.batch_norm.weight.value;
+  bn.bias = p.batch_norm.bias.value;
+  bn.out = s.normed;
+  return kernels_->batch_norm_forward(bn, w.stream);
 }
 
 int NestStep::layer_forward(Workspace& w, int index) {
@@ -170,16 +206,7 @@ int NestStep::layer_forward(Workspace& w, int index) {
   AERIE_TRY(norm(s.norms[kNormConv]));
   AERIE_TRY(w.product(s.norms[kNormConv].out, p.pointwise1.weight.compute, s.gates, w.rows,
                       2 * c.width, c.width));
-  GluForward glu;
-  glu.dtype = c.dtype;
-  glu.batch = c.batch;
-  glu.frames = w.frames;
-  glu.channels = c.width;
-  glu.x = s.gates;
-  glu.bias = p.pointwise1.bias.value;
-  glu.lengths = w.inputs.frames_encoder;
-  glu.out = s.gated;
-  AERIE_TRY(kernels_->glu_forward(glu, w.stream));
+  AERIE_TRY(gate(w, index));
   DepthwiseForward conv;
   conv.dtype = c.dtype;
   conv.batch = c.batch;
@@ -207,18 +234,7 @@ int NestStep::layer_forward(Workspace& w, int index) {
   finish.mean = s.bn_mean;
   finish.rstd = s.bn_rstd;
   AERIE_TRY(kernels_->batch_norm_finish(finish, w.stream));
-  BatchNormForward bn;
-  bn.dtype = c.dtype;
-  bn.batch = c.batch;
-  bn.frames = w.frames;
-  bn.channels = c.width;
-  bn.x = s.conv;
-  bn.mean = s.bn_mean;
-  bn.rstd = s.bn_rstd;
-  bn.weight = p.batch_norm.weight.value;
-  bn.bias = p.batch_norm.bias.value;
-  bn.out = s.normed;
-  AERIE_TRY(kernels_->batch_norm_forward(bn, w.stream));
+  AERIE_TRY(normalize_conv(w, index));
   AERIE_TRY(w.product(s.normed, p.pointwise2.weight.compute, w.branch, w.rows, c.width, c.width));
 
   AERIE_TRY(norm(s.norms[kNormFeedForward2]));
@@ -272,9 +288,10 @@ int NestStep::head(Workspace& w) {
 
 // From the gradient of the branch (w.grad_branch) to that of the input (w.grad_in).
 int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p,
-                                    const void* in, const void* hidden, const void* activated,
-                                    const uint8_t* keep, uint32_t site) {
+                                    const void* in, const void* hidden, void* activated,
+                                    uint8_t* keep, uint32_t site) {
   const NestStepConfig& c = config_;
+  if (c.recompute) AERIE_TRY(activate(w, p, hidden, activated, keep, site));
   AERIE_TRY(w.weight_gradient(w.grad_branch, activated, p.second.weight, w.rows, c.width,
                               c.feed_forward));
   AERIE_TRY(w.input_gradient(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows, c.width,
@@ -313,6 +330,10 @@ int NestStep::layer_backward(Workspace& w, int index) {
                                   s.ff2_active, s.ff2_keep, sites + 5));
   AERIE_TRY(norm(s.norms[kNormFeedForward2]));
 
+  if (c.recompute) {
+    AERIE_TRY(gate(w, index));
+    AERIE_TRY(normalize_conv(w, index));
+  }
   AERIE_TRY(
       w.weight_gradient(w.grad_branch, s.normed, p.pointwise2.weight, w.rows, c.width, c.width));
   AERIE_TRY(w.input_gradient(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows,

@@ -83,6 +83,8 @@ struct NestStepConfig {
   bool nan_when_empty = false;
   float loss_weight = 1.0f;  // 1/accumulate
   bool accumulate = false;   // adds to the gradients that are there
+  // Less memory: what SiLU, GLU and BatchNorm put out is computed again in backward.
+  bool recompute = false;
 };
 
 // Device memory of one micro-batch.
@@ -127,9 +129,12 @@ class NestStep {
   int front_backward(Workspace& w);
   int feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
                    void* hidden, void* activated, uint8_t* keep, uint32_t site);
+  int activate(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
+               void* activated, uint8_t* keep, uint32_t site);
+  int gate(Workspace& w, int index);
+  int normalize_conv(Workspace& w, int index);
   int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
-                            const void* hidden, const void* activated, const uint8_t* keep,
-                            uint32_t site);
+                            const void* hidden, void* activated, uint8_t* keep, uint32_t site);
 
   const KernelTable* kernels_;
   NestStepConfig config_;

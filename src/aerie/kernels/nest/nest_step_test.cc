@@ -217,6 +217,18 @@ AERIE_KERNEL_TEST(NestStep, Float32EqualsTheReference) {
   compare(backend, small(Dtype::kFloat), 1e-4);
 }
 
+// Computing activations again must change no bit.
+AERIE_KERNEL_TEST(NestStep, RecomputingGivesTheSame) {
+  const std::vector<int32_t> samples = {10000, 200, 7777};
+  NestStepConfig c = small(Dtype::kFloat);
+  const Outcome kept = run(backend, c, samples);
+  c.recompute = true;
+  const Outcome again = run(backend, c, samples);
+  EXPECT_EQ(again.loss, kept.loss);
+  for (size_t i = 0; i < kept.gradients.size(); ++i)
+    EXPECT_EQ(again.gradients[i].second, kept.gradients[i].second) << kept.gradients[i].first;
+}
+
 // Rounding of intermediate results to bf16 differs between the two.
 AERIE_KERNEL_TEST(NestStep, Bf16IsNearTheReference) {
   compare(backend, small(Dtype::kBf16), 0.12);

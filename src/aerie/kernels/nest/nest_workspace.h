@@ -71,6 +71,11 @@ struct NestStep::Workspace {
     branch = take_compute(n * width);
     statistics = take<float>(size(depthwise_strips(c.batch, frames)) * 2 * width);
 
+    if (c.recompute) {
+      shared_active = take_compute(n * size(c.feed_forward));
+      shared_gated = take_compute(n * width);
+      shared_normed = take_compute(n * width);
+    }
     const float* stream_in = nullptr;
     for (int i = 0; i < c.layers; ++i) {
       layers.emplace_back();
@@ -312,6 +317,7 @@ struct NestStep::Workspace {
   void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr, *conv2_mixed = nullptr;
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
   float* statistics = nullptr;
+  void *shared_active = nullptr, *shared_gated = nullptr, *shared_normed = nullptr;
   std::vector<LayerBuffers> layers;
   float* encoded = nullptr;
   void *encoded_compute = nullptr, *chosen_rows = nullptr, *logits = nullptr;
@@ -389,19 +395,19 @@ struct NestStep::Workspace {
       if (kind == kNormOut) residual = norm.out_float = take<float>(n * width);
     }
     s.ff1_hidden = take_compute(n * hidden);
-    s.ff1_active = take_compute(n * hidden);
+    s.ff1_active = c.recompute ? shared_active : take_compute(n * hidden);
     s.ff1_keep = take<uint8_t>(n * hidden / 8);
     s.ff2_hidden = take_compute(n * hidden);
-    s.ff2_active = take_compute(n * hidden);
+    s.ff2_active = c.recompute ? shared_active : take_compute(n * hidden);
     s.ff2_keep = take<uint8_t>(n * hidden / 8);
     s.qkv = take_compute(n * width * 3);
     s.pos = take_compute(size(2 * frames - 1) * width);
     s.attended = take_compute(n * width);
     s.log_sum = take<float>(n * size(c.heads));
     s.gates = take_compute(n * width * 2);
-    s.gated = take_compute(n * width);
+    s.gated = c.recompute ? shared_gated : take_compute(n * width);
     s.conv = take_compute(n * width);
-    s.normed = take_compute(n * width);
+    s.normed = c.recompute ? shared_normed : take_compute(n * width);
     s.bn_mean = take<float>(width);
     s.bn_rstd = take<float>(width);
     return residual;
