@@ -128,6 +128,7 @@ class Batch {
  private:
   friend class Loader;
   friend class BatchBuilder;
+  friend class SyntheticBatch;
 
   uint32_t epoch_ = 0;
   uint64_t step_ = 0;

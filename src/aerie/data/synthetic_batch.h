@@ -1,0 +1,37 @@
+// A batch of made-up audio: noise of speech's loudness, lengths spread evenly from the full length
+// down to a share of it. For measuring a step without data, and for trying the largest batch a run
+// can meet. Not synchronised; the batch refers to memory of its owner.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "aerie/base/status.h"
+#include "aerie/data/host_batch.h"
+
+namespace aerie::data {
+
+struct SyntheticBatchOptions {
+  int64_t rows = 16;
+  int64_t samples = 0;    // length of the longest row
+  double shortest = 0.8;  // length of the shortest, as a share of it; the first row is the longest
+  int sample_rate = 16000;
+  uint64_t seed = 0;  // another seed, other audio
+};
+
+class SyntheticBatch {
+ public:
+  // Refuses what cannot be allocated.
+  static Result<SyntheticBatch> make(const SyntheticBatchOptions& options);
+  SyntheticBatch(SyntheticBatch&&) = default;
+  SyntheticBatch& operator=(SyntheticBatch&&) = default;
+
+  const Batch& batch() const { return batch_; }
+
+ private:
+  SyntheticBatch() = default;
+  Batch batch_;
+  std::vector<float> audio_, noisy_;
+};
+
+}  // namespace aerie::data
