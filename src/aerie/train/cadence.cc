@@ -1,6 +1,7 @@
 #include "aerie/train/cadence.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace aerie::train {
 
@@ -10,7 +11,7 @@ Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t load
   out.accumulate_ = std::max<int64_t>(1, trainer.accumulate_grad_batches);
   out.max_steps_ = trainer.max_steps;
   out.max_epochs_ = trainer.epoch_limit();
-  out.log_every_n_steps_ = std::max<int64_t>(1, trainer.log_every_n_steps);
+  out.log_every_n_steps_ = trainer.log_every_n_steps;  // 0: never
 
   config::BatchLimit train_limit = trainer.limit_train_batches;
   const config::BatchLimit& overfit = trainer.overfit_batches;
@@ -76,6 +77,14 @@ bool Cadence::validate_after(const Position& position) const {
   if (val_counts_globally_) return position.total_batch % val_every_batches_ == 0;
   if ((position.epoch + 1) % val_every_epochs_ != 0) return false;
   return position.batch % val_every_batches_ == 0;
+}
+
+double Cadence::validations_per_epoch() const {
+  if (val_every_batches_ <= 0) return 0.0;
+  const double batches = static_cast<double>(batches_per_epoch_);
+  const double every = static_cast<double>(val_every_batches_);
+  if (val_counts_globally_) return batches / every;
+  return std::floor(batches / every) / static_cast<double>(val_every_epochs_);
 }
 
 bool Cadence::finished(const Position& position) const {

@@ -38,7 +38,11 @@ class Cadence {
   int64_t next_window(const Position& position) const;
   // After the micro-batch that made `position`: validate now?
   bool validate_after(const Position& position) const;
-  bool log_after_step(int64_t step) const { return step % log_every_n_steps_ == 0; }
+  bool log_after_step(int64_t step) const {
+    return log_every_n_steps_ > 0 && step % log_every_n_steps_ == 0;
+  }
+  // Validations of an epoch, on average.
+  double validations_per_epoch() const;
   // The run is over at `position` (steps or epochs used up).
   bool finished(const Position& position) const;
 

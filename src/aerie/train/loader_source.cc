@@ -1,6 +1,7 @@
 #include "aerie/train/loader_source.h"
 
 #include "aerie/data/host_batch.h"
+#include "aerie/train/batch_list_source.h"
 
 namespace aerie::train {
 
@@ -20,13 +21,21 @@ Status LoaderSource::start_epoch(int64_t epoch) {
   return loader_->start_epoch(epoch);
 }
 
-BatchSummary LoaderSource::summary(const data::Batch& batch) const {
+BatchSummary summary_of(const data::Batch& batch) {
   BatchSummary out;
   out.audio_s = batch.audio_s();
   out.padding_share = batch.padding_share();
   for (const uint32_t id : batch.sample_ids())
     out.sample_ids += str_cat(out.sample_ids.empty() ? "" : " ", id);
   return out;
+}
+
+BatchSummary BatchListSource::summary(const data::Batch& batch) const {
+  return summary_of(batch);
+}
+
+BatchSummary LoaderSource::summary(const data::Batch& batch) const {
+  return summary_of(batch);
 }
 
 std::string LoaderSource::cursor_json() const {

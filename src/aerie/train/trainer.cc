@@ -477,30 +477,15 @@ Status Trainer::validate(bool sanity) {
   // A fixed seed makes val_loss comparable between validations and runs; NeMo draws afresh each
   // time.
   const bool fixed = config.aerie.validation_seed == config::ValidationSeed::kFixed;
-  const uint64_t round = fixed ? 0 : static_cast<uint64_t>(validations_ + 1);
-  const uint64_t seed =
-      mix64(config.aerie.seed ^ static_cast<uint64_t>(Purpose::kValidation)) + round;
+  EvaluateOptions options;
+  options.seed = config.aerie.seed;
+  options.round = fixed ? 0 : static_cast<uint64_t>(validations_ + 1);
+  if (sanity && config.trainer.num_sanity_val_steps > 0)
+    options.max_batches = config.trainer.num_sanity_val_steps;
+  AERIE_ASSIGN_OR_RETURN(const std::vector<SetResult> results,
+                         evaluate_sets(*parts_.engine, parts_.validation, options));
   std::vector<double> losses;
-  for (size_t set = 0; set < parts_.validation.size(); ++set) {
-    const ValidationSet& validation = parts_.validation[set];
-    AERIE_RETURN_IF_ERROR(validation.source->start_epoch(static_cast<int64_t>(round)));
-    int64_t limit = validation.batches;
-    if (sanity && config.trainer.num_sanity_val_steps > 0)
-      limit = std::min(limit, config.trainer.num_sanity_val_steps);
-    double sum = 0.0;
-    int64_t counted = 0;
-    for (int64_t i = 0; i < limit; ++i) {
-      AERIE_ASSIGN_OR_RETURN(const data::Batch* batch, validation.source->next());
-      if (batch == nullptr) break;
-      auto outcome = parts_.engine->evaluate(*batch, seed + set, static_cast<uint64_t>(i));
-      validation.source->release(batch);
-      if (!outcome.ok()) return outcome.status().with_context("validation");
-      if (!outcome->counted) continue;
-      sum += outcome->loss;
-      ++counted;
-    }
-    losses.push_back(counted > 0 ? sum / static_cast<double>(counted) : std::nan(""));
-  }
+  for (const SetResult& result : results) losses.push_back(result.loss);
   if (swap) AERIE_RETURN_IF_ERROR(parts_.engine->use_ema_weights(false));
   const double took = parts_.clock->monotonic_s() - start;
   last_step_done_s_ += took;

@@ -22,6 +22,7 @@
 #include "aerie/train/cadence.h"
 #include "aerie/train/checkpointer.h"
 #include "aerie/train/engine.h"
+#include "aerie/train/evaluate.h"
 #include "aerie/train/guards.h"
 #include "aerie/train/train_state.h"
 
@@ -56,12 +57,6 @@ struct ProgressInfo {
   std::optional<double> gpu_util, gpu_mem_gib;
   double eta_s = -1.0;
   std::string activity;  // "train", "validate", "save"
-};
-
-struct ValidationSet {
-  std::string name;  // "" with one set, else NeMo's "<stem>_"
-  BatchSource* source = nullptr;
-  int64_t batches = 0;  // after limit_val_batches
 };
 
 struct TrainerParts {

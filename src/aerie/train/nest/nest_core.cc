@@ -72,6 +72,7 @@ Result<std::unique_ptr<NestCore>> NestCore::create(std::unique_ptr<nest::NestMod
   try {
     std::unique_ptr<NestCore> core(new NestCore());
     core->model_ = std::move(model);
+    core->spans_.emplace(core->model_->parameters().device());
     nn::ParameterRegistry& registry = core->model_->parameters();
     set_process_switches(config, registry.device());
     AERIE_ASSIGN_OR_RETURN(
@@ -247,6 +248,7 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, int64_
 }
 
 Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool training) {
+  const DeviceSpans::Scope span(*spans_, training ? "forward" : "evaluate");
   nest::ForwardOptions options;
   options.training = training;
   options.policy = nn::DtypePolicy(precision_);
@@ -268,6 +270,7 @@ Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool tr
 }
 
 Status NestCore::backward(const at::Tensor& loss) {
+  const DeviceSpans::Scope span(*spans_, "backward");
   try {
     if (detect_anomaly_) {
       torch::autograd::DetectAnomalyGuard guard(/*check_nan=*/true);
@@ -331,6 +334,7 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
                                   optimizer_->groups().size(), " parameter groups"));
   try {
     at::NoGradGuard no_grad;
+    std::optional<DeviceSpans::Scope> span(std::in_place, *spans_, "optimizer");
     nn::ParameterRegistry& registry = model_->parameters();
     const auto options = at::TensorOptions(device());
     std::vector<at::Tensor> losses, counts, frames;
@@ -374,11 +378,15 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
     }
     if (scaler_) scaler_->update(found);
 
+    span.reset();
     // One transfer for all numbers of the step.
+    SpanScope read_back("read-back");
     const at::Tensor numbers =
         at::cat({at::stack({report.norm, found.to(at::kDouble), scale.to(at::kDouble)}),
                  loss.to(at::kDouble), count.to(at::kDouble), at::stack(frames).to(at::kDouble)})
             .to(at::kCPU);
+    read_back.end();
+    spans_->flush();
     const double* value = numbers.const_data_ptr<double>();
     const size_t num = losses.size();
     StepOutcome out;

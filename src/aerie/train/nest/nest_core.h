@@ -32,6 +32,7 @@
 #include "aerie/optim/gradients.h"
 #include "aerie/optim/optimizer.h"
 #include "aerie/train/engine.h"
+#include "aerie/train/nest/device_spans.h"
 
 namespace aerie::train {
 
@@ -69,6 +70,8 @@ class NestCore {
   optim::GradScaler* scaler() { return scaler_.get(); }  // null: no scaling
   optim::Ema* ema() { return ema_.get(); }               // null: off
   at::Device device() const { return model_->parameters().device(); }
+  // Where the phases of a step are timed.
+  DeviceSpans& spans() { return *spans_; }
   // Masks for every following forward pass instead of drawn ones; null: draw again. For tests.
   void force_masks(const nest::MaskSpans* spans) { forced_masks_ = spans; }
 
@@ -98,6 +101,7 @@ class NestCore {
   config::Precision precision_ = config::Precision::k32;
   std::optional<double> loss_scale_;
   optim::ClipSettings clip_;
+  std::optional<DeviceSpans> spans_;
   bool detect_anomaly_ = false;
   bool nan_when_empty_ = false;
   const nest::MaskSpans* forced_masks_ = nullptr;

@@ -48,6 +48,7 @@ Status ReferenceEngine::submit(const StepRequest& request) {
     nn::RandomKey random;
     random.seed = seed_;
     random.micro_step = request.first_micro_step + static_cast<uint64_t>(i);
+    const DeviceSpans::Scope span(core_->spans(), "host prepare");
     return to_tensors_(*request.micro_batches[static_cast<size_t>(i)], random);
   };
   AERIE_RETURN_IF_ERROR(core_->add(static_cast<int64_t>(request.micro_batches.size()), make,
