@@ -199,6 +199,13 @@ Result<ModelFiles> model_of_file(Env& env, const std::string& path) {
   return no_config(path);
 }
 
+Result<FileStat> stat_model(Env& env, const std::string& path) {
+  const auto stat = env.stat(path);
+  if (stat.ok() || stat.status().code() != StatusCode::kNotFound) return stat;
+  return invalid_argument(str_cat("there is no '", path, "'"))
+      .with_hint("models of a hub are not downloaded: give a .nemo file, a checkpoint or a run");
+}
+
 Status check_target(const config::Value& node, const std::string& path) {
   const config::Value* target = node.child("target");
   if (target == nullptr || !target->is_string() ||
@@ -210,27 +217,30 @@ Status check_target(const config::Value& node, const std::string& path) {
 
 }  // namespace
 
+Result<std::string> find_weights(Env& env, const std::string& given) {
+  const std::string path = expand_user(given);
+  AERIE_ASSIGN_OR_RETURN(const FileStat stat, stat_model(env, path));
+  if (!stat.is_dir) return path;
+  AERIE_ASSIGN_OR_RETURN(const std::string dir, native_checkpoint(env, path));
+  return join_path(dir, kWeights);
+}
+
 Result<ModelFiles> find_model(Env& env, const std::string& given, const std::string& config) {
   const std::string path = expand_user(given);
-  const auto stat = env.stat(path);
-  if (!stat.ok()) {
-    if (stat.status().code() != StatusCode::kNotFound) return stat.status();
-    return invalid_argument(str_cat("there is no '", path, "'"))
-        .with_hint("models of a hub are not downloaded: give a .nemo file, a checkpoint or a run");
-  }
+  AERIE_ASSIGN_OR_RETURN(const FileStat stat, stat_model(env, path));
   if (!config.empty()) {
     ModelFiles out;
     out.config = expand_user(config);
     if (!env.exists(out.config)) return invalid_argument(str_cat("there is no '", out.config, "'"));
     AERIE_ASSIGN_OR_RETURN(out.model_node, model_node_of_file(env, out.config));
     out.weights = path;
-    if (stat->is_dir) {
+    if (stat.is_dir) {
       AERIE_ASSIGN_OR_RETURN(const std::string dir, native_checkpoint(env, path));
       out.weights = join_path(dir, kWeights);
     }
     return out;
   }
-  if (!stat->is_dir) return model_of_file(env, path);
+  if (!stat.is_dir) return model_of_file(env, path);
 
   AERIE_ASSIGN_OR_RETURN(const std::string dir, native_checkpoint(env, path));
   ModelFiles out;

@@ -38,6 +38,9 @@ struct ModelFiles {
 // A path that does not exist is kInvalidArgument.
 Result<ModelFiles> find_model(Env& env, const std::string& path, const std::string& config = "");
 
+// The file with the weights alone, found in the same places.
+Result<std::string> find_weights(Env& env, const std::string& path);
+
 // Builds the model and loads its weights.
 Result<RestoredModel> restore_nest(Env& env, const std::string& path,
                                    const RestoreOptions& options);

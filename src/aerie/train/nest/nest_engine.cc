@@ -1,8 +1,11 @@
 #include "aerie/train/nest/nest_engine.h"
 
+#include "aerie/archive/any_archive.h"
 #include "aerie/archive/lightning_checkpoint.h"
 #include "aerie/base/log.h"
+#include "aerie/base/path.h"
 #include "aerie/ckpt/nemo_model.h"
+#include "aerie/ckpt/restore.h"
 #include "aerie/ckpt/state_dict.h"
 #include "aerie/device/gpu.h"
 #include "aerie/optim/optimizer_state.h"
@@ -55,6 +58,28 @@ Status load_initial_weights(Env& env, NestEngine& engine, const config::InitFrom
   for (size_t i = 0; i < reports.size(); ++i)
     log_info("train", "initialised from ", init.sources[i].path, ": ", reports[i].summary());
   return ok_status();
+}
+
+Result<LoadedWeights> load_all_weights(Env& env, NestEngine& engine, const std::string& path,
+                                       bool averaged) {
+  nn::ParameterRegistry& registry = reference(engine).core().model().parameters();
+  LoadedWeights out;
+  AERIE_ASSIGN_OR_RETURN(out.path, ckpt::find_weights(env, path));
+  AERIE_ASSIGN_OR_RETURN(const archive::AnyArchive file, archive::open_any(env, out.path));
+  AERIE_RETURN_IF_ERROR(ckpt::load_state_dict(file.tensors, registry, ckpt::LoadOptions{})
+                            .status()
+                            .with_context(out.path));
+  // The averages cover the parameters; buffers stay those of the model.
+  const std::string averages = join_path(parent_path(out.path), "ema.safetensors");
+  if (averaged && base_name(out.path) == "model.safetensors" && env.exists(averages)) {
+    AERIE_ASSIGN_OR_RETURN(const archive::AnyArchive ema, archive::open_any(env, averages));
+    ckpt::LoadOptions options;
+    options.strict = false;
+    AERIE_RETURN_IF_ERROR(
+        ckpt::load_state_dict(ema.tensors, registry, options).status().with_context(averages));
+    out.averaged = true;
+  }
+  return out;
 }
 
 Result<TrainState> import_lightning_checkpoint(Env& env, NestEngine& engine,

@@ -32,6 +32,17 @@ Result<NestEngine> make_nest_engine(const NestEngineOptions& options);
 // init_from_nemo_model and init_from_ptl_ckpt: copies the tensors that match. Logs what was taken.
 Status load_initial_weights(Env& env, NestEngine& engine, const config::InitFromConfig& init);
 
+// All weights of the model from whatever holds them: a .nemo, a Lightning .ckpt, a .safetensors
+// file, a native checkpoint, a folder of them or of a run (the newest that is whole). Strict: every
+// tensor must be there and fit. `averaged`: the averaged weights of a native checkpoint, where it
+// has them.
+struct LoadedWeights {
+  std::string path;
+  bool averaged = false;
+};
+Result<LoadedWeights> load_all_weights(Env& env, NestEngine& engine, const std::string& path,
+                                       bool averaged);
+
 // Weights, optimizer state and counters of a Lightning checkpoint. The position in the data is not
 // in such a file: step and epoch are.
 Result<TrainState> import_lightning_checkpoint(Env& env, NestEngine& engine,

@@ -4,24 +4,20 @@
 #include <cstdlib>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
-#include "aerie/archive/nemo.h"
 #include "aerie/base/clock.h"
 #include "aerie/base/log.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/system.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/yaml.h"
-#include "aerie/data/audio_dataset.h"
-#include "aerie/data/loader.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
 #include "aerie/optim/schedule.h"
 #include "aerie/train/checkpoint_store.h"
-#include "aerie/train/loader_source.h"
+#include "aerie/train/nest/nest_data.h"
 #include "aerie/train/nest/nest_engine.h"
+#include "aerie/train/nest/nest_start.h"
 #include "aerie/train/run_checkpointer.h"
 #include "aerie/train/run_folder.h"
 #include "aerie/train/schedule_rates.h"
@@ -32,104 +28,6 @@
 namespace aerie::train {
 
 namespace {
-
-constexpr char kTarget[] =
-    "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel";
-constexpr char kNemoVersion[] = "2.6.0rc0";
-
-// The resolved `model` node with what NeMo appends to it.
-Result<std::string> nemo_model_config(const config::Value& resolved) {
-  const config::Value* model = resolved.find("model");
-  if (model == nullptr) return invalid_argument("the configuration has no model node");
-  config::Value out = *model;
-  if (out.find("target") == nullptr)
-    AERIE_RETURN_IF_ERROR(out.set("target", config::Value(kTarget)));
-  if (out.find("nemo_version") == nullptr)
-    AERIE_RETURN_IF_ERROR(out.set("nemo_version", config::Value(kNemoVersion)));
-  return config::emit_yaml(out);
-}
-
-Status write_nemo_archive(Env& env, const std::string& path, const std::string& model_yaml,
-                          const StateSnapshot& snapshot) {
-  std::vector<archive::OutTensor> tensors;
-  for (const SnapshotTensor& tensor : snapshot.tensors()) {
-    if (tensor.file != "model") continue;
-    const auto dtype = archive::dtype_from_safetensors(tensor.dtype);
-    AERIE_CHECK(dtype.has_value(), tensor.dtype);
-    tensors.push_back({tensor.name, *dtype, tensor.shape, tensor.data, {}});
-  }
-  return archive::write_nemo(env, path, model_yaml, tensors);
-}
-
-struct DataParts {
-  std::unique_ptr<LoaderSource> train;
-  std::vector<std::unique_ptr<LoaderSource>> validation;
-  std::vector<ValidationSet> sets;
-};
-
-Result<DataParts> open_data(const config::RunConfig& run, Env& env,
-                            const std::string& bad_samples_path) {
-  DataParts out;
-  const int threads = cpu_count();
-  const auto make = [&](config::DatasetConfig dataset, uint64_t seed,
-                        bool quiet) -> Result<std::unique_ptr<LoaderSource>> {
-    data::AudioDataset::Options open_options;
-    open_options.env = &env;
-    open_options.num_threads = threads;
-    open_options.quiet = quiet;
-    AERIE_ASSIGN_OR_RETURN(auto samples,
-                           data::AudioDataset::open(dataset, run.aerie, open_options));
-    data::LoaderOptions options;
-    options.seed = seed;
-    options.quiet = quiet;
-    if (run.aerie.data.mix_on == config::MixOn::kGpu) options.mix = data::MixPlace::kConsumer;
-    options.consumer_batches =
-        static_cast<int>(std::max<int64_t>(2, run.trainer.accumulate_grad_batches + 1));
-    options.on_bad_sample = [&env, bad_samples_path](const data::BadSample& bad) {
-      nlohmann::ordered_json json;
-      json["sample_id"] = bad.sample_id;
-      json["path"] = bad.place;
-      json["reason"] = bad.reason;
-      json["epoch"] = bad.epoch;
-      auto file = env.open_writable(bad_samples_path, WriteMode::kAppend);
-      if (file.ok())
-        (void)(*file)->append(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                              "\n");
-    };
-    AERIE_ASSIGN_OR_RETURN(auto loader,
-                           data::Loader::make(std::move(samples), dataset, run.aerie, options));
-    return std::make_unique<LoaderSource>(std::move(loader));
-  };
-  config::DatasetConfig train = run.model.train_ds;
-  const config::BatchLimit& overfit = run.trainer.overfit_batches;
-  if (overfit.is_fraction ? overfit.fraction > 0.0 : overfit.count > 0) train.shuffle = false;
-  auto source = make(train, run.aerie.seed, /*quiet=*/false);
-  if (!source.ok()) return source.status().with_context("model.train_ds");
-  out.train = std::move(source).value();
-  for (size_t i = 0; i < run.model.validation_ds.size(); ++i) {
-    // Validation draws (mixing) come from streams of their own.
-    const uint64_t seed =
-        mix64(run.aerie.seed ^ (static_cast<uint64_t>(Purpose::kValidation) << 32)) + i;
-    auto validation = make(run.model.validation_ds[i], seed, /*quiet=*/true);
-    if (!validation.ok()) return validation.status().with_context("model.validation_ds");
-    out.validation.push_back(std::move(validation).value());
-    LoaderSource* set = out.validation.back().get();
-    config::BatchLimit limit = run.trainer.limit_val_batches;
-    if (overfit.is_fraction ? overfit.fraction > 0.0 : overfit.count > 0) limit = overfit;
-    if (run.trainer.fast_dev_run > 0) limit = {false, 0.0, run.trainer.fast_dev_run};
-    out.sets.push_back({run.model.validation_ds[i].name, set, limit.of(set->batches_per_epoch())});
-  }
-  return out;
-}
-
-// The M of the schedules: trainer.max_steps, else sched.max_steps, else what the epochs give.
-std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadence& cadence) {
-  if (run.trainer.max_steps >= 0) return run.trainer.max_steps;
-  if (run.model.optim.sched && run.model.optim.sched->max_steps)
-    return *run.model.optim.sched->max_steps;
-  const int64_t planned = cadence.planned_steps();
-  return planned >= 0 ? std::optional(planned) : std::nullopt;
-}
 
 std::string working_directory() {
   char buffer[4096];
@@ -154,10 +52,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                          config::plan_devices(run.trainer, config::count_visible_gpus()));
 
-  const char* env_version = std::getenv("NEMO_EXPM_VERSION");
-  AERIE_ASSIGN_OR_RETURN(const RunFolder folder,
-                         choose_run_folder(env, clock, run.exp_manager, run.name,
-                                           env_version != nullptr ? env_version : ""));
+  AERIE_ASSIGN_OR_RETURN(const RunFolder folder, run_folder_of(env, clock, run));
   AERIE_ASSIGN_OR_RETURN(const ResumePlan plan, plan_resume(env, folder, run.exp_manager));
   if (!plan.sentence.empty()) log_info("train", plan.sentence);
   const bool resumed = plan.kind != ResumePlan::Kind::kFresh;
@@ -174,47 +69,24 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
 
   // What interrupted saves left behind, then the newest checkpoint that is whole.
   CheckpointStore store(env, folder.checkpoints);
-  std::unique_ptr<LoadedCheckpoint> loaded;
-  TrainState state;
-  if (plan.kind == ResumePlan::Kind::kNative) {
-    const auto report = [](const CheckpointInfo& info, const Status& status) {
-      log_warn("train", "checkpoint ", info.path,
-               " is damaged and passed over: ", status.to_string());
-    };
-    if (plan.path == folder.checkpoints) {
-      AERIE_RETURN_IF_ERROR(store.clean_up());
-      AERIE_ASSIGN_OR_RETURN(loaded, store.newest_valid(report));
-      if (loaded == nullptr)
-        return data_error(str_cat("no valid checkpoint in ", folder.checkpoints))
-            .with_hint("remove the damaged ones to start from scratch");
-    } else {
-      const size_t slash = plan.path.find_last_of('/');
-      CheckpointStore other(env, slash == std::string::npos ? "." : plan.path.substr(0, slash));
-      AERIE_ASSIGN_OR_RETURN(loaded, other.open(plan.path.substr(slash + 1)));
-    }
-    state = loaded->state();
-    log_info("train", "resuming from ", loaded->info().path, " at step ", state.step);
-  } else {
-    AERIE_RETURN_IF_ERROR(store.clean_up());
-  }
+  AERIE_RETURN_IF_ERROR(store.clean_up());
+  AERIE_ASSIGN_OR_RETURN(StartPoint point, find_start_point(env, folder, plan));
+  if (point.loaded != nullptr)
+    log_info("train", "resuming from ", point.loaded->info().path, " at step ", point.state.step);
 
-  AERIE_ASSIGN_OR_RETURN(DataParts data, open_data(run, env, folder.path + "/bad_samples.jsonl"));
+  NestDataOptions data_options;
+  data_options.env = &env;
+  data_options.bad_samples_path = folder.path + "/bad_samples.jsonl";
+  AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
 
   NestEngineOptions engine_options;
   engine_options.config = &run;
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.ids.front();
-  engine_options.precision = state.precision;
+  engine_options.precision = point.state.precision;
   AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
-  if (loaded != nullptr) {
-    AERIE_RETURN_IF_ERROR(engine.engine->restore(*loaded));
-    loaded.reset();
-  } else if (plan.kind == ResumePlan::Kind::kForeign) {
-    AERIE_ASSIGN_OR_RETURN(state, import_lightning_checkpoint(env, engine, plan.path));
-    state.data_cursor_json.clear();
-  } else {
-    AERIE_RETURN_IF_ERROR(load_initial_weights(env, engine, run.init_from));
-  }
+  AERIE_RETURN_IF_ERROR(load_start_point(env, engine, run, plan, point));
+  TrainState state = std::move(point.state);
 
   AERIE_ASSIGN_OR_RETURN(Cadence cadence,
                          Cadence::make(run.trainer, data.train->batches_per_epoch(),
@@ -265,7 +137,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     checkpoint_options.params = run.exp_manager.checkpoint_callback_params;
     checkpoint_options.monitor = checkpoint_options.params.monitor;
     checkpoint_options.write_nemo = [&](const std::string& path, const StateSnapshot& snapshot) {
-      return write_nemo_archive(env, path, model_yaml, snapshot);
+      return write_nemo_snapshot(env, path, model_yaml, snapshot);
     };
     checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
     AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());

@@ -1,0 +1,48 @@
+// Where a NEST run lives and what it starts from: shared by training, dry runs and evaluation. No
+// torch here.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "aerie/base/clock.h"
+#include "aerie/base/env.h"
+#include "aerie/base/status.h"
+#include "aerie/config/schema/nest_config.h"
+#include "aerie/config/value.h"
+#include "aerie/train/cadence.h"
+#include "aerie/train/checkpoint_store.h"
+#include "aerie/train/nest/nest_engine.h"
+#include "aerie/train/run_folder.h"
+
+namespace aerie::train {
+
+// The folder of the run (exp_manager, NEMO_EXPM_VERSION, trainer.default_root_dir); creates
+// nothing.
+Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::RunConfig& run);
+
+// A checkpoint that was opened and verified, and the state in it; a fresh run has neither.
+struct StartPoint {
+  std::unique_ptr<LoadedCheckpoint> loaded;
+  TrainState state;
+};
+// For plans of native checkpoints: the newest that is whole. Damaged ones are logged and passed
+// over.
+Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const ResumePlan& plan);
+// Weights and optimizer state into the engine, as the plan says; point.state gets the counters of a
+// Lightning checkpoint. Frees point.loaded.
+Status load_start_point(Env& env, NestEngine& engine, const config::RunConfig& run,
+                        const ResumePlan& plan, StartPoint& point);
+
+// The M of the schedules: trainer.max_steps, else sched.max_steps, else what the epochs give.
+std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadence& cadence);
+
+// The resolved `model` node with what NeMo appends to it: model_config.yaml of a .nemo.
+Result<std::string> nemo_model_config(const config::Value& resolved);
+// A .nemo of the snapshot's weights; the model's own also where averages are kept, as NeMo's is at
+// the end of a run. Atomic.
+Status write_nemo_snapshot(Env& env, const std::string& path, const std::string& model_yaml,
+                           const StateSnapshot& snapshot);
+
+}  // namespace aerie::train
