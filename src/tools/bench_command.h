@@ -11,5 +11,6 @@ namespace aerie::tools {
 
 Status run_bench_data(const std::vector<std::string>& args);
 Status run_bench_kernels(const std::vector<std::string>& args);
+Status run_bench_step(const std::vector<std::string>& args);
 
 }  // namespace aerie::tools

@@ -22,6 +22,7 @@ struct Command {
 Status run_bench(const std::vector<std::string>& args);
 Status run_config(const std::vector<std::string>& args);
 Status run_convert(const std::vector<std::string>& args);
+Status run_eval(const std::vector<std::string>& args);
 Status run_inspect(const std::vector<std::string>& args);
 Status run_report(const std::vector<std::string>& args);
 Status run_train(const std::vector<std::string>& args);

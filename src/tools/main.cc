@@ -15,7 +15,7 @@ namespace aerie::tools {
 namespace {
 
 const Command kCommands[] = {
-    {"bench", "measure the loader", run_bench},
+    {"bench", "measure the loader and the training step", run_bench},
     {"config", "show, check and compare configurations", run_config},
     {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
     {"inspect", "show what a checkpoint, archive or array file holds", run_inspect},
@@ -23,6 +23,7 @@ const Command kCommands[] = {
     {"data", "make, inspect, check and convert data", run_data},
 #ifdef AERIE_WITH_TORCH
     {"train", "train NEST from a configuration", run_train},
+    {"eval", "validation loss of a checkpoint", run_eval},
     {"features", "write the features an encoder makes of recordings", run_features},
     {"probe", "measure what linear probes read out of frozen features", run_probe},
 #endif

@@ -3,7 +3,9 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/log.h"
+#include "aerie/base/signals.h"
 #include "aerie/config/schema/run_config_loader.h"
+#include "aerie/train/nest/dry_run.h"
 #include "aerie/train/nest/nest_run.h"
 #include "command.h"
 #include "version.h"
@@ -16,6 +18,10 @@ void print_help() {
   std::printf(
       "usage: aerie train --config-path DIR --config-name NAME [options] [overrides]\n\n"
       "Trains NEST as NeMo's masked_token_pred_pretrain.py does with the same configuration.\n\n"
+      "  --dry-run   do everything once (data, model, largest batch, validation, save, load), "
+      "print\n"
+      "              memory and expected times, leave nothing behind\n"
+      "  --json      with --dry-run: machine-readable output\n"
       "%s\n"
       "example:\n"
       "  aerie train --config-path=config --config-name=nest_fast-conformer \\\n"
@@ -25,10 +31,23 @@ void print_help() {
       std::string(config::config_options_help()).c_str());
 }
 
+Status dry_run(const config::LoadedConfig& loaded, bool json) {
+  const SignalCatcher signals;
+  train::DryRunOptions options;
+  options.config = &loaded;
+  options.env = &Env::real();
+  options.stop = [] { return caught_signal() != 0; };
+  AERIE_ASSIGN_OR_RETURN(const train::DryRunReport report, train::dry_run_nest(options));
+  std::printf("%s%s", json ? report.to_json().c_str() : report.to_text().c_str(), json ? "\n" : "");
+  return ok_status();
+}
+
 }  // namespace
 
 Status run_train(const std::vector<std::string>& args) {
-  AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args));
+  AERIE_ASSIGN_OR_RETURN(
+      const config::ConfigArgs parsed,
+      config::parse_config_args(args, {{"--dry-run", false}, {"--json", false}}));
   if (parsed.help) {
     print_help();
     return ok_status();
@@ -43,6 +62,10 @@ Status run_train(const std::vector<std::string>& args) {
   AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, config::load_run_config(parsed, load));
   for (const config::Finding& warning : loaded.findings.warnings())
     log_warn("config", warning.to_string());
+
+  const bool json = parsed.extra.contains("--json");
+  if (parsed.extra.contains("--dry-run")) return dry_run(loaded, json);
+  if (json) return invalid_argument("--json needs --dry-run");
 
   train::NestRunOptions options;
   options.config = &loaded;

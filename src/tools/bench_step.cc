@@ -1,0 +1,255 @@
+// `aerie bench step`: the training step without data behind it, and a Python peer beside it.
+#include <cmath>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "aerie/base/env.h"
+#include "aerie/base/log.h"
+#include "aerie/base/parse.h"
+#include "aerie/base/signals.h"
+#include "aerie/base/strings.h"
+#include "aerie/base/system.h"
+#include "aerie/base/temp_dir.h"
+#include "aerie/config/schema/run_config.h"
+#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/config/schema/value_parsers.h"
+#include "aerie/config/yaml.h"
+#include "aerie/train/nest/nest_measure.h"
+#include "bench_command.h"
+#include "peer_process.h"
+#include "version.h"
+
+namespace aerie::tools {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+void print_help() {
+  std::printf(
+      "usage: aerie bench step [CONFIG] [OPTIONS] [OVERRIDES]\n\n"
+      "Times one training step (features to optimizer) on made-up clips whose lengths are spread\n"
+      "from 0.8 to 1.0 of --seconds: median over the steps, and the phases it consists of.\n"
+      "Without a configuration the model is NEST-L (d 512, 17 layers).\n\n"
+      "  --batch N,M,...     clips a batch; several are measured one after another (default 16, "
+      "or\n"
+      "                      the config's batch_size)\n"
+      "  --seconds S         of the longest clip (default 15)\n"
+      "  --precision P       32, 16-mixed or bf16-mixed (default: the config's, else 32)\n"
+      "  --engine E          auto, fast or reference\n"
+      "  --steps N           measured steps (default 12) after --warmup N (default 4)\n"
+      "  --d-model N, --layers N, --heads N   of the built-in model\n"
+      "  --no-wait           let an engine that can work ahead do so\n"
+      "  --peer TREE         then run the same step in Python: a folder with NeMo (`nemo/` "
+      "inside)\n"
+      "                      or with a bench_step.py of its own\n"
+      "  --python EXE        for the peer (default python3)\n"
+      "  --json              machine-readable output\n"
+      "%s\n"
+      "example: aerie bench step --batch 16,64 --precision bf16-mixed\n",
+      std::string(config::config_options_help()).c_str());
+}
+
+struct Request {
+  config::RunConfig run;
+  std::string model_yaml;  // of a configuration; empty: the built-in model
+  std::vector<int64_t> batches;
+  train::NestMeasureOptions measure;
+  PeerRequest peer;  // tree empty: none
+  bool json = false;
+};
+
+Result<int64_t> integer_option(const config::ConfigArgs& parsed, const char* name, int64_t fallback,
+                               int64_t low, int64_t high) {
+  const auto found = parsed.extra.find(name);
+  if (found == parsed.extra.end()) return fallback;
+  auto value = parse_int64(found->second, low, high);
+  if (!value.ok()) return invalid_argument(value.status().message()).with_context(name);
+  return *value;
+}
+
+std::string text_option(const config::ConfigArgs& parsed, const char* name) {
+  const auto found = parsed.extra.find(name);
+  return found == parsed.extra.end() ? std::string() : found->second;
+}
+
+Status read_model(const config::ConfigArgs& parsed, Request& out) {
+  const bool has_config = !parsed.config_name.empty() || !parsed.files.empty();
+  const bool has_sizes = parsed.extra.contains("--d-model") || parsed.extra.contains("--layers") ||
+                         parsed.extra.contains("--heads");
+  if (has_config) {
+    if (has_sizes)
+      return invalid_argument("--d-model, --layers and --heads are for the built-in model")
+          .with_hint("with a configuration use model.encoder.d_model=...");
+    AERIE_ASSIGN_OR_RETURN(config::LoadedConfig loaded, config::load_run_config(parsed));
+    out.json = parsed.extra.contains("--json");
+    if (!out.json)
+      for (const config::Finding& warning : loaded.findings.warnings())
+        log_warn("config", warning.to_string());
+    out.run = std::move(loaded.run);
+    if (const config::Value* model = loaded.resolved.find("model")) {
+      AERIE_ASSIGN_OR_RETURN(out.model_yaml, config::emit_yaml(*model));
+    }
+    return ok_status();
+  }
+  if (!parsed.overrides.empty())
+    return invalid_argument("overrides need a configuration")
+        .with_hint("add --config-path and --config-name, or use --d-model, --layers, --heads");
+  out.run = train::nest_l_config();
+  config::EncoderConfig& encoder = out.run.model.encoder;
+  AERIE_ASSIGN_OR_RETURN(encoder.d_model, integer_option(parsed, "--d-model", 512, 8, 65536));
+  AERIE_ASSIGN_OR_RETURN(encoder.n_layers, integer_option(parsed, "--layers", 17, 1, 1024));
+  AERIE_ASSIGN_OR_RETURN(encoder.n_heads, integer_option(parsed, "--heads", 8, 1, 1024));
+  if (encoder.d_model % encoder.n_heads != 0)
+    return invalid_argument(
+        str_cat("--d-model ", encoder.d_model, " is not a multiple of --heads ", encoder.n_heads));
+  out.run.model.decoder.feat_in = encoder.d_model;
+  out.run.model.optim.sched->d_model = encoder.d_model;
+  return ok_status();
+}
+
+Result<Request> read_request(const config::ConfigArgs& parsed) {
+  Request out;
+  AERIE_RETURN_IF_ERROR(read_model(parsed, out));
+  out.json = parsed.extra.contains("--json");
+  const bool has_config = !out.model_yaml.empty();
+  out.batches = {has_config ? out.run.model.train_ds.batch_size.value_or(16) : 16};
+  if (const std::string list = text_option(parsed, "--batch"); !list.empty()) {
+    out.batches.clear();
+    for (const std::string& one : split(list, ',')) {
+      auto value = parse_int64(one, 1, 65536);
+      if (!value.ok()) return invalid_argument(value.status().message()).with_context("--batch");
+      out.batches.push_back(*value);
+    }
+  }
+  if (const std::string text = text_option(parsed, "--seconds"); !text.empty()) {
+    auto value = parse_double(text);
+    if (!value.ok()) return invalid_argument(value.status().message()).with_context("--seconds");
+    out.measure.seconds = *value;
+  }
+  if (const std::string text = text_option(parsed, "--precision"); !text.empty()) {
+    auto value = config::parse_precision(config::Value(text));
+    if (!value.ok()) return invalid_argument(value.status().message()).with_context("--precision");
+    out.run.trainer.precision = *value;
+  }
+  if (const std::string text = text_option(parsed, "--engine"); !text.empty()) {
+    if (text == "auto")
+      out.run.aerie.engine = config::Engine::kAuto;
+    else if (text == "fast")
+      out.run.aerie.engine = config::Engine::kFast;
+    else if (text == "reference")
+      out.run.aerie.engine = config::Engine::kReference;
+    else
+      return invalid_argument("--engine must be auto, fast or reference");
+  }
+  AERIE_ASSIGN_OR_RETURN(out.measure.steps, integer_option(parsed, "--steps", 12, 1, 1'000'000));
+  AERIE_ASSIGN_OR_RETURN(out.measure.warmup, integer_option(parsed, "--warmup", 4, 0, 1'000'000));
+  out.measure.wait_for_results = !parsed.extra.contains("--no-wait");
+  out.peer.tree = text_option(parsed, "--peer");
+  if (const std::string python = text_option(parsed, "--python"); !python.empty())
+    out.peer.python = python;
+  return out;
+}
+
+ordered_json to_json(const train::NestMeasurement& m, const Request& request) {
+  ordered_json json{{"batch", m.batch_size},
+                    {"seconds", m.seconds},
+                    {"precision", config::precision_name(request.run.trainer.precision)},
+                    {"engine", m.engine},
+                    {"d_model", request.run.model.encoder.d_model},
+                    {"layers", request.run.model.encoder.n_layers},
+                    {"parameters", m.parameters},
+                    {"build_s", m.build_s},
+                    {"padded_audio_s_per_s", m.padded_audio_s / m.steps.step_ms * 1e3},
+                    {"tflops", m.step_tflop / m.steps.step_ms * 1e3}};
+  json.update(ordered_json::parse(m.steps.to_json()));
+  return json;
+}
+
+void print_text(const train::NestMeasurement& m, const Request& request) {
+  std::printf(
+      "%lld x %g s, d %lld, %lld layers, %.1f M parameters, %s\n"
+      "%s"
+      "  %.0f audio-s/s (%.0f with padding), %.2f TFLOP/s, peak %.2f GiB, loss %.4f%s\n",
+      static_cast<long long>(m.batch_size), m.seconds,
+      static_cast<long long>(request.run.model.encoder.d_model),
+      static_cast<long long>(request.run.model.encoder.n_layers),
+      static_cast<double>(m.parameters) * 1e-6, m.engine.c_str(), m.steps.to_text().c_str(),
+      m.steps.throughput, m.padded_audio_s / m.steps.step_ms * 1e3,
+      m.step_tflop / m.steps.step_ms * 1e3, m.steps.memory.peak_gib, m.steps.loss,
+      m.steps.skipped > 0 ? str_cat(", ", m.steps.skipped, " steps skipped").c_str() : "");
+}
+
+// The same case in Python; never fails the command.
+ordered_json run_peer_case(Request& request, const train::NestMeasurement& ours,
+                           const std::string& model_file) {
+  PeerRequest peer = request.peer;
+  peer.batch = ours.batch_size;
+  peer.seconds = ours.seconds;
+  peer.precision = config::precision_name(request.run.trainer.precision);
+  peer.d_model = request.run.model.encoder.d_model;
+  peer.layers = request.run.model.encoder.n_layers;
+  peer.heads = request.run.model.encoder.n_heads;
+  peer.steps = request.measure.steps;
+  peer.warmup = request.measure.warmup;
+  peer.gpu = ours.engine.find("cuda") != std::string::npos;
+  peer.model_file = model_file;
+  const auto result = run_peer_step(peer);
+  if (!result.ok()) return {{"error", result.status().to_string()}};
+  ordered_json json = ordered_json::parse(result->json, nullptr, false);
+  json["speedup"] = result->ms / ours.steps.step_ms;
+  return json;
+}
+
+}  // namespace
+
+Status run_bench_step(const std::vector<std::string>& args) {
+  std::vector<config::ExtraOption> extra{{"--no-wait", false}, {"--json", false}};
+  for (const char* name : {"--batch", "--seconds", "--precision", "--engine", "--steps", "--warmup",
+                           "--d-model", "--layers", "--heads", "--peer", "--python"})
+    extra.push_back({name, true});
+  AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args, extra));
+  if (parsed.help) {
+    print_help();
+    return ok_status();
+  }
+  AERIE_ASSIGN_OR_RETURN(Request request, read_request(parsed));
+  const SignalCatcher signals;
+  request.measure.stop = [] { return caught_signal() != 0; };
+
+  std::unique_ptr<TempDir> scratch;
+  std::string model_file;
+  if (!request.peer.tree.empty() && !request.model_yaml.empty()) {
+    scratch = std::make_unique<TempDir>();
+    model_file = scratch->file("model.yaml");
+    AERIE_RETURN_IF_ERROR(Env::real().write_file(model_file, request.model_yaml));
+  }
+  ordered_json all = ordered_json::array();
+  for (const int64_t batch : request.batches) {
+    request.measure.batch_size = batch;
+    auto measured = train::measure(request.run, request.measure);
+    if (!measured.ok()) return measured.status().with_context(str_cat("batch of ", batch));
+    ordered_json json = to_json(*measured, request);
+    if (!request.json) print_text(*measured, request);
+    if (!request.peer.tree.empty() && caught_signal() == 0) {
+      json["peer"] = run_peer_case(request, *measured, model_file);
+      const ordered_json& peer = json["peer"];
+      if (!request.json && peer.contains("error"))
+        std::printf("  peer: %s\n", peer["error"].get<std::string>().c_str());
+      else if (!request.json)
+        std::printf("  peer: %.3f ms a step (%s); aerie is %.2f times as fast\n",
+                    peer.value("ms", std::nan("")),
+                    peer.value("what", std::string("Python")).c_str(),
+                    peer.value("speedup", std::nan("")));
+    }
+    std::fflush(stdout);
+    all.push_back(std::move(json));
+    if (caught_signal() != 0) break;
+  }
+  if (request.json)
+    std::printf("%s\n", all.dump(1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+  return ok_status();
+}
+
+}  // namespace aerie::tools
