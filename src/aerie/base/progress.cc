@@ -21,12 +21,6 @@ bool on_terminal() {
   return ::isatty(STDERR_FILENO) == 1 && (term == nullptr || std::strcmp(term, "dumb") != 0);
 }
 
-int terminal_width() {
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return 80;
-}
-
 // Three significant digits: "0.52", "7.31", "48.2", "512".
 std::string short_number(double value) {
   char out[32];
@@ -36,6 +30,12 @@ std::string short_number(double value) {
 }
 
 }  // namespace
+
+int terminal_width() {
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
 
 std::string group_digits(uint64_t value) {
   std::string out = std::to_string(value);

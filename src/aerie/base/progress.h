@@ -67,6 +67,8 @@ class Progress final {
 std::string format_progress(const std::string& label, uint64_t done, uint64_t total,
                             const std::string& unit, double elapsed_s, const std::string& note,
                             int width);
+// Columns of the terminal on stderr; 80 where there is none.
+int terminal_width();
 // 1234567 -> "1,234,567".
 std::string group_digits(uint64_t value);
 

@@ -1,8 +1,11 @@
 #include "aerie/ui/progress_line.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "aerie/base/log.h"
+#include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::ui {
@@ -21,7 +24,11 @@ std::string format_progress_line(const train::ProgressInfo& info,
                                  const std::string& throughput_unit) {
   std::string out = str_cat("step ", info.step);
   if (info.planned_steps > 0) out += str_cat("/", info.planned_steps);
-  if (info.activity != "train") return str_cat(out, "  ", info.activity);
+  if (info.activity != "train") {
+    out += str_cat("  ", info.activity);
+    if (info.of > 0) out += str_cat(" ", info.done, "/", info.of);
+    return out;
+  }
   out += str_cat(" ep ", info.epoch, "  loss ", number("%.4f", info.smoothed_loss), "  lr ",
                  number("%.2e", info.learning_rate), "  ", number("%.2f", info.steps_per_s),
                  " it/s  ", number("%.0f", info.throughput), " ", throughput_unit, "  data ",
@@ -30,6 +37,24 @@ std::string format_progress_line(const train::ProgressInfo& info,
   if (info.gpu_mem_gib) out += str_cat(" ", number("%.1f", *info.gpu_mem_gib), " GiB");
   if (info.eta_s >= 0.0) out += str_cat("  ETA ", human_duration(info.eta_s));
   return out;
+}
+
+std::string fit_progress_line(const std::string& line, int width) {
+  if (width <= 1 || static_cast<int>(line.size()) < width) return line;
+  // Parts are set apart by two spaces; time to go, at the end, is worth more than what precedes it.
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= line.size();) {
+    const size_t next = std::min(line.find("  ", at), line.size());
+    parts.push_back(line.substr(at, next - at));
+    at = next + 2;
+  }
+  while (parts.size() > 1) {
+    const std::string out = join(parts, "  ");
+    if (static_cast<int>(out.size()) < width) return out;
+    const bool has_eta = starts_with(parts.back(), "ETA") && parts.size() > 2;
+    parts.erase(parts.end() - (has_eta ? 2 : 1));
+  }
+  return parts[0].substr(0, static_cast<size_t>(width) - 1);
 }
 
 ProgressLine::ProgressLine(ProgressLineOptions options) : options_(std::move(options)) {
@@ -70,8 +95,8 @@ void ProgressLine::update(const train::ProgressInfo& info) {
   const std::string line = format_progress_line(info, options_.throughput_unit);
   if (options_.terminal) {
     erase();
-    last_ = line;
-    write(line);
+    last_ = fit_progress_line(line, options_.width > 0 ? options_.width : terminal_width());
+    write(last_);
     visible_ = true;
   } else if (info.activity == "train") {
     log_info("train", line);

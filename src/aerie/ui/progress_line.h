@@ -19,6 +19,7 @@ struct ProgressLineOptions {
   bool terminal = false;  // redraw one line; otherwise print a plain line every plain_interval_s
   double plain_interval_s = 10.0;
   std::string throughput_unit = "audio-s/s";
+  int width = 0;  // columns; 0: the terminal's
   Clock* clock = nullptr;
   std::function<void(std::string_view)> write;  // empty: stderr
 };
@@ -45,5 +46,7 @@ class ProgressLine {
 
 std::string format_progress_line(const train::ProgressInfo& info,
                                  const std::string& throughput_unit);
+// At most `width` - 1 columns: the least important parts go first, the end is never cut through.
+std::string fit_progress_line(const std::string& line, int width);
 
 }  // namespace aerie::ui

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/base/log.h"
 #include "aerie/base/mem_env.h"
 #include "aerie/metrics/metrics_log.h"
+#include "aerie/ui/progress_line.h"
 #include "aerie/ui/report.h"
 #include "aerie/ui/svg_chart.h"
 #include "aerie/ui/verdict.h"
@@ -60,6 +62,81 @@ TEST(ReportTest, RefusesAFolderThatIsNoRun) {
   const auto report = write_report(*env, "/nowhere");
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.status().code(), StatusCode::kDataError);
+}
+
+train::ProgressInfo progress() {
+  train::ProgressInfo info;
+  info.step = 1200;
+  info.planned_steps = 5000;
+  info.epoch = 3;
+  info.smoothed_loss = 5.2131;
+  info.learning_rate = 1.2e-3;
+  info.steps_per_s = 8.41;
+  info.throughput = 2018.4;
+  info.data_wait_share = 0.003;
+  info.gpu_util = 96.0;
+  info.gpu_mem_gib = 3.14;
+  info.eta_s = 451.0;
+  info.activity = "train";
+  return info;
+}
+
+TEST(ProgressLineTest, ShowsEverythingOnOneLine) {
+  EXPECT_EQ(format_progress_line(progress(), "audio-s/s"),
+            "step 1200/5000 ep 3  loss 5.2131  lr 1.20e-03  8.41 it/s  2018 audio-s/s  data 0.3 %  "
+            "GPU 96 % 3.1 GiB  ETA 7 min 31 s");
+  train::ProgressInfo validating = progress();
+  validating.activity = "validate";
+  validating.done = 3;
+  validating.of = 20;
+  EXPECT_EQ(format_progress_line(validating, ""), "step 1200/5000  validate 3/20");
+}
+
+TEST(ProgressLineTest, FitsTheTerminalPartByPart) {
+  const std::string line = format_progress_line(progress(), "audio-s/s");
+  EXPECT_EQ(fit_progress_line(line, 200), line);
+  EXPECT_EQ(fit_progress_line(line, 72),
+            "step 1200/5000 ep 3  loss 5.2131  lr 1.20e-03  ETA 7 min 31 s");
+  EXPECT_EQ(fit_progress_line(line, 24), "step 1200/5000 ep 3");
+  EXPECT_EQ(fit_progress_line(line, 10), "step 1200");
+  for (int width = 2; width < 150; ++width)
+    EXPECT_LT(static_cast<int>(fit_progress_line(line, width).size()), width);
+}
+
+TEST(ProgressLineTest, RedrawsOnATerminalAndGoesAway) {
+  FakeClock clock;
+  std::string out;
+  ProgressLineOptions options;
+  options.terminal = true;
+  options.width = 200;
+  options.clock = &clock;
+  options.write = [&](std::string_view text) { out += text; };
+  {
+    ProgressLine line(options);
+    line.update(progress());
+    line.update(progress());  // too soon to be drawn
+    clock.advance_s(1.0);
+    line.update(progress());
+  }
+  const std::string text = format_progress_line(progress(), "audio-s/s");
+  EXPECT_EQ(out, text + "\r\x1b[K" + text + "\r\x1b[K");
+}
+
+TEST(ProgressLineTest, PlainLinesComeSeldomAndAreLogged) {
+  FakeClock clock;
+  std::vector<std::string> lines;
+  set_log_console([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  ProgressLineOptions options;
+  options.clock = &clock;
+  ProgressLine line(options);
+  for (int i = 0; i < 25; ++i) {
+    line.update(progress());
+    clock.advance_s(1.0);
+  }
+  set_log_console({});
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_NE(lines[0].find("step 1200/5000"), std::string::npos);
+  EXPECT_EQ(lines[0].find('\r'), std::string::npos);
 }
 
 TEST(SvgChartTest, SurvivesOddSeries) {
