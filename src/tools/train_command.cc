@@ -87,7 +87,8 @@ Status run_train(const std::vector<std::string>& args) {
   row("best", result.best_checkpoint);
   row("NeMo", result.nemo);
   row("report", result.report);
-  row("TensorBoard", "tensorboard --logdir " + result.run_dir);
+  row("trace", result.trace);
+  if (!result.run_dir.empty()) row("TensorBoard", "tensorboard --logdir " + result.run_dir);
   return ok_status();
 }
 

@@ -13,15 +13,18 @@ Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t load
   out.max_epochs_ = trainer.epoch_limit();
   out.log_every_n_steps_ = trainer.log_every_n_steps;  // 0: never
 
+  // Lightning's order: overfit_batches before fast_dev_run before the limits.
   config::BatchLimit train_limit = trainer.limit_train_batches;
+  config::BatchLimit val_limit = trainer.limit_val_batches;
   const config::BatchLimit& overfit = trainer.overfit_batches;
-  if (overfit.is_fraction ? overfit.fraction > 0.0 : overfit.count > 0) train_limit = overfit;
   if (trainer.fast_dev_run > 0) {
-    train_limit = {false, 0.0, trainer.fast_dev_run};
+    train_limit = val_limit = {false, 0.0, trainer.fast_dev_run};
     out.max_steps_ = trainer.fast_dev_run;
     out.max_epochs_ = 1;
     out.log_every_n_steps_ = 1;
   }
+  if (overfit.is_fraction ? overfit.fraction > 0.0 : overfit.count > 0)
+    train_limit = val_limit = overfit;
   out.batches_per_epoch_ = train_limit.of(loader_batches);
   if (out.batches_per_epoch_ <= 0) {
     return invalid_argument(str_cat("there is nothing to train on: the loader has ", loader_batches,
@@ -30,12 +33,13 @@ Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t load
         .with_hint("lower batch_size, set drop_last=false, or raise limit_train_batches");
   }
 
-  const bool validate = has_validation && (trainer.limit_val_batches.is_fraction
-                                               ? trainer.limit_val_batches.fraction > 0.0
-                                               : trainer.limit_val_batches.count > 0);
+  const bool validate =
+      has_validation && (val_limit.is_fraction ? val_limit.fraction > 0.0 : val_limit.count > 0);
   if (!validate) return out;
-  out.val_counts_globally_ = !trainer.check_val_every_n_epoch.has_value();
-  out.val_every_epochs_ = trainer.check_val_every_n_epoch.value_or(1);
+  const auto every_n_epoch =
+      trainer.fast_dev_run > 0 ? std::optional<int64_t>(1) : trainer.check_val_every_n_epoch;
+  out.val_counts_globally_ = !every_n_epoch.has_value();
+  out.val_every_epochs_ = every_n_epoch.value_or(1);
   const config::BatchLimit interval =
       trainer.fast_dev_run > 0 ? config::BatchLimit{} : trainer.val_check_interval;
   if (interval.is_fraction) {

@@ -41,6 +41,10 @@ class Cadence {
   bool log_after_step(int64_t step) const {
     return log_every_n_steps_ > 0 && step % log_every_n_steps_ == 0;
   }
+  // Validations are due in this epoch at all.
+  bool validates_in_epoch(int64_t epoch) const {
+    return val_every_batches_ > 0 && (val_counts_globally_ || (epoch + 1) % val_every_epochs_ == 0);
+  }
   // Validations of an epoch, on average.
   double validations_per_epoch() const;
   // The run is over at `position` (steps or epochs used up).

@@ -2,6 +2,7 @@
 // RunCheckpointer (run_checkpointer.h) on top of CheckpointStore; the loop knows only this.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,13 +13,16 @@
 
 namespace aerie::train {
 
-enum class SaveReason { kValidation, kInterval, kSignal, kTrainEnd, kTimeLimit };
+enum class SaveReason { kValidation, kInterval, kEpochEnd, kSignal, kTrainEnd, kTimeLimit };
 const char* save_reason_name(SaveReason reason);  // "validation", "interval", ...
 
 struct SaveRequest {
   TrainState state;
   SaveReason reason = SaveReason::kValidation;
   std::optional<double> monitor;  // value of the monitored metric; NaN counts as worst
+  bool top_k = true;              // may become one of the best; false: only the last one
+  // Latest value of every metric, for the names of checkpoints.
+  std::map<std::string, double> metrics;
 };
 
 // A finished (or failed) background save.

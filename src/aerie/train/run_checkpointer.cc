@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "aerie/base/log.h"
+#include "aerie/base/spans.h"
 
 namespace aerie::train {
 
@@ -79,11 +80,14 @@ std::string RunCheckpointer::best_stem() const {
 }
 
 std::string RunCheckpointer::nemo_path() const {
-  return str_cat(options_.folder.checkpoints, "/", options_.params.prefix, options_.folder.name,
+  // NeMo's rule: the prefix stands in for the experiment's name.
+  const std::string& prefix = options_.params.prefix;
+  return str_cat(options_.folder.checkpoints, "/", prefix.empty() ? options_.folder.name : prefix,
                  options_.params.postfix);
 }
 
 void RunCheckpointer::run() {
+  set_span_thread_name("checkpoint writer");
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return job_.has_value() || stop_; });
@@ -107,6 +111,7 @@ SaveReport RunCheckpointer::write(Job& job) {
   report.step = job.request.state.step;
   report.reason = job.request.reason;
   const double start = clock_.monotonic_s();
+  const SpanScope span("write checkpoint");
   try {
     report.status = write_all(job, &report);
   } catch (const std::exception& error) {
@@ -122,24 +127,55 @@ Result<std::string> RunCheckpointer::stem_for(const SaveRequest& request) const 
           ? options_.params.filename
           : str_cat(options_.folder.name, "--{", options_.monitor, ":.4f}-{epoch}");
   const double monitor = request.monitor.value_or(request.state.last_monitor);
-  const std::vector<StemValue> values{
+  std::vector<StemValue> values{
       {options_.monitor, monitor, false},
       {"step", static_cast<double>(request.state.step), true},
       {"global_step", static_cast<double>(request.state.step), true},
-      {"train_loss", request.state.last_train_loss, false},
       {"epoch", static_cast<double>(request.state.epoch), true}};
+  // The latest of every metric; before the first step there is none.
+  std::map<std::string, double> known = request.metrics;
+  known.emplace("train_loss", request.state.last_train_loss);
+  for (const auto& [name, value] : known)
+    if (name != options_.monitor) values.push_back({name, value, false});
   AERIE_ASSIGN_OR_RETURN(std::string stem,
                          format_stem(pattern, values, options_.params.auto_insert_metric_name));
   // A stem is one name inside the checkpoint folder.
   std::replace(stem.begin(), stem.end(), '/', '_');
-  return options_.params.prefix + stem;
+  return stem;
 }
+
+namespace {
+
+// The model's own tensors: save_weights_only.
+class WeightsOnly final : public StateSnapshot {
+ public:
+  explicit WeightsOnly(StateSnapshot& whole) : whole_(whole) {}
+  Status wait() override {
+    AERIE_RETURN_IF_ERROR(whole_.wait());
+    tensors_.clear();
+    for (const SnapshotTensor& tensor : whole_.tensors())
+      if (tensor.file == "model") tensors_.push_back(tensor);
+    return ok_status();
+  }
+  const std::vector<SnapshotTensor>& tensors() const override { return tensors_; }
+  const std::string& scalars_json() const override { return whole_.scalars_json(); }
+
+ private:
+  StateSnapshot& whole_;
+  std::vector<SnapshotTensor> tensors_;
+};
+
+}  // namespace
 
 Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
   AERIE_ASSIGN_OR_RETURN(std::string stem, stem_for(job.request));
   const config::CheckpointCallbackConfig& params = options_.params;
 
-  // Best k: only checkpoints with a fresh monitor value compete, as in Lightning.
+  WeightsOnly weights(*job.snapshot);
+  StateSnapshot& snapshot =
+      params.save_weights_only ? static_cast<StateSnapshot&>(weights) : *job.snapshot;
+
+  // Best k: checkpoints with a value of the monitor compete.
   std::map<std::string, double> best;
   std::string last;
   std::vector<std::string> stale;
@@ -149,7 +185,7 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     last = last_stem_;
     stale = stale_;
   }
-  bool in_top_k = job.request.monitor.has_value() && params.save_top_k != 0;
+  bool in_top_k = job.request.top_k && job.request.monitor.has_value() && params.save_top_k != 0;
   const double worst = params.mode_max ? -std::numeric_limits<double>::infinity()
                                        : std::numeric_limits<double>::infinity();
   const double value =
@@ -167,8 +203,7 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     std::string unique = stem;
     for (int k = 1; best.contains(unique); ++k) unique = str_cat(stem, "-v", k);
     stem = unique;
-    AERIE_ASSIGN_OR_RETURN(const uint64_t bytes,
-                           store_.save(stem, job.request.state, *job.snapshot));
+    AERIE_ASSIGN_OR_RETURN(const uint64_t bytes, store_.save(stem, job.request.state, snapshot));
     report->bytes += bytes;
     report->stem = stem;
     best[stem] = value;
@@ -185,12 +220,15 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     }
   }
   // Without save_last a run that stops still leaves what it needs to go on.
-  const bool write_last =
-      params.save_last || (!in_top_k && job.request.reason != SaveReason::kValidation);
+  const SaveReason reason = job.request.reason;
+  const bool stops = reason == SaveReason::kSignal || reason == SaveReason::kTrainEnd ||
+                     reason == SaveReason::kTimeLimit ||
+                     (reason == SaveReason::kInterval && !job.request.monitor);
+  const bool write_last = params.save_last || (!in_top_k && stops);
   if (write_last) {
     const std::string new_last = stem + "-last";
     AERIE_ASSIGN_OR_RETURN(const uint64_t bytes,
-                           store_.save(new_last, job.request.state, *job.snapshot));
+                           store_.save(new_last, job.request.state, snapshot));
     report->bytes += bytes;
     if (report->stem.empty()) report->stem = new_last;
     // The earlier one goes only after the new one is whole.
@@ -200,6 +238,12 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
       if (leftover != new_last) AERIE_RETURN_IF_ERROR(store_.remove(leftover));
     stale.clear();
   }
+  const auto better = [&](const auto& a, const auto& b) {
+    return params.mode_max ? a.second > b.second : a.second < b.second;
+  };
+  const auto first = std::min_element(best.begin(), best.end(), better);
+  const bool has_best = first != best.end();
+  const bool is_best = has_best && in_top_k && first->first == stem;
   {
     std::lock_guard lock(mutex_);
     best_ = std::move(best);
@@ -207,8 +251,11 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     stale_ = std::move(stale);
   }
   const bool at_end = job.request.reason == SaveReason::kTrainEnd || job.request.state.finished;
-  const bool nemo =
-      options_.write_nemo && (params.always_save_nemo || (params.save_nemo_on_train_end && at_end));
+  // save_best_model: written whenever there is a new best, so that the end finds it in place.
+  const bool wanted = params.save_best_model && has_best
+                          ? is_best && (params.always_save_nemo || params.save_nemo_on_train_end)
+                          : params.always_save_nemo || (params.save_nemo_on_train_end && at_end);
+  const bool nemo = options_.write_nemo && wanted;
   if (nemo) {
     AERIE_RETURN_IF_ERROR(job.snapshot->wait());
     AERIE_RETURN_IF_ERROR(env_.create_dirs(options_.folder.checkpoints));

@@ -7,13 +7,16 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/log.h"
-#include "aerie/base/philox.h"
+#include "aerie/base/spans.h"
 #include "aerie/base/system.h"
+#include "aerie/train/measure.h"
 
 namespace aerie::train {
 
 namespace {
 constexpr double kGib = 1073741824.0;
+constexpr double kProgressSmoothing = 0.05;  // weight of a new step in the progress line
+constexpr double kGpuSampleAgeS = 1.0;       // older samples are read anew
 // After a checkpoint could not be written (full disk, lost mount), another attempt follows so soon.
 constexpr double kSaveRetryS = 30.0;
 }  // namespace
@@ -40,6 +43,8 @@ const char* save_reason_name(SaveReason reason) {
       return "validation";
     case SaveReason::kInterval:
       return "interval";
+    case SaveReason::kEpochEnd:
+      return "epoch_end";
     case SaveReason::kSignal:
       return "signal";
     case SaveReason::kTrainEnd:
@@ -75,6 +80,9 @@ Status Trainer::restore_parts() {
       return data_error("the early-stopping state is damaged");
     checks_without_gain_ = json["checks"];
     validations_ = json.value("validations", int64_t{0});
+    if (const auto metrics = json.find("metrics"); metrics != json.end() && metrics->is_object())
+      for (const auto& [name, value] : metrics->items())
+        if (value.is_number()) latest_[name] = value.get<double>();
     if (json.contains("best") && json["best"].is_number())
       best_monitor_ = json["best"].get<double>();
   }
@@ -109,6 +117,8 @@ TrainState Trainer::current_state() {
   early["checks"] = checks_without_gain_;
   early["validations"] = validations_;
   if (best_monitor_ && std::isfinite(*best_monitor_)) early["best"] = *best_monitor_;
+  for (const auto& [name, value] : latest_)
+    if (std::isfinite(value)) early["metrics"][name] = value;
   out.early_stopping_json = early.dump();
   out.finished = cadence_.finished(position_);
   return out;
@@ -135,7 +145,17 @@ void Trainer::event(const std::string& name, const std::function<void(metrics::R
 }
 
 Result<TrainSummary> Trainer::run() {
-  start_s_ = last_step_done_s_ = parts_.clock->monotonic_s();
+  start_s_ = last_step_done_s_ = last_interval_save_s_ = parts_.clock->monotonic_s();
+  // Phases of the steps are always timed; a caller that wants a trace has begun a recording.
+  struct Recording {
+    const bool mine = !spans_on();
+    Recording() {
+      if (mine) start_spans();
+    }
+    ~Recording() {
+      if (mine) stop_spans();
+    }
+  } const recording;
   const config::TrainerConfig& trainer = parts_.config->trainer;
   const config::ExpManagerConfig& exp = parts_.config->exp_manager;
   AERIE_RETURN_IF_ERROR(restore_parts());
@@ -144,6 +164,11 @@ Result<TrainSummary> Trainer::run() {
   const bool fresh = state_.step == 0 && state_.micro_step == 0;
   if (fresh && trainer.num_sanity_val_steps != 0 && trainer.fast_dev_run == 0)
     AERIE_RETURN_IF_ERROR(validate(/*sanity=*/true));
+  // The checkpoint may have been taken in the middle of a validation.
+  if (!fresh && !exp.disable_validation_on_resume && cadence_.validate_after(position_)) {
+    AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
+    AERIE_RETURN_IF_ERROR(save_after_validation());
+  }
 
   Status status;
   while (!stop_ && !cadence_.finished(position_)) {
@@ -158,14 +183,23 @@ Result<TrainSummary> Trainer::run() {
       log_info("train", "signal ", signal, ": saving and stopping after step ", position_.step);
       stop_ = true;
     }
+    // NeMo's limit of one run ends it at once, Lightning's limit of all runs only past min_steps.
     const double elapsed = parts_.clock->monotonic_s() - start_s_;
-    const bool out_of_time = (trainer.max_time_s && wall_s() >= *trainer.max_time_s) ||
-                             (exp.max_time_per_run_s && elapsed >= *exp.max_time_per_run_s);
-    if (!stop_ && parts_.agree(out_of_time ? 1 : 0) != 0) {
+    const bool run_over = exp.max_time_per_run_s && elapsed >= *exp.max_time_per_run_s;
+    if (!stop_ && parts_.agree(run_over ? 1 : 0) != 0) {
       summary_.reason = StopReason::kTimeLimit;
-      log_info("train", "time limit reached: saving and stopping after step ", position_.step);
+      log_info("train", "time limit of this run reached: saving and stopping after step ",
+               position_.step);
       stop_ = true;
     }
+    const bool time_over =
+        !exp.max_time_per_run_s && trainer.max_time_s && wall_s() >= *trainer.max_time_s;
+    if (!stop_wanted_ && parts_.agree(time_over ? 1 : 0) != 0) {
+      log_info("train", "time limit reached after step ", position_.step);
+      stop_wanted_ = StopReason::kTimeLimit;
+    }
+    if (!stop_ && stop_wanted_) status = stop_if_wanted();
+    if (!status.ok()) break;
   }
   if (status.ok()) status = collect(/*wait=*/true);
   if (status.ok() && trainer.fast_dev_run > 0) summary_.reason = StopReason::kFastDevRun;
@@ -196,18 +230,66 @@ Result<TrainSummary> Trainer::run() {
   return summary_;
 }
 
+// Lightning's order: steps and epochs that were promised come first, then one last validation.
+Status Trainer::stop_if_wanted() {
+  const config::TrainerConfig& trainer = parts_.config->trainer;
+  if (position_.epoch < trainer.min_epochs.value_or(0) ||
+      position_.step < trainer.min_steps.value_or(0)) {
+    if (!hold_told_)
+      log_info("train", "stopping is put off until min_epochs and min_steps are reached");
+    hold_told_ = true;
+    return ok_status();
+  }
+  summary_.reason = *stop_wanted_;
+  stop_ = true;
+  if (*stop_wanted_ != StopReason::kTimeLimit || validated_step_ == position_.step ||
+      !cadence_.validates_in_epoch(position_.epoch))
+    return ok_status();
+  AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
+  AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
+  return save_after_validation();
+}
+
+std::optional<double> Trainer::metric(const std::string& name) const {
+  const auto found = latest_.find(name);
+  return found == latest_.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Lightning saves after a validation, or with save_on_train_epoch_end after an epoch; only epochs
+// that every_n_epochs counts may enter the best.
+Status Trainer::save_after_validation() {
+  const config::CheckpointCallbackConfig& params =
+      parts_.config->exp_manager.checkpoint_callback_params;
+  if (params.save_on_train_epoch_end) return ok_status();
+  const bool top_k =
+      params.every_n_epochs >= 1 && (position_.epoch + 1) % params.every_n_epochs == 0;
+  if (!top_k && !params.save_last) return ok_status();
+  return save(SaveReason::kValidation, metric(params.monitor), top_k);
+}
+
+Status Trainer::interval_saves() {
+  const config::CheckpointCallbackConfig& params =
+      parts_.config->exp_manager.checkpoint_callback_params;
+  const bool by_steps = params.every_n_train_steps && *params.every_n_train_steps > 0 &&
+                        position_.step % *params.every_n_train_steps == 0;
+  const double now = parts_.clock->monotonic_s();
+  const bool by_time =
+      params.train_time_interval_s && now - last_interval_save_s_ >= *params.train_time_interval_s;
+  if (parts_.agree(by_steps || by_time ? 1 : 0) == 0) return ok_status();
+  if (by_time) last_interval_save_s_ = now;
+  if (position_.step == state_.last_saved_step) return ok_status();
+  return save(SaveReason::kInterval, metric(params.monitor));
+}
+
 Status Trainer::train_step() {
   const int64_t window = cadence_.next_window(position_);
   AERIE_RETURN_IF_ERROR(submit_window(window));
   AERIE_RETURN_IF_ERROR(collect(parts_.engine->max_in_flight() == 0));
   if (save_after_window_) {
     save_after_window_ = false;
-    AERIE_RETURN_IF_ERROR(save(SaveReason::kValidation, pending_monitor_));
+    AERIE_RETURN_IF_ERROR(save_after_validation());
   }
-  const auto& every = parts_.config->exp_manager.checkpoint_callback_params.every_n_train_steps;
-  if (every && *every > 0 && position_.step % *every == 0 &&
-      position_.step != state_.last_saved_step)
-    AERIE_RETURN_IF_ERROR(save(SaveReason::kInterval, std::nullopt));
+  AERIE_RETURN_IF_ERROR(interval_saves());
   const bool retry = retry_save_at_s_ && parts_.clock->monotonic_s() >= *retry_save_at_s_;
   if (parts_.agree(retry ? 1 : 0) != 0 && position_.step != state_.last_saved_step) {
     log_info("train", "trying again to write a checkpoint");
@@ -226,6 +308,7 @@ Status Trainer::submit_window(int64_t window) {
   request.accumulate = std::max<int64_t>(1, parts_.config->trainer.accumulate_grad_batches);
   request.learning_rates = parts_.rates->at(position_.step);
   request.momentum = parts_.rates->momentum_at(position_.step);
+  set_span_step(position_.step + 1);
   info.learning_rate = request.learning_rates.front();
   info.epoch = position_.epoch;
 
@@ -236,7 +319,9 @@ Status Trainer::submit_window(int64_t window) {
     request.first_micro_step = static_cast<uint64_t>(position_.total_batch);
     while (done < window && !validate_now) {
       const double before = parts_.clock->monotonic_s();
+      SpanScope wait(kPhaseDataWait);
       auto next = parts_.train->next();
+      wait.end();
       const double waited = parts_.clock->monotonic_s() - before;
       info.data_wait_s += waited;
       summary_.data_wait_s += waited;
@@ -271,7 +356,7 @@ Status Trainer::submit_window(int64_t window) {
       // A checkpoint inside a window would lose the gradients gathered so far: it is taken when the
       // step is done.
       if (request.finish) {
-        AERIE_RETURN_IF_ERROR(save(SaveReason::kValidation, pending_monitor_));
+        AERIE_RETURN_IF_ERROR(save_after_validation());
       } else {
         save_after_window_ = true;
       }
@@ -301,8 +386,21 @@ Status Trainer::submit_with_split(StepRequest& request) {
 Status Trainer::collect(bool wait) {
   const bool must_wait =
       wait || static_cast<int64_t>(in_flight_.size()) > parts_.engine->max_in_flight();
+  SpanScope span(kPhaseReadBack);
   AERIE_ASSIGN_OR_RETURN(const std::vector<StepOutcome> outcomes,
                          parts_.engine->collect(must_wait));
+  span.end();
+  if (!outcomes.empty()) {
+    // Where results come late the times are those of all steps since the last results.
+    phase_s_.clear();
+    const double count = static_cast<double>(outcomes.size());
+    for (const SpanTotal& total : take_thread_spans()) {
+      phase_s_[total.name] += static_cast<double>(total.self_ns) * 1e-9 / count;
+      summary_.phase_s[total.name] += static_cast<double>(total.self_ns) * 1e-9;
+    }
+    for (const SpanTotal& total : take_device_spans())
+      phase_s_[total.name] = static_cast<double>(total.total_ns) * 1e-9 / count;
+  }
   for (const StepOutcome& outcome : outcomes) AERIE_RETURN_IF_ERROR(after_outcome(outcome));
   return ok_status();
 }
@@ -328,71 +426,9 @@ Status Trainer::after_outcome(const StepOutcome& outcome) {
   GuardVerdict verdict;
   if (!empty_mask_nan) verdict = guards_.after_step(outcome);
 
-  if (cadence_.log_after_step(info.step)) {
-    metrics::Record record(metrics::RecordKind::kTrain, info.step, info.epoch, wall_s());
-    record.add(parts_.task.train_loss, outcome.loss)
-        .add("learning_rate", info.learning_rate)
-        .add("grad_norm", outcome.grad_norm)
-        .add("step_ms", step_s * 1e3)
-        .add("data_wait_ms", info.data_wait_s * 1e3)
-        .add(parts_.task.throughput, step_s > 0.0 ? info.audio_s / step_s : 0.0)
-        .add("padding_share", info.padding_share)
-        .add("masked_share", outcome.frames > 0 ? static_cast<double>(outcome.masked_frames) /
-                                                      static_cast<double>(outcome.frames)
-                                                : 0.0);
-    if (outcome.micro_losses.size() > 1) {
-      std::string losses;
-      for (const double loss : outcome.micro_losses)
-        losses += str_cat(losses.empty() ? "" : " ", loss);
-      record.add("micro_losses", losses);
-    }
-    if (outcome.loss_scale != 1.0) record.add("loss_scale", outcome.loss_scale);
-    if (parts_.nvml != nullptr) {
-      if (const auto sample = parts_.nvml->read()) {
-        record.add("gpu_util", sample->utilisation_percent)
-            .add("gpu_mem_gib", sample->memory_used_gib);
-      }
-    }
-    record.add("rss_gib", static_cast<double>(process_memory().rss_bytes) / kGib);
-    write_record(record);
-    if (parts_.tensorboard != nullptr) {
-      // Lightning numbers the points from n - 1.
-      const int64_t x = info.step - 1;
-      const double time = parts_.clock->wall_s();
-      const auto put = [&](const char* tag, double value) {
-        const Status status = parts_.tensorboard->scalar(tag, value, x, time);
-        if (!status.ok())
-          AERIE_LOG_EVERY_S(warn, 60.0, "train", "TensorBoard: ", status.to_string());
-      };
-      put("train_loss", outcome.loss);
-      put("learning_rate", info.learning_rate);
-      put("global_step", static_cast<double>(x));
-      put("epoch", static_cast<double>(info.epoch));
-      if (parts_.config->exp_manager.log_step_timing) put("train_step_timing in s", step_s);
-      put("grad_norm", outcome.grad_norm);
-      put("data_wait_ms", info.data_wait_s * 1e3);
-      put(parts_.task.throughput.c_str(), step_s > 0.0 ? info.audio_s / step_s : 0.0);
-      (void)parts_.tensorboard->flush();
-    }
-  }
-  if (parts_.progress) {
-    ProgressInfo progress;
-    progress.step = info.step;
-    progress.planned_steps = cadence_.planned_steps();
-    progress.epoch = info.epoch;
-    progress.smoothed_loss = guards_.smoothed_loss();
-    progress.learning_rate = info.learning_rate;
-    const double elapsed =
-        std::max(1e-9, now - start_s_ - summary_.validation_s - summary_.save_block_s);
-    progress.steps_per_s = static_cast<double>(summary_.steps) / elapsed;
-    progress.throughput = summary_.audio_s / elapsed;
-    progress.data_wait_share = summary_.data_wait_s / elapsed;
-    if (progress.planned_steps >= 0)
-      progress.eta_s =
-          static_cast<double>(progress.planned_steps - info.step) / progress.steps_per_s;
-    progress.activity = "train";
-    parts_.progress(progress);
-  }
+  latest_[parts_.task.train_loss] = outcome.loss;
+  log_step(outcome, info, step_s);
+  if (parts_.progress) show_progress(info, step_s);
   if (verdict.loss_spike || verdict.grad_spike) {
     event("spike", [&](metrics::Record& record) {
       record.add("train_loss", outcome.loss)
@@ -404,6 +440,113 @@ Status Trainer::after_outcome(const StepOutcome& outcome) {
   }
   if (verdict.nonfinite) return on_nonfinite(outcome, info, verdict.give_up);
   return ok_status();
+}
+
+std::optional<metrics::GpuSample> Trainer::gpu_sample() {
+  if (parts_.nvml == nullptr) return std::nullopt;
+  const double now = parts_.clock->monotonic_s();
+  if (!gpu_ || now - gpu_read_s_ >= kGpuSampleAgeS) {
+    if (auto sample = parts_.nvml->read()) gpu_ = sample;
+    gpu_read_s_ = now;
+  }
+  return gpu_;
+}
+
+void Trainer::log_step(const StepOutcome& outcome, const InFlight& info, double step_s) {
+  const config::ExpManagerConfig& exp = parts_.config->exp_manager;
+  // NeMo's timer: mean or sum over the last buffer_size steps.
+  step_times_.push_back(step_s);
+  while (static_cast<int64_t>(step_times_.size()) >
+         std::max<int64_t>(1, exp.step_timing_buffer_size))
+    step_times_.pop_front();
+  if (exp.log_delta_step_timing)
+    log_info("train", "Step ", info.step, ": train_step_timing in s=", step_s);
+  if (!cadence_.log_after_step(info.step)) return;
+  const SpanScope span(kPhaseLog);
+  const auto phase_ms = [&](const char* name) {
+    const auto found = phase_s_.find(name);
+    return found == phase_s_.end() ? 0.0 : found->second * 1e3;
+  };
+  metrics::Record record(metrics::RecordKind::kTrain, info.step, info.epoch, wall_s());
+  record.add(parts_.task.train_loss, outcome.loss)
+      .add("learning_rate", info.learning_rate)
+      .add("grad_norm", outcome.grad_norm)
+      .add("step_ms", step_s * 1e3)
+      .add("data_wait_ms", info.data_wait_s * 1e3)
+      .add(parts_.task.throughput, step_s > 0.0 ? info.audio_s / step_s : 0.0)
+      .add("padding_share", info.padding_share)
+      .add("masked_share", outcome.frames > 0 ? static_cast<double>(outcome.masked_frames) /
+                                                    static_cast<double>(outcome.frames)
+                                              : 0.0)
+      .add("forward_ms", phase_ms(kPhaseForward))
+      .add("backward_ms", phase_ms(kPhaseBackward))
+      .add("optimizer_ms", phase_ms(kPhaseOptimizer));
+  if (outcome.micro_losses.size() > 1) {
+    std::string losses;
+    for (const double loss : outcome.micro_losses)
+      losses += str_cat(losses.empty() ? "" : " ", loss);
+    record.add("micro_losses", losses);
+  }
+  if (outcome.loss_scale != 1.0) record.add("loss_scale", outcome.loss_scale);
+  if (const auto sample = gpu_sample())
+    record.add("gpu_util", sample->utilisation_percent).add("gpu_mem_gib", sample->memory_used_gib);
+  record.add("rss_gib", static_cast<double>(process_memory().rss_bytes) / kGib);
+  write_record(record);
+  if (parts_.tensorboard == nullptr) return;
+  // Lightning numbers the points from n - 1.
+  const int64_t x = info.step - 1;
+  const double time = parts_.clock->wall_s();
+  const auto put = [&](const char* tag, double value) {
+    const Status status = parts_.tensorboard->scalar(tag, value, x, time);
+    if (!status.ok()) AERIE_LOG_EVERY_S(warn, 60.0, "train", "TensorBoard: ", status.to_string());
+  };
+  put("train_loss", outcome.loss);
+  put("learning_rate", info.learning_rate);
+  put("global_step", static_cast<double>(x));
+  put("epoch", static_cast<double>(info.epoch));
+  if (exp.log_step_timing) {
+    double timing = 0.0;
+    for (const double one : step_times_) timing += one;
+    if (exp.step_timing_reduction != "sum") timing /= static_cast<double>(step_times_.size());
+    put("train_step_timing in s", timing);
+    put("train_backward_timing in s", phase_ms(kPhaseBackward) * 1e-3);
+  }
+  put("grad_norm", outcome.grad_norm);
+  put("data_wait_ms", info.data_wait_s * 1e3);
+  put(parts_.task.throughput.c_str(), step_s > 0.0 ? info.audio_s / step_s : 0.0);
+  (void)parts_.tensorboard->flush();
+}
+
+void Trainer::show_progress(const InFlight& info, double step_s) {
+  // The mean of what there is, until there is enough to smooth.
+  const double weight =
+      std::max(kProgressSmoothing, 1.0 / static_cast<double>(std::max<int64_t>(1, summary_.steps)));
+  smooth_step_s_ += weight * (step_s - smooth_step_s_);
+  smooth_audio_s_ += weight * (info.audio_s - smooth_audio_s_);
+  smooth_wait_s_ += weight * (info.data_wait_s - smooth_wait_s_);
+  const double seconds = std::max(1e-9, smooth_step_s_);
+  ProgressInfo progress;
+  progress.step = info.step;
+  progress.planned_steps = cadence_.planned_steps();
+  progress.epoch = info.epoch;
+  progress.smoothed_loss = guards_.smoothed_loss();
+  progress.learning_rate = info.learning_rate;
+  progress.steps_per_s = 1.0 / seconds;
+  progress.throughput = smooth_audio_s_ / seconds;
+  progress.data_wait_share = std::clamp(smooth_wait_s_ / seconds, 0.0, 1.0);
+  if (const auto sample = gpu_sample()) {
+    progress.gpu_util = sample->utilisation_percent;
+    progress.gpu_mem_gib = sample->memory_used_gib;
+  }
+  if (progress.planned_steps >= 0) {
+    // Validations and saves so far take their share of what is to come.
+    const double elapsed = std::max(1e-9, parts_.clock->monotonic_s() - start_s_);
+    const double other = (summary_.validation_s + summary_.save_block_s) / elapsed;
+    progress.eta_s = static_cast<double>(progress.planned_steps - info.step) * seconds /
+                     std::max(0.05, 1.0 - other);
+  }
+  progress.activity = "train";
+  parts_.progress(progress);
 }
 
 Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up) {
@@ -465,12 +608,7 @@ Status Trainer::validate(bool sanity) {
   if (parts_.validation.empty()) return ok_status();
   const double start = parts_.clock->monotonic_s();
   const config::RunConfig& config = *parts_.config;
-  if (parts_.progress) {
-    ProgressInfo progress;
-    progress.step = position_.step;
-    progress.activity = "validate";
-    parts_.progress(progress);
-  }
+  SpanScope span(kPhaseValidation);
   const bool swap =
       config.exp_manager.ema.enable && !config.exp_manager.ema.validate_original_weights;
   if (swap) AERIE_RETURN_IF_ERROR(parts_.engine->use_ema_weights(true));
@@ -482,17 +620,39 @@ Status Trainer::validate(bool sanity) {
   options.round = fixed ? 0 : static_cast<uint64_t>(validations_ + 1);
   if (sanity && config.trainer.num_sanity_val_steps > 0)
     options.max_batches = config.trainer.num_sanity_val_steps;
+  ProgressInfo progress;
+  progress.step = position_.step;
+  progress.planned_steps = cadence_.planned_steps();
+  progress.activity = "validate";
+  for (const ValidationSet& set : parts_.validation)
+    progress.of +=
+        options.max_batches >= 0 ? std::min(set.batches, options.max_batches) : set.batches;
+  if (parts_.progress) {
+    parts_.progress(progress);
+    options.after_batch = [&] {
+      ++progress.done;
+      parts_.progress(progress);
+    };
+  }
   AERIE_ASSIGN_OR_RETURN(const std::vector<SetResult> results,
                          evaluate_sets(*parts_.engine, parts_.validation, options));
   std::vector<double> losses;
   for (const SetResult& result : results) losses.push_back(result.loss);
   if (swap) AERIE_RETURN_IF_ERROR(parts_.engine->use_ema_weights(false));
+  span.end();
+  // Its phases are not those of a training step.
+  for (const SpanTotal& total : take_thread_spans())
+    summary_.phase_s[kPhaseValidation] += static_cast<double>(total.self_ns) * 1e-9;
+  (void)take_device_spans();
   const double took = parts_.clock->monotonic_s() - start;
   last_step_done_s_ += took;
   summary_.validation_s += took;
   if (sanity) return ok_status();
 
   ++validations_;
+  validated_step_ = position_.step;
+  int64_t batches = 0;
+  for (const SetResult& result : results) batches += result.batches;
   const size_t monitored = std::min(parts_.monitored_set, losses.size() - 1);
   const double monitor = losses[monitored];
   metrics::Record record(metrics::RecordKind::kVal, position_.step, position_.epoch, wall_s());
@@ -500,6 +660,10 @@ Status Trainer::validate(bool sanity) {
   if (losses.size() > 1)
     for (size_t set = 0; set < losses.size(); ++set)
       record.add(str_cat(parts_.validation[set].name, parts_.task.monitor), losses[set]);
+  latest_[parts_.task.monitor] = monitor;
+  if (losses.size() > 1)
+    for (size_t set = 0; set < losses.size(); ++set)
+      latest_[str_cat(parts_.validation[set].name, parts_.task.monitor)] = losses[set];
   record.add("validation_s", took);
   write_record(record);
   if (parts_.tensorboard != nullptr) {
@@ -509,16 +673,37 @@ Status Trainer::validate(bool sanity) {
       for (size_t set = 0; set < losses.size(); ++set)
         (void)parts_.tensorboard->scalar(str_cat(parts_.validation[set].name, parts_.task.monitor),
                                          losses[set], position_.step, time);
+    if (config.exp_manager.log_step_timing && batches > 0)
+      (void)parts_.tensorboard->scalar("validation_step_timing in s",
+                                       took / static_cast<double>(batches), position_.step, time);
     (void)parts_.tensorboard->flush();
   }
   log_info("train", "step ", position_.step, ": ", parts_.task.monitor, " ", monitor, " (",
            human_duration(took), ")");
   summary_.last_monitor = state_.last_monitor = monitor;
-  pending_monitor_ = monitor;
-  if (early_stop(monitor) && parts_.agree(1) != 0) {
-    summary_.reason = StopReason::kEarlyStopping;
-    stop_ = true;
+  if (!config.exp_manager.early_stopping_callback_params.check_on_train_epoch_end)
+    AERIE_RETURN_IF_ERROR(check_early_stopping());
+  return ok_status();
+}
+
+// After a validation, or after an epoch with check_on_train_epoch_end.
+Status Trainer::check_early_stopping() {
+  const config::ExpManagerConfig& exp = parts_.config->exp_manager;
+  const config::EarlyStoppingConfig& rules = exp.early_stopping_callback_params;
+  const std::string name = exp.create_early_stopping_callback ? rules.monitor : parts_.task.monitor;
+  const std::optional<double> value = metric(name);
+  if (!value) {
+    if (exp.create_early_stopping_callback && rules.strict)
+      return invalid_argument(str_cat("early stopping watches '", name,
+                                      "', which was not logged before its first check"))
+          .with_hint(
+              "set exp_manager.early_stopping_callback_params.monitor=val_loss, or strict=false");
+    if (exp.create_early_stopping_callback)
+      AERIE_LOG_ONCE(warn, "train", "early stopping watches '", name, "', which is not logged");
+    return ok_status();
   }
+  const bool stop = early_stop(*value) && parts_.config->trainer.fast_dev_run == 0;
+  if (parts_.agree(stop ? 1 : 0) != 0 && !stop_wanted_) stop_wanted_ = StopReason::kEarlyStopping;
   return ok_status();
 }
 
@@ -549,12 +734,23 @@ bool Trainer::early_stop(double monitor) {
     why = str_cat("no gain in ", checks_without_gain_, " validations");
   }
   if (why.empty()) return false;
-  log_info("train", "early stopping after step ", position_.step, ": ", why);
+  if (rules.verbose) log_info("train", "early stopping after step ", position_.step, ": ", why);
   event("early_stopping", [&](metrics::Record& record) { record.add("reason", why); });
   return true;
 }
 
 Status Trainer::end_of_epoch() {
+  const config::ExpManagerConfig& exp = parts_.config->exp_manager;
+  const config::CheckpointCallbackConfig& params = exp.checkpoint_callback_params;
+  AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
+  if (exp.early_stopping_callback_params.check_on_train_epoch_end)
+    AERIE_RETURN_IF_ERROR(check_early_stopping());
+  if (params.save_on_train_epoch_end && position_.step != state_.last_saved_step) {
+    const bool top_k =
+        params.every_n_epochs >= 1 && (position_.epoch + 1) % params.every_n_epochs == 0;
+    if (top_k || params.save_last)
+      AERIE_RETURN_IF_ERROR(save(SaveReason::kEpochEnd, metric(params.monitor), top_k));
+  }
   position_.batch = 0;
   ++position_.epoch;
   parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);
@@ -562,9 +758,10 @@ Status Trainer::end_of_epoch() {
   return parts_.train->start_epoch(position_.epoch);
 }
 
-Status Trainer::save(SaveReason reason, std::optional<double> monitor) {
+Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_k) {
   if (parts_.checkpointer == nullptr) return ok_status();
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
+  const SpanScope span(kPhaseSave);
   const double start = parts_.clock->monotonic_s();
   auto snapshot = parts_.engine->snapshot();
   if (!snapshot.ok()) return snapshot.status().with_context("saving");
@@ -573,6 +770,8 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor) {
   request.state = current_state();
   request.reason = reason;
   request.monitor = monitor;
+  request.top_k = top_k;
+  request.metrics = latest_;
   // Until the outcome is known no further attempt is due.
   if (retry_save_at_s_) retry_save_at_s_ = parts_.clock->monotonic_s() + kSaveRetryS;
   const Status status = parts_.checkpointer->save(std::move(request), std::move(snapshot).value());
@@ -582,9 +781,10 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor) {
   event("save", [&](metrics::Record& record) {
     record.add("reason", save_reason_name(reason)).add("blocked_ms", blocked * 1e3);
   });
-  log_info("train", "step ", position_.step,
-           ": checkpoint handed to the writer, training blocked for ",
-           std::round(blocked * 1e4) / 10.0, " ms");
+  if (parts_.config->exp_manager.checkpoint_callback_params.verbose)
+    log_info("train", "step ", position_.step,
+             ": checkpoint handed to the writer, training blocked for ",
+             std::round(blocked * 1e4) / 10.0, " ms");
   return status;
 }
 

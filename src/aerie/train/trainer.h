@@ -6,7 +6,9 @@
 // through agree().
 #pragma once
 
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,7 +58,8 @@ struct ProgressInfo {
          data_wait_share = 0.0;
   std::optional<double> gpu_util, gpu_mem_gib;
   double eta_s = -1.0;
-  std::string activity;  // "train", "validate", "save"
+  std::string activity;      // "train", "validate"
+  int64_t done = 0, of = 0;  // batches of a validation
 };
 
 struct TrainerParts {
@@ -96,6 +99,7 @@ struct TrainSummary {
   double audio_s = 0.0;
   double last_loss = 0.0;
   std::optional<double> last_monitor, best_monitor;
+  std::map<std::string, double> phase_s;  // time in the named phases, by the loop's thread
 };
 
 class Trainer {
@@ -128,7 +132,17 @@ class Trainer {
   Status on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up);
   Status validate(bool sanity);
   Status end_of_epoch();
-  Status save(SaveReason reason, std::optional<double> monitor);
+  // `top_k` false: it becomes the last one, never one of the best.
+  Status save(SaveReason reason, std::optional<double> monitor, bool top_k = true);
+  Status save_after_validation();
+  Status interval_saves();
+  Status stop_if_wanted();
+  // The latest value of a metric the run knows: train_loss, val_loss, <stem>_val_loss.
+  std::optional<double> metric(const std::string& name) const;
+  Status check_early_stopping();
+  void log_step(const StepOutcome& outcome, const InFlight& info, double step_s);
+  void show_progress(const InFlight& info, double step_s);
+  std::optional<metrics::GpuSample> gpu_sample();
   void take_save_reports();
   void write_record(const metrics::Record& record);
   void event(const std::string& name, const std::function<void(metrics::Record&)>& fill);
@@ -146,8 +160,19 @@ class Trainer {
   double start_s_ = 0.0;
   double last_step_done_s_ = 0.0;
   bool save_after_window_ = false;
-  std::optional<double> pending_monitor_;
   bool stop_ = false;
+  // Asked for by a rule that min_steps and min_epochs may hold back.
+  std::optional<StopReason> stop_wanted_;
+  bool hold_told_ = false;
+  int64_t validated_step_ = -1;
+  std::map<std::string, double> latest_;   // metrics by name
+  double last_interval_save_s_ = 0.0;      // train_time_interval
+  std::map<std::string, double> phase_s_;  // of the step that was just collected
+  std::deque<double> step_times_;          // step_timing_kwargs: the window
+  // Smoothed, for the progress line.
+  double smooth_step_s_ = 0.0, smooth_audio_s_ = 0.0, smooth_wait_s_ = 0.0;
+  std::optional<metrics::GpuSample> gpu_;
+  double gpu_read_s_ = 0.0;
   // Early stopping.
   std::optional<double> best_monitor_;
   int64_t checks_without_gain_ = 0;

@@ -46,6 +46,12 @@ Result<NestEngine> make_nest_engine(const NestEngineOptions& options) {
   }
   NestEngine out;
   out.base_rates = engine->base_rates();
+  for (const nn::ParamInfo& entry : engine->core().model().parameters().entries()) {
+    if (entry.is_buffer || entry.alias_of >= 0) continue;
+    if (out.parts.empty() || out.parts.back().name != entry.group)
+      out.parts.push_back({entry.group, 0, 0});
+    (entry.trainable ? out.parts.back().trainable : out.parts.back().frozen) += entry.numel;
+  }
   out.engine = std::move(engine);
   return out;
 }

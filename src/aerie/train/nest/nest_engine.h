@@ -21,9 +21,16 @@ struct NestEngineOptions {
   std::string precision;
 };
 
+// A top-level part of the model, as Lightning's summary counts it.
+struct ModelPart {
+  std::string name;                   // "encoder", "decoder", ...
+  int64_t trainable = 0, frozen = 0;  // parameters; buffers are not counted
+};
+
 struct NestEngine {
   std::unique_ptr<Engine> engine;
   std::vector<double> base_rates;  // learning rate of every parameter group, before the schedule
+  std::vector<ModelPart> parts;    // in the order of the state dict
 };
 
 // The engine that aerie.engine asks for, with freshly initialised weights.

@@ -1,13 +1,16 @@
 #include "aerie/train/nest/nest_run.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <csignal>
 #include <unistd.h>
 
 #include "aerie/base/clock.h"
 #include "aerie/base/log.h"
+#include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
+#include "aerie/base/spans.h"
 #include "aerie/base/system.h"
+#include "aerie/base/temp_dir.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/yaml.h"
 #include "aerie/metrics/metrics_log.h"
@@ -29,6 +32,8 @@ namespace aerie::train {
 
 namespace {
 
+constexpr size_t kMaxTraceEvents = 200'000;  // about 25 MB of JSON
+
 std::string working_directory() {
   char buffer[4096];
   return getcwd(buffer, sizeof buffer) != nullptr ? buffer : "";
@@ -40,6 +45,53 @@ Status add_log_files(const std::string& folder) {
   return add_log_file(folder + "/nemo_error_log.txt", LogLevel::kWarn);
 }
 
+// Metrics that checkpoints and early stopping may watch.
+Status check_monitors(const config::RunConfig& run, const std::vector<ValidationSet>& sets) {
+  std::vector<std::string> known{"train_loss"};
+  bool validates = false;
+  for (const ValidationSet& set : sets) {
+    validates = validates || set.batches > 0;
+    if (sets.size() > 1) known.push_back(set.name + "val_loss");
+  }
+  // Without validation nothing is ever best; that is no mistake.
+  known.push_back("val_loss");
+  const auto check = [&](const std::string& key, const std::string& name) -> Status {
+    if (std::find(known.begin(), known.end(), name) != known.end()) return ok_status();
+    const std::string near = nearest_name(name, known);
+    return invalid_argument(str_cat("exp_manager.", key, ".monitor: there is no metric '", name,
+                                    "'; known: ", join(known, ", ")))
+        .with_hint(near.empty() ? std::string() : str_cat("did you mean '", near, "'?"));
+  };
+  const config::ExpManagerConfig& exp = run.exp_manager;
+  if (exp.create_checkpoint_callback)
+    AERIE_RETURN_IF_ERROR(
+        check("checkpoint_callback_params", exp.checkpoint_callback_params.monitor));
+  if (!exp.create_early_stopping_callback) return ok_status();
+  const config::EarlyStoppingConfig& rules = exp.early_stopping_callback_params;
+  if (rules.strict) AERIE_RETURN_IF_ERROR(check("early_stopping_callback_params", rules.monitor));
+  if (!validates && rules.monitor != "train_loss")
+    log_warn("train", "early stopping watches ", rules.monitor,
+             ", but there is no validation: it will never stop the run");
+  return ok_status();
+}
+
+void log_model_summary(const NestEngine& engine) {
+  for (const ModelPart& part : engine.parts)
+    log_info("model", part.name, ": ", group_digits(static_cast<uint64_t>(part.trainable)),
+             " trainable, ", group_digits(static_cast<uint64_t>(part.frozen)), " frozen");
+}
+
+// What the profile shows, longest first.
+void log_phases(const TrainSummary& summary) {
+  std::vector<std::pair<double, std::string>> phases;
+  for (const auto& [name, seconds] : summary.phase_s) phases.emplace_back(seconds, name);
+  std::sort(phases.rbegin(), phases.rend());
+  for (const auto& [seconds, name] : phases)
+    log_info("profile", name, ": ", human_duration(seconds), ", ",
+             static_cast<int64_t>(1000.0 * seconds / std::max(1e-9, summary.train_s)) / 10.0,
+             " % of the run");
+}
+
 }  // namespace
 
 Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
@@ -47,17 +99,32 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   Clock& clock = Clock::real();
   const config::RunConfig& run = options.config->run;
   const SignalCatcher signals;
+  // Without NeMo's preemption callback SIGTERM ends the process at once.
+  if (!run.exp_manager.create_preemption_callback) std::signal(SIGTERM, SIG_DFL);
   const double start_s = clock.monotonic_s();
 
   AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                          config::plan_devices(run.trainer, config::count_visible_gpus()));
 
-  AERIE_ASSIGN_OR_RETURN(const RunFolder folder, run_folder_of(env, clock, run));
-  AERIE_ASSIGN_OR_RETURN(const ResumePlan plan, plan_resume(env, folder, run.exp_manager));
+  // fast_dev_run keeps nothing, as exp_manager does nothing under it: no folder, no checkpoints, no
+  // loggers.
+  const bool keep = run.trainer.fast_dev_run == 0;
+  std::unique_ptr<TempDir> scratch;
+  RunFolder folder;
+  ResumePlan plan;
+  if (keep) {
+    AERIE_ASSIGN_OR_RETURN(folder, run_folder_of(env, clock, run));
+    AERIE_ASSIGN_OR_RETURN(plan, plan_resume(env, folder, run.exp_manager));
+  } else {
+    scratch = std::make_unique<TempDir>();
+    folder = {scratch->path(), scratch->file("checkpoints"), "fast_dev_run", ""};
+    log_info("train", "fast_dev_run: ", run.trainer.fast_dev_run,
+             " batches of everything; nothing is logged or saved");
+  }
   if (!plan.sentence.empty()) log_info("train", plan.sentence);
   const bool resumed = plan.kind != ResumePlan::Kind::kFresh;
   AERIE_RETURN_IF_ERROR(prepare_run_folder(env, folder, resumed).with_context(folder.path));
-  AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
+  if (keep) AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
   AERIE_ASSIGN_OR_RETURN(const std::string config_yaml,
                          config::emit_yaml(options.config->resolved));
   AERIE_ASSIGN_OR_RETURN(const std::string model_yaml, nemo_model_config(options.config->resolved));
@@ -65,7 +132,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
       describe_run(env, folder,
                    {options.command, config_yaml, git_info(env, working_directory()),
                     run.exp_manager.files_to_copy}));
-  log_info("train", "run folder: ", folder.path);
+  if (keep) log_info("train", "run folder: ", folder.path);
 
   // What interrupted saves left behind, then the newest checkpoint that is whole.
   CheckpointStore store(env, folder.checkpoints);
@@ -78,6 +145,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   data_options.env = &env;
   data_options.bad_samples_path = folder.path + "/bad_samples.jsonl";
   AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
+  AERIE_RETURN_IF_ERROR(check_monitors(run, data.sets));
 
   NestEngineOptions engine_options;
   engine_options.config = &run;
@@ -106,7 +174,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   // keep the lines of that attempt.
   AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1));
   std::unique_ptr<metrics::TfEventsWriter> tensorboard;
-  if (run.exp_manager.create_tensorboard_logger)
+  if (run.exp_manager.create_tensorboard_logger && keep)
     tensorboard =
         std::make_unique<metrics::TfEventsWriter>(env, folder.path, clock.wall_ns() / 1000000000);
   const std::unique_ptr<metrics::NvmlSampler> nvml =
@@ -128,10 +196,10 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   }
   log_info("train", engine.engine->description(), ", ", engine.engine->num_parameters(),
            " trainable parameters");
-  log_info("data", data.train->loader().description());
+  if (run.trainer.enable_model_summary) log_model_summary(engine);
 
   std::unique_ptr<RunCheckpointer> checkpointer;
-  if (run.exp_manager.create_checkpoint_callback && run.trainer.fast_dev_run == 0) {
+  if (run.exp_manager.create_checkpoint_callback && keep) {
     RunCheckpointerOptions checkpoint_options;
     checkpoint_options.folder = folder;
     checkpoint_options.params = run.exp_manager.checkpoint_callback_params;
@@ -171,12 +239,29 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   };
   log_info("train", "first step after ", human_duration(clock.monotonic_s() - start_s));
 
+  NestRunResult out;
+  const bool profile = !run.trainer.profiler.empty();
+  if (profile) {
+    start_spans({.max_events = kMaxTraceEvents});
+    set_span_thread_name("training loop");
+  }
   Trainer trainer(std::move(parts), std::move(cadence), state);
   auto summary = trainer.run();
   line.finish();
+  if (profile) {
+    stop_spans();
+    if (summary.ok()) log_phases(*summary);
+    if (keep) {
+      const Status traced = write_chrome_trace(env, folder.path + "/trace.json");
+      if (traced.ok()) out.trace = folder.path + "/trace.json";
+      if (!traced.ok()) log_warn("train", "trace.json could not be written: ", traced.to_string());
+      if (dropped_span_events() > 0)
+        log_info("train", "trace.json holds the first ", kMaxTraceEvents, " events; ",
+                 dropped_span_events(), " later ones are left out");
+    }
+  }
 
-  NestRunResult out;
-  out.run_dir = folder.path;
+  if (keep) out.run_dir = folder.path;
   if (checkpointer != nullptr) {
     if (!checkpointer->last_stem().empty())
       out.last_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->last_stem());
@@ -185,7 +270,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     if (env.exists(checkpointer->nemo_path())) out.nemo = checkpointer->nemo_path();
   }
   if (auto report = ui::write_report(env, folder.path); report.ok()) {
-    out.report = *report;
+    if (keep) out.report = *report;
     if (const auto records = metrics::read_metrics(env, folder.path + "/metrics.jsonl");
         records.ok())
       out.verdict = ui::judge(records->records).sentence;

@@ -20,11 +20,12 @@ struct NestRunOptions {
 };
 
 struct NestRunResult {
-  std::string run_dir;
+  std::string run_dir;          // empty: nothing was kept (fast_dev_run)
   std::string last_checkpoint;  // directory; empty: none
   std::string best_checkpoint;
   std::string nemo;  // empty: not written
   std::string report;
+  std::string trace;  // trace.json; empty: not profiled
   std::string verdict;
   std::string stop_reason;
   int64_t step = 0;
