@@ -127,14 +127,14 @@ Result<std::string> RunCheckpointer::stem_for(const SaveRequest& request) const 
           ? options_.params.filename
           : str_cat(options_.folder.name, "--{", options_.monitor, ":.4f}-{epoch}");
   const double monitor = request.monitor.value_or(request.state.last_monitor);
-  std::vector<StemValue> values{
-      {options_.monitor, monitor, false},
-      {"step", static_cast<double>(request.state.step), true},
-      {"global_step", static_cast<double>(request.state.step), true},
-      {"epoch", static_cast<double>(request.state.epoch), true}};
+  std::vector<StemValue> values{{options_.monitor, monitor, false},
+                                {"step", static_cast<double>(request.state.step), true},
+                                {"global_step", static_cast<double>(request.state.step), true},
+                                {"epoch", static_cast<double>(request.state.epoch), true}};
   // The latest of every metric; before the first step there is none.
   std::map<std::string, double> known = request.metrics;
   known.emplace("train_loss", request.state.last_train_loss);
+  for (const std::string& name : options_.metrics) known.emplace(name, request.state.last_monitor);
   for (const auto& [name, value] : known)
     if (name != options_.monitor) values.push_back({name, value, false});
   AERIE_ASSIGN_OR_RETURN(std::string stem,

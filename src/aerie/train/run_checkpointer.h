@@ -25,6 +25,7 @@ struct RunCheckpointerOptions {
   RunFolder folder;
   config::CheckpointCallbackConfig params;
   std::string monitor = "val_loss";
+  std::vector<std::string> metrics{"val_loss"};  // others that names of checkpoints may use
   // Writes a .nemo archive of a snapshot to the given path (atomically); called in the background
   // thread. May be empty.
   std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_nemo;

@@ -80,6 +80,7 @@ Status Trainer::restore_parts() {
       return data_error("the early-stopping state is damaged");
     checks_without_gain_ = json["checks"];
     validations_ = json.value("validations", int64_t{0});
+    competed_ = json.value("competed", validations_);
     if (const auto metrics = json.find("metrics"); metrics != json.end() && metrics->is_object())
       for (const auto& [name, value] : metrics->items())
         if (value.is_number()) latest_[name] = value.get<double>();
@@ -116,6 +117,7 @@ TrainState Trainer::current_state() {
   nlohmann::json early;
   early["checks"] = checks_without_gain_;
   early["validations"] = validations_;
+  early["competed"] = competed_;
   if (best_monitor_ && std::isfinite(*best_monitor_)) early["best"] = *best_monitor_;
   for (const auto& [name, value] : latest_)
     if (std::isfinite(value)) early["metrics"][name] = value;
@@ -278,7 +280,9 @@ Status Trainer::interval_saves() {
   if (parts_.agree(by_steps || by_time ? 1 : 0) == 0) return ok_status();
   if (by_time) last_interval_save_s_ = now;
   if (position_.step == state_.last_saved_step) return ok_status();
-  return save(SaveReason::kInterval, metric(params.monitor));
+  // One validation, one chance: an old value says nothing about the weights of now.
+  const bool fresh = params.monitor == parts_.task.train_loss || validations_ > competed_;
+  return save(SaveReason::kInterval, fresh ? metric(params.monitor) : std::nullopt);
 }
 
 Status Trainer::train_step() {
@@ -767,6 +771,7 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_
   if (!snapshot.ok()) return snapshot.status().with_context("saving");
   SaveRequest request;
   state_.last_saved_step = position_.step;
+  if (top_k && monitor) competed_ = validations_;
   request.state = current_state();
   request.reason = reason;
   request.monitor = monitor;

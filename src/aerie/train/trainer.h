@@ -177,6 +177,7 @@ class Trainer {
   std::optional<double> best_monitor_;
   int64_t checks_without_gain_ = 0;
   int64_t validations_ = 0;
+  int64_t competed_ = 0;  // validations when a checkpoint last competed for a place among the best
   bool disk_trouble_ = false;
   std::optional<double> retry_save_at_s_;  // a checkpoint could not be written
 };

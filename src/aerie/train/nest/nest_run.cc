@@ -204,6 +204,9 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     checkpoint_options.folder = folder;
     checkpoint_options.params = run.exp_manager.checkpoint_callback_params;
     checkpoint_options.monitor = checkpoint_options.params.monitor;
+    if (data.sets.size() > 1)
+      for (const ValidationSet& set : data.sets)
+        checkpoint_options.metrics.push_back(set.name + "val_loss");
     checkpoint_options.write_nemo = [&](const std::string& path, const StateSnapshot& snapshot) {
       return write_nemo_snapshot(env, path, model_yaml, snapshot);
     };
