@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <deque>
+#include <map>
 
 #include <gtest/gtest.h>
 
@@ -315,6 +316,38 @@ TEST(TarShardsTest, ChannelSelectorIsHonouredUnlessCompatible) {
   const auto nemo = open(t.config, compat);
   SampleReader reader(*nemo);
   EXPECT_FALSE(nemo->read(0, reader).ok());
+}
+
+// NeMo's converter deals the segments of one file to several shards, each with a copy of the file.
+TEST(TarShardsTest, LinesBelongToTheShardTheyName) {
+  TarCase t;
+  const std::vector<int16_t> samples = noise_samples(16000, 4);
+  const std::vector<int16_t> other = noise_samples(16000, 5);
+  const auto line = [](const char* name, double offset, const char* shard) {
+    return str_cat("{\"audio_filepath\":\"", name, "\",\"duration\":0.25,\"offset\":", offset,
+                   shard, "}\n");
+  };
+  t.write(
+      line("u.wav", 0.0, ",\"shard_id\":0") + line("u.wav", 0.5, ",\"shard_id\":1") +
+          line("v.wav", 0.0, ",\"shard_id\":1") + line("w.wav", 0.0, ""),
+      {{"u.wav", wav_bytes(samples)}, {"v.wav", wav_bytes(other)}, {"w.wav", wav_bytes(other)}});
+  write_file(t.dir.file("audio_1.tar"), tar_of({{"u.wav", wav_bytes(samples)},
+                                                {"v.wav", wav_bytes(samples)},
+                                                {"w.wav", wav_bytes(samples)}}));
+  t.config.tarred_audio_filepaths = TestCorpus::paths(t.dir.file("audio_{0..1}.tar"));
+  const auto dataset = open(t.config);
+  ASSERT_EQ(dataset->size(), 4u);  // every line once
+  EXPECT_EQ(dataset->shards()->report().repeated_rows, 4u);
+  std::map<uint32_t, std::string> shard_of;
+  for (uint64_t i = 0; i < 4; ++i)
+    shard_of[dataset->sample_id(i)] = dataset->shards()->archive_path(i);
+  EXPECT_EQ(shard_of[0], t.dir.file("audio_0.tar"));
+  EXPECT_EQ(shard_of[1], t.dir.file("audio_1.tar"));
+  EXPECT_EQ(shard_of[2], t.dir.file("audio_1.tar"));
+  EXPECT_EQ(shard_of[3], t.dir.file("audio_0.tar"));  // says nothing: the first
+  config::AerieConfig compat;
+  compat.compat_nemo_2_6 = true;
+  EXPECT_EQ(open(t.config, compat)->size(), 8u);
 }
 
 TEST(TarShardsTest, ArchivesThatAreNotThereAreWrongData) {

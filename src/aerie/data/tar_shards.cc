@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <list>
+#include <optional>
 #include <unordered_map>
+#include <unordered_set>
+
+#include <nlohmann/json.hpp>
 
 #include "aerie/base/check.h"
 #include "aerie/base/hash.h"
 #include "aerie/base/log.h"
+#include "aerie/base/parse.h"
+#include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/thread_pool.h"
 #include "aerie/tar/sample_key.h"
@@ -21,6 +27,25 @@ constexpr size_t kExamples = 5;
 std::string examples(const std::vector<std::string>& names, uint64_t count) {
   return names.empty() ? std::string()
                        : str_cat(" (", join(names, ", "), count > names.size() ? ", ...)" : ")");
+}
+
+// 12 of "folder/audio_12.tar".
+std::optional<uint64_t> shard_number(const std::string& path) {
+  std::string name = base_name(path);
+  name = name.substr(0, name.find('.'));
+  size_t digits = name.size();
+  while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
+  const Result<uint64_t> number = parse_uint64(name.substr(digits));
+  return number.ok() ? std::optional(*number) : std::nullopt;
+}
+
+std::optional<uint64_t> shard_id(const Manifest& manifest, uint64_t row) {
+  const Result<std::string> line = manifest.raw_line(row);
+  if (!line.ok()) return std::nullopt;
+  const nlohmann::json json = nlohmann::json::parse(*line, nullptr, false);
+  if (!json.is_object() || !json.contains("shard_id") || !json["shard_id"].is_number_unsigned())
+    return std::nullopt;
+  return json["shard_id"].get<uint64_t>();
 }
 
 }  // namespace
@@ -77,6 +102,7 @@ Result<std::unique_ptr<TarShards>> TarShards::open(const std::vector<Group>& gro
                                                    const Options& options) {
   std::unique_ptr<TarShards> out(new TarShards);
   out->env_ = options.env != nullptr ? options.env : &Env::real();
+  out->repeats_ = options.compat_nemo;
   tar::TarOptions tar_options;
   tar_options.env = out->env_;
   ThreadPoolOptions pool_options;
@@ -138,30 +164,63 @@ Status TarShards::join_group(const Group& group, const Manifest& manifest, const
     return line.stripped ? tar::strip_sub(own) == id : own == id;
   };
 
+  // Lines of a member, in the order of the manifest.
+  const auto for_each_line = [&](const tar::TarSample& member, const auto& visit) {
+    const uint64_t hash = xxhash64(member.id);
+    auto line = std::lower_bound(lines.begin(), lines.end(), hash,
+                                 [](const Line& a, uint64_t h) { return a.hash < h; });
+    for (; line != lines.end() && line->hash == hash; ++line)
+      if (matches(*line, member.id)) visit(line->row);
+  };
+
+  // A file whose segments were dealt to several shards is in each of them, under one name: a line
+  // belongs to the shard it names.
   std::vector<uint8_t> uses(group.last_row - group.first_row, 0);
+  for (const auto& shard : members)
+    for (const tar::TarSample& member : shard)
+      for_each_line(member, [&](uint32_t row) {
+        uint8_t& count = uses[row - group.first_row];
+        if (count == 1) ++report_.repeated_rows;
+        if (count < 2) ++count;
+      });
+  std::unordered_map<uint32_t, size_t> chosen;  // of lines with a choice
+  const bool choose = report_.repeated_rows > 0 && !options.compat_nemo;
+  if (choose) {
+    std::unordered_map<uint32_t, std::optional<uint64_t>> wanted;
+    for (size_t k = 0; k < members.size(); ++k) {
+      const std::optional<uint64_t> number = shard_number(group.archives[k]);
+      for (const tar::TarSample& member : members[k])
+        for_each_line(member, [&](uint32_t row) {
+          if (uses[row - group.first_row] < 2) return;
+          if (!wanted.contains(row)) wanted[row] = shard_id(manifest, row);
+          if (wanted[row].has_value() && wanted[row] == number)
+            chosen[row] = k;
+          else
+            chosen.emplace(row, k);
+        });
+    }
+  }
+
+  std::unordered_set<uint32_t> taken;
   for (size_t k = 0; k < indexes.size(); ++k) {
     const bool plain = indexes[k].compression() == tar::Compression::kNone;
     archives_.push_back({group.archives[k], rows_.size(), indexes[k].stamp().size, nullptr});
     for (const tar::TarSample& member : members[k]) {
-      const uint64_t hash = xxhash64(member.id);
-      auto line = std::lower_bound(lines.begin(), lines.end(), hash,
-                                   [](const Line& a, uint64_t h) { return a.hash < h; });
       bool matched = false;
-      for (; line != lines.end() && line->hash == hash; ++line) {
-        if (!matches(*line, member.id)) continue;
+      for_each_line(member, [&](uint32_t row) {
         matched = true;
+        if (choose && uses[row - group.first_row] > 1 &&
+            (chosen[row] != k || !taken.insert(row).second))
+          return;
         const tar::TarIndex::Entry& entry = indexes[k].entry(member.audio_member);
-        rows_.push_back(line->row);
+        rows_.push_back(row);
         offsets_.push_back(plain ? entry.offset : member.audio_member);
         sizes_.push_back(entry.size);
         if (options.keep_names) {
           names_.append(indexes[k].name(member.audio_member));
           name_ends_.push_back(names_.size());
         }
-        uint8_t& count = uses[line->row - group.first_row];
-        if (count == 1) ++report_.repeated_rows;
-        if (count < 2) ++count;
-      }
+      });
       if (matched) continue;
       ++report_.unmatched_members;
       if (report_.member_examples.size() < kExamples)
@@ -194,8 +253,9 @@ void TarShards::log_report() const {
              examples(report_.member_examples, report_.unmatched_members),
              "; they are left out (filtered or missing)");
   if (report_.repeated_rows > 0)
-    log_warn("data", report_.repeated_rows,
-             " manifest lines match members of several archives; each of them is used");
+    log_info(
+        "data", report_.repeated_rows, " manifest lines match several members; ",
+        repeats_ ? "each of them is used (aerie.compat)" : "the one of their shard_id is used");
 }
 
 size_t TarShards::shard_of(uint64_t i) const {

@@ -57,7 +57,7 @@ class TarShards {
     uint64_t unmatched_members = 0;   // no manifest line
     uint64_t unmatched_rows = 0;      // no member
     std::vector<uint32_t> unmatched;  // their rows
-    uint64_t repeated_rows = 0;       // matched by members of several archives
+    uint64_t repeated_rows = 0;       // matched by several members
     std::vector<std::string> member_examples, row_examples;
   };
   const Report& report() const { return report_; }
@@ -92,6 +92,7 @@ class TarShards {
   std::string names_;
   std::vector<uint64_t> name_ends_;  // empty without keep_names
   Report report_;
+  bool repeats_ = false;  // use all members of a line
   Env* env_ = nullptr;
   std::unique_ptr<OpenFiles> open_;
 };

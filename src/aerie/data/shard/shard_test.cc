@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <unistd.h>
 
@@ -270,6 +271,30 @@ TEST_F(ShardTest, NamesThatCollideStayApart) {
   EXPECT_EQ(got[0].samples.size(), 1600u);
   EXPECT_EQ(got[1].samples.size(), 960u);
   EXPECT_EQ(got[2].samples.size(), 800u);
+}
+
+// Names are joined over all shards, so they must differ there, too.
+TEST_F(ShardTest, NamesThatCollideInDifferentShardsStayApart) {
+  TempDir in;
+  Env& env = Env::real();
+  ASSERT_TRUE(env.create_dirs(in.file("a")).ok());
+  ASSERT_TRUE(env.copy_file("clips/spk.0/a.wav", in.file("a/b.wav")).ok());
+  ASSERT_TRUE(env.copy_file("clips/spk.1/d.wav", in.file("a_b.wav")).ok());
+  ASSERT_TRUE(env.copy_file("clips/spk.1/f.wav", in.file("a_b_2.wav")).ok());
+  ASSERT_TRUE(env.write_file(in.file("m.json"),
+                             "{\"audio_filepath\": \"a/b.wav\", \"duration\": 0.1}\n"
+                             "{\"audio_filepath\": \"a_b.wav\", \"duration\": 0.06}\n"
+                             "{\"audio_filepath\": \"a_b_2.wav\", \"duration\": 0.05}\n")
+                  .ok());
+  options_.manifest_path = in.file("m.json");
+  options_.num_shards = 3;
+  write();
+  std::set<std::string> names;
+  for (const nlohmann::json& line : read_lines(options_.target_dir + "/tarred_audio_manifest.json"))
+    names.insert(line["audio_filepath"].get<std::string>());
+  ASSERT_EQ(names.size(), 3u);
+  const std::string base = squash_path(in.file("a_b.wav")).base;
+  EXPECT_EQ(names, (std::set<std::string>{base + ".wav", base + "_2.wav", base + "_3.wav"}));
 }
 
 TEST_F(ShardTest, BadInputIsNamedAndLeavesNothing) {

@@ -47,12 +47,35 @@ Json renamed_entry(const Json& entry, const std::string& name) {
   return out;
 }
 
+// Names of the files whose squashed name already stands for another file: readers join archives and
+// manifest by name, over all shards.
+using OtherNames = std::unordered_map<std::string, std::string>;
+
+OtherNames find_other_names(const std::vector<const ShardEntry*>& entries) {
+  std::unordered_map<std::string, std::string_view> owners;  // of squashed names
+  for (const ShardEntry* entry : entries)
+    owners.emplace(squash_path(entry->audio_path).base, entry->audio_path);
+  OtherNames out;
+  for (const ShardEntry* entry : entries) {
+    const std::string base = squash_path(entry->audio_path).base;
+    if (owners[base] == entry->audio_path || out.contains(entry->audio_path)) continue;
+    std::string name;
+    int k = 2;
+    do name = str_cat(base, "_", k++);
+    while (!owners.emplace(name, entry->audio_path).second);
+    out[entry->audio_path] = name;
+  }
+  return out;
+}
+
 // Makes one shard. One object per shard and thread.
 class ShardMaker {
  public:
-  ShardMaker(const ShardOptions& options, const ShardHooks& hooks, std::string dir, int shard_id)
+  ShardMaker(const ShardOptions& options, const ShardHooks& hooks, const OtherNames& other_names,
+             std::string dir, int shard_id)
       : options_(options),
         hooks_(hooks),
+        other_names_(other_names),
         env_(env_of(options)),
         dir_(std::move(dir)),
         shard_id_(shard_id),
@@ -111,6 +134,8 @@ class ShardMaker {
     const SquashedName squashed = squash_path(entry.audio_path);
     Source source;
     source.member = squashed.base;
+    if (const auto found = other_names_.find(entry.audio_path); found != other_names_.end())
+      source.member = found->second;
     source.key = entry.audio_path;
     if (options_.slice_with_offset) {
       const std::string suffix =
@@ -218,6 +243,7 @@ class ShardMaker {
 
   const ShardOptions& options_;
   const ShardHooks& hooks_;
+  const OtherNames& other_names_;
   Env& env_;
   const std::string dir_;
   const int shard_id_;
@@ -289,9 +315,10 @@ Status write_bucket(const ShardOptions& options, const ShardHooks& hooks, const 
   Env& env = env_of(options);
   AERIE_RETURN_IF_ERROR(env.create_dirs(dir));
   const uint64_t per_shard = selection.entries.size() / static_cast<uint64_t>(options.num_shards);
+  const OtherNames other_names = find_other_names(selection.entries);
   std::vector<std::unique_ptr<ShardMaker>> makers;
   for (int i = 0; i < options.num_shards; ++i)
-    makers.push_back(std::make_unique<ShardMaker>(options, hooks, dir, i));
+    makers.push_back(std::make_unique<ShardMaker>(options, hooks, other_names, dir, i));
   ThreadPool pool({.name = "shard", .num_threads = std::max(1, options.workers), .cpus = {}});
   AERIE_RETURN_IF_ERROR(pool.parallel_for(makers.size(), [&](size_t i) {
     const auto begin = selection.entries.begin() + static_cast<int64_t>(i * per_shard);
