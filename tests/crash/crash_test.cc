@@ -184,10 +184,16 @@ class CrashTest : public ::testing::Test {
           wait_until(*run, [&] { return last_step(name) > before + ahead && is_saving(name); });
           ++saving;
           break;
-        default:
-          ::usleep(static_cast<useconds_t>(random.below(1500000)));
+        default: {
+          // Somewhere in the first second and a half; a quick machine must not get to the end.
+          const double end =
+              Clock::real().monotonic_s() + static_cast<double>(random.below(1500000)) * 1e-6;
+          wait_until(*run, [&] {
+            return Clock::real().monotonic_s() >= end || last_step(name) > before + ahead;
+          });
           ++at_start;
           break;
+        }
       }
       ASSERT_TRUE(run->running()) << "ended before kill " << k << "\n" << read(path(name + ".log"));
       run->send(SIGKILL);
