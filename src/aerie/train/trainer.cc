@@ -59,7 +59,8 @@ Trainer::Trainer(TrainerParts parts, Cadence cadence, TrainState start)
     : parts_(std::move(parts)),
       cadence_(std::move(cadence)),
       state_(std::move(start)),
-      guards_({parts_.config->aerie.max_nan_in_a_row, parts_.config->aerie.spike_zscore}) {
+      guards_({parts_.config->aerie.max_nan_in_a_row, parts_.config->aerie.spike_zscore}),
+      early_stopping_(parts_.config->exp_manager, parts_.task) {
   position_.step = state_.step;
   position_.epoch = state_.epoch;
   position_.batch = state_.batch_in_epoch;
@@ -78,14 +79,14 @@ Status Trainer::restore_parts() {
     const auto json = nlohmann::json::parse(state_.early_stopping_json, nullptr, false);
     if (!json.is_object() || !json.contains("checks") || !json["checks"].is_number_integer())
       return data_error("the early-stopping state is damaged");
-    checks_without_gain_ = json["checks"];
     validations_ = json.value("validations", int64_t{0});
     competed_ = json.value("competed", validations_);
     if (const auto metrics = json.find("metrics"); metrics != json.end() && metrics->is_object())
       for (const auto& [name, value] : metrics->items())
         if (value.is_number()) latest_[name] = value.get<double>();
-    if (json.contains("best") && json["best"].is_number())
-      best_monitor_ = json["best"].get<double>();
+    std::optional<double> best;
+    if (json.contains("best") && json["best"].is_number()) best = json["best"].get<double>();
+    early_stopping_.restore(best, json["checks"]);
   }
   summary_.last_loss = state_.last_train_loss;
   if (validations_ > 0) summary_.last_monitor = state_.last_monitor;
@@ -115,10 +116,10 @@ TrainState Trainer::current_state() {
   out.schedule_json = parts_.rates->state_json();
   out.guards_json = guards_.to_json();
   nlohmann::json early;
-  early["checks"] = checks_without_gain_;
+  early["checks"] = early_stopping_.checks_without_gain();
   early["validations"] = validations_;
   early["competed"] = competed_;
-  if (best_monitor_ && std::isfinite(*best_monitor_)) early["best"] = *best_monitor_;
+  if (early_stopping_.best()) early["best"] = *early_stopping_.best();
   for (const auto& [name, value] : latest_)
     if (std::isfinite(value)) early["metrics"][name] = value;
   out.early_stopping_json = early.dump();
@@ -224,7 +225,7 @@ Result<TrainSummary> Trainer::run() {
   }
   summary_.train_s = parts_.clock->monotonic_s() - start_s_;
   summary_.state = current_state();
-  summary_.best_monitor = best_monitor_;
+  summary_.best_monitor = early_stopping_.best();
   const Status synced = parts_.metrics->sync();
   if (!synced.ok()) log_warn("train", "metrics could not be written: ", synced.to_string());
   if (parts_.tensorboard != nullptr) (void)parts_.tensorboard->flush();
@@ -259,14 +260,19 @@ std::optional<double> Trainer::metric(const std::string& name) const {
 
 // Lightning saves after a validation, or with save_on_train_epoch_end after an epoch; only epochs
 // that every_n_epochs counts may enter the best.
-Status Trainer::save_after_validation() {
+Status Trainer::save_for_best(SaveReason reason) {
   const config::CheckpointCallbackConfig& params =
       parts_.config->exp_manager.checkpoint_callback_params;
-  if (params.save_on_train_epoch_end) return ok_status();
   const bool top_k =
       params.every_n_epochs >= 1 && (position_.epoch + 1) % params.every_n_epochs == 0;
   if (!top_k && !params.save_last) return ok_status();
-  return save(SaveReason::kValidation, metric(params.monitor), top_k);
+  return save(reason, metric(params.monitor), top_k);
+}
+
+Status Trainer::save_after_validation() {
+  if (parts_.config->exp_manager.checkpoint_callback_params.save_on_train_epoch_end)
+    return ok_status();
+  return save_for_best(SaveReason::kValidation);
 }
 
 Status Trainer::interval_saves() {
@@ -660,23 +666,20 @@ Status Trainer::validate(bool sanity) {
   const size_t monitored = std::min(parts_.monitored_set, losses.size() - 1);
   const double monitor = losses[monitored];
   metrics::Record record(metrics::RecordKind::kVal, position_.step, position_.epoch, wall_s());
-  record.add(parts_.task.monitor, monitor);
+  std::vector<std::pair<std::string, double>> named = {{parts_.task.monitor, monitor}};
   if (losses.size() > 1)
     for (size_t set = 0; set < losses.size(); ++set)
-      record.add(str_cat(parts_.validation[set].name, parts_.task.monitor), losses[set]);
-  latest_[parts_.task.monitor] = monitor;
-  if (losses.size() > 1)
-    for (size_t set = 0; set < losses.size(); ++set)
-      latest_[str_cat(parts_.validation[set].name, parts_.task.monitor)] = losses[set];
+      named.emplace_back(str_cat(parts_.validation[set].name, parts_.task.monitor), losses[set]);
+  for (const auto& [name, value] : named) {
+    record.add(name, value);
+    latest_[name] = value;
+  }
   record.add("validation_s", took);
   write_record(record);
   if (parts_.tensorboard != nullptr) {
     const double time = parts_.clock->wall_s();
-    (void)parts_.tensorboard->scalar(parts_.task.monitor, monitor, position_.step, time);
-    if (losses.size() > 1)
-      for (size_t set = 0; set < losses.size(); ++set)
-        (void)parts_.tensorboard->scalar(str_cat(parts_.validation[set].name, parts_.task.monitor),
-                                         losses[set], position_.step, time);
+    for (const auto& [name, value] : named)
+      (void)parts_.tensorboard->scalar(name, value, position_.step, time);
     if (config.exp_manager.log_step_timing && batches > 0)
       (void)parts_.tensorboard->scalar("validation_step_timing in s",
                                        took / static_cast<double>(batches), position_.step, time);
@@ -692,69 +695,38 @@ Status Trainer::validate(bool sanity) {
 
 // After a validation, or after an epoch with check_on_train_epoch_end.
 Status Trainer::check_early_stopping() {
-  const config::ExpManagerConfig& exp = parts_.config->exp_manager;
-  const config::EarlyStoppingConfig& rules = exp.early_stopping_callback_params;
-  const std::string name = exp.create_early_stopping_callback ? rules.monitor : parts_.task.monitor;
+  const config::EarlyStoppingConfig& rules =
+      parts_.config->exp_manager.early_stopping_callback_params;
+  const std::string& name = early_stopping_.metric();
   const std::optional<double> value = metric(name);
   if (!value) {
-    if (exp.create_early_stopping_callback && rules.strict)
+    if (early_stopping_.enabled() && rules.strict)
       return invalid_argument(str_cat("early stopping watches '", name,
                                       "', which was not logged before its first check"))
           .with_hint(
               "set exp_manager.early_stopping_callback_params.monitor=val_loss, or strict=false");
-    if (exp.create_early_stopping_callback)
+    if (early_stopping_.enabled())
       AERIE_LOG_ONCE(warn, "train", "early stopping watches '", name, "', which is not logged");
     return ok_status();
   }
-  const bool stop = early_stop(*value) && parts_.config->trainer.fast_dev_run == 0;
+  const std::string why = early_stopping_.check(*value);
+  if (!why.empty()) {
+    if (rules.verbose) log_info("train", "early stopping after step ", position_.step, ": ", why);
+    event("early_stopping", [&](metrics::Record& record) { record.add("reason", why); });
+  }
+  const bool stop = !why.empty() && parts_.config->trainer.fast_dev_run == 0;
   if (parts_.agree(stop ? 1 : 0) != 0 && !stop_wanted_) stop_wanted_ = StopReason::kEarlyStopping;
   return ok_status();
 }
 
-bool Trainer::early_stop(double monitor) {
-  const config::ExpManagerConfig& exp = parts_.config->exp_manager;
-  const config::EarlyStoppingConfig& rules = exp.early_stopping_callback_params;
-  const bool higher_is_better =
-      exp.create_early_stopping_callback ? rules.mode_max : parts_.task.monitor_max;
-  const double gain_needed = exp.create_early_stopping_callback ? std::abs(rules.min_delta) : 0.0;
-  const bool gained =
-      std::isfinite(monitor) &&
-      (!best_monitor_ || (higher_is_better ? monitor > *best_monitor_ + gain_needed
-                                           : monitor < *best_monitor_ - gain_needed));
-  checks_without_gain_ = gained ? 0 : checks_without_gain_ + 1;
-  if (gained) best_monitor_ = monitor;
-  if (!exp.create_early_stopping_callback) return false;
-  std::string why;
-  if (rules.check_finite && !std::isfinite(monitor)) {
-    why = "the monitored value is not finite";
-  } else if (rules.stopping_threshold && (higher_is_better ? monitor > *rules.stopping_threshold
-                                                           : monitor < *rules.stopping_threshold)) {
-    why = str_cat("the stopping threshold ", *rules.stopping_threshold, " is reached");
-  } else if (rules.divergence_threshold &&
-             (higher_is_better ? monitor < *rules.divergence_threshold
-                               : monitor > *rules.divergence_threshold)) {
-    why = str_cat("the divergence threshold ", *rules.divergence_threshold, " is passed");
-  } else if (checks_without_gain_ >= rules.patience) {
-    why = str_cat("no gain in ", checks_without_gain_, " validations");
-  }
-  if (why.empty()) return false;
-  if (rules.verbose) log_info("train", "early stopping after step ", position_.step, ": ", why);
-  event("early_stopping", [&](metrics::Record& record) { record.add("reason", why); });
-  return true;
-}
-
 Status Trainer::end_of_epoch() {
   const config::ExpManagerConfig& exp = parts_.config->exp_manager;
-  const config::CheckpointCallbackConfig& params = exp.checkpoint_callback_params;
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
   if (exp.early_stopping_callback_params.check_on_train_epoch_end)
     AERIE_RETURN_IF_ERROR(check_early_stopping());
-  if (params.save_on_train_epoch_end && position_.step != state_.last_saved_step) {
-    const bool top_k =
-        params.every_n_epochs >= 1 && (position_.epoch + 1) % params.every_n_epochs == 0;
-    if (top_k || params.save_last)
-      AERIE_RETURN_IF_ERROR(save(SaveReason::kEpochEnd, metric(params.monitor), top_k));
-  }
+  if (exp.checkpoint_callback_params.save_on_train_epoch_end &&
+      position_.step != state_.last_saved_step)
+    AERIE_RETURN_IF_ERROR(save_for_best(SaveReason::kEpochEnd));
   position_.batch = 0;
   ++position_.epoch;
   parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);

@@ -23,6 +23,7 @@
 #include "aerie/train/batch_source.h"
 #include "aerie/train/cadence.h"
 #include "aerie/train/checkpointer.h"
+#include "aerie/train/early_stopping.h"
 #include "aerie/train/engine.h"
 #include "aerie/train/evaluate.h"
 #include "aerie/train/guards.h"
@@ -134,6 +135,7 @@ class Trainer {
   Status end_of_epoch();
   // `top_k` false: it becomes the last one, never one of the best.
   Status save(SaveReason reason, std::optional<double> monitor, bool top_k = true);
+  Status save_for_best(SaveReason reason);
   Status save_after_validation();
   Status interval_saves();
   Status stop_if_wanted();
@@ -146,7 +148,6 @@ class Trainer {
   void take_save_reports();
   void write_record(const metrics::Record& record);
   void event(const std::string& name, const std::function<void(metrics::Record&)>& fill);
-  bool early_stop(double monitor);
   double wall_s() const;
   TrainState current_state();
 
@@ -155,6 +156,7 @@ class Trainer {
   TrainState state_;
   Position position_;
   Guards guards_;
+  EarlyStopping early_stopping_;
   TrainSummary summary_;
   std::vector<InFlight> in_flight_;
   double start_s_ = 0.0;
@@ -173,9 +175,6 @@ class Trainer {
   double smooth_step_s_ = 0.0, smooth_audio_s_ = 0.0, smooth_wait_s_ = 0.0;
   std::optional<metrics::GpuSample> gpu_;
   double gpu_read_s_ = 0.0;
-  // Early stopping.
-  std::optional<double> best_monitor_;
-  int64_t checks_without_gain_ = 0;
   int64_t validations_ = 0;
   int64_t competed_ = 0;  // validations when a checkpoint last competed for a place among the best
   bool disk_trouble_ = false;

@@ -44,6 +44,18 @@ __device__ inline void load_rows(Bf16* tile, const Bf16* from, int first, int ro
   }
 }
 
+// Keys and values from row j on, and the band of p that queries from i0 on see of them.
+template <int kDim>
+__device__ inline void load_key_tiles(const Attention& a, size_t base, int head, int length, int i0,
+                                      int j, Bf16* keys, Bf16* values, Bf16* band) {
+  load_rows<kDim>(keys, static_cast<const Bf16*>(a.k) + base, j, kTile, length, a.stride, nullptr);
+  load_rows<kDim>(values, static_cast<const Bf16*>(a.v) + base, j, kTile, length, a.stride,
+                  nullptr);
+  load_rows<kDim>(band, static_cast<const Bf16*>(a.p) + size_t(head) * kDim,
+                  a.frames - 1 - i0 - (kTile - 1) + j, kBand, 2 * a.frames - 1, a.p_stride,
+                  nullptr);
+}
+
 // Factors of dropout for a warp's C tile at (i, j): rows i + g and i + g + 8, columns j + 2t, + 1.
 // Four neighbouring columns are one Philox block: of two lanes that share one, the even makes the
 // upper row's, the odd the lower row's.
@@ -158,13 +170,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(Attention a
   const int end = i0 < length ? last_key(a, length, i0) : 0;
   for (int j = 0; j < end; j += kTile) {
     __syncthreads();  // the last tile has been used
-    load_rows<kDim>(keys, static_cast<const Bf16*>(a.k) + base, j, kTile, length, a.stride,
-                    nullptr);
-    load_rows<kDim>(values, static_cast<const Bf16*>(a.v) + base, j, kTile, length, a.stride,
-                    nullptr);
-    load_rows<kDim>(band, static_cast<const Bf16*>(a.p) + size_t(head) * kDim,
-                    a.frames - 1 - i0 - (kTile - 1) + j, kBand, 2 * a.frames - 1, a.p_stride,
-                    nullptr);
+    load_key_tiles<kDim>(a, base, head, length, i0, j, keys, values, band);
     __syncthreads();
     FragmentC scores[kTile / 8] = {};
     score_tile<kDim>(a, length, i, j, warp, lane, queries_u + warp * 16 * kStride,
@@ -275,13 +281,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_query_grad_mma(Attentio
   const size_t square = (size_t(item) * a.heads + head) * a.frames * row_width;
   for (int j = 0; j < length && i0 < length; j += kTile) {
     __syncthreads();
-    load_rows<kDim>(keys, static_cast<const Bf16*>(a.k) + base, j, kTile, length, a.stride,
-                    nullptr);
-    load_rows<kDim>(values, static_cast<const Bf16*>(a.v) + base, j, kTile, length, a.stride,
-                    nullptr);
-    load_rows<kDim>(band, static_cast<const Bf16*>(a.p) + size_t(head) * kDim,
-                    a.frames - 1 - i0 - (kTile - 1) + j, kBand, 2 * a.frames - 1, a.p_stride,
-                    nullptr);
+    load_key_tiles<kDim>(a, base, head, length, i0, j, keys, values, band);
     __syncthreads();
     FragmentC scores[kTile / 8] = {};
     score_tile<kDim>(a, length, i, j, warp, lane, queries_u + warp * 16 * kStride,
