@@ -4,11 +4,13 @@
 
 #include "aerie/kernels/activation/activation.h"
 #include "aerie/kernels/adamw/adamw.h"
+#include "aerie/kernels/adamw/saved_state.h"
 #include "aerie/kernels/attention/attention.h"
 #include "aerie/kernels/conv/batch_norm.h"
 #include "aerie/kernels/conv/depthwise.h"
 #include "aerie/kernels/features/log_mel.h"
 #include "aerie/kernels/gemm/gemm.h"
+#include "aerie/kernels/layout/cast.h"
 #include "aerie/kernels/layout/layout.h"
 #include "aerie/kernels/loss/cross_entropy.h"
 #include "aerie/kernels/masking/block_mask.h"
@@ -48,7 +50,10 @@
   X(mix_rows, MixRows)                                \
   X(gemm, Gemm)                                       \
   X(bias_gradient, BiasGradient)                      \
-  X(swap_inner, SwapInner)
+  X(swap_inner, SwapInner)                            \
+  X(cast, Cast)                                       \
+  X(save_state, SavedState)                           \
+  X(restore_if_skipped, SavedState)
 
 namespace aerie::kernels {
 
