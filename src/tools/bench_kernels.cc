@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <functional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "aerie/base/parse.h"
@@ -13,6 +12,7 @@
 #include "aerie/device/gpu.h"
 #include "aerie/kernels/kernel_table.h"
 #include "bench_command.h"
+#include "bench_memory.h"
 
 namespace aerie::tools {
 
@@ -20,13 +20,6 @@ namespace {
 
 using kernels::Bf16;
 using kernels::Dtype;
-
-struct Options {
-  int batch = 16, seconds = 15, width = 512, heads = 8, classes = 8192, channels = 256;
-  int64_t parameters = 112964608;
-  double gb_per_s = 4200.0;    // what copies reach on the device
-  double tflop_per_s = 700.0;  // what bf16 matrix products reach
-};
 
 // One line of the table. Floors: bytes over gb_per_s, matrix operations over tflop_per_s.
 struct Row {
@@ -36,55 +29,9 @@ struct Row {
   std::function<int(void* stream)> call;
 };
 
-// Device memory for the length of the command. Values are random: matrix products of zeros draw
-// less power and run faster than real ones.
-class Memory {
- public:
-  explicit Memory(device::GpuModule* module) : module_(module) {}
-  ~Memory() {
-    for (void* pointer : blocks_) module_->free_device(pointer);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  template <typename T>
-  T* take(size_t count) {
-    std::vector<T> pattern(std::min<size_t>(count, size_t{1} << 20));
-    RandomStream random(blocks_.size(), Purpose::kTest, 0, 0);
-    for (T& value : pattern) {
-      const float unit = u32_to_unit_float(random.next_u32()) * 2.0f - 1.0f;
-      if constexpr (std::is_same_v<T, float>) value = unit;
-      if constexpr (std::is_same_v<T, Bf16>) value = kernels::from_float<Bf16>(unit);
-    }
-    auto block = module_->allocate_device(count * sizeof(T));
-    if (!block.ok()) {
-      if (status_.ok()) status_ = block.status();
-      return nullptr;
-    }
-    blocks_.push_back(*block);
-    T* out = static_cast<T*>(*block);
-    for (size_t at = 0; at < count && status_.ok(); at += pattern.size())
-      status_ = module_->copy_to_device(out + at, pattern.data(),
-                                        std::min(pattern.size(), count - at) * sizeof(T));
-    return out;
-  }
-  template <typename T>
-  T* upload(const std::vector<T>& values) {
-    T* out = take<T>(values.size());
-    if (status_.ok())
-      status_ = module_->copy_to_device(out, values.data(), values.size() * sizeof(T));
-    return out;
-  }
-  const Status& status() const { return status_; }
-
- private:
-  device::GpuModule* module_;
-  std::vector<void*> blocks_;
-  Status status_;
-};
-
 // Arguments and the row of every kernel. Pointers into `m` stay valid while it lives.
-std::vector<Row> make_rows(const kernels::KernelTable& table, const Options& o, Memory& m) {
+std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchOptions& o,
+                           BenchMemory& m) {
   std::vector<Row> rows;
   const kernels::KernelTable* k = &table;
   const int features = (o.seconds * 100 + 1 + 15) / 16 * 16, frames = features / 8;
@@ -459,22 +406,35 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const Options& o, 
 }  // namespace
 
 Status run_bench_kernels(const std::vector<std::string>& args) {
-  Options options;
+  KernelBenchOptions options;
   struct Flag {
     const char* name;
     int* value;
   };
-  const Flag flags[] = {{"--batch", &options.batch},     {"--seconds", &options.seconds},
-                        {"--width", &options.width},     {"--heads", &options.heads},
-                        {"--classes", &options.classes}, {"--channels", &options.channels}};
+  const Flag flags[] = {{"--batch", &options.batch},      {"--seconds", &options.seconds},
+                        {"--width", &options.width},      {"--heads", &options.heads},
+                        {"--layers", &options.layers},    {"--classes", &options.classes},
+                        {"--channels", &options.channels}};
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--help" || args[i] == "-h") {
       std::printf(
-          "usage: aerie bench kernels [--batch N] [--seconds N] [--width N] [--heads N]\n"
-          "                           [--classes N] [--channels N]\n\n"
+          "usage: aerie bench kernels [--step|--memory] [--recompute] [--batch N] [--seconds N]\n"
+          "                           [--width N] [--heads N] [--layers N] [--classes N] "
+          "[--channels N]\n\n"
           "Times every CUDA kernel at the shapes of a NEST step (defaults: NEST-L, 16 x 15 s) as\n"
-          "graph replays and prints them beside their floors.\n");
+          "graph replays and prints them beside their floors. --step runs a whole training step\n"
+          "instead: its calls grouped by kernel and shape, and the time of the step as one graph. "
+          "--memory\n"
+          "prints how much device memory such a step takes and needs no GPU.\n");
       return ok_status();
+    }
+    bool* const on = args[i] == "--step"        ? &options.step
+                     : args[i] == "--recompute" ? &options.recompute
+                     : args[i] == "--memory"    ? &options.memory
+                                                : nullptr;
+    if (on != nullptr) {
+      *on = true;
+      continue;
     }
     const Flag* flag = std::find_if(std::begin(flags), std::end(flags),
                                     [&](const Flag& f) { return args[i] == f.name; });
@@ -485,9 +445,14 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
   }
   if (options.width % options.heads != 0 || options.width % 8 != 0)
     return invalid_argument("--width must be a multiple of 8 and of --heads");
+  if (options.memory) {
+    print_step_memory(options);
+    return ok_status();
+  }
 
   AERIE_ASSIGN_OR_RETURN(device::GpuModule * module, device::gpu_module());
-  Memory memory(module);
+  if (options.step) return run_bench_kernel_step(module, options);
+  BenchMemory memory(module);
   const std::vector<Row> rows = make_rows(module->kernels(), options, memory);
   AERIE_RETURN_IF_ERROR(memory.status());
   std::printf("%-26s %10s %10s %8s %9s %9s\n", "kernel", "us", "floor us", "share", "GB/s",
