@@ -243,6 +243,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   attention.dropout = dropout;
   attention.out = y;
   attention.log_sum = scalars;
+  attention.keep = m.take<uint32_t>(kernels::attention_keep(o.batch, o.heads, frames));
   const double product = 2.0 * dn * frames;  // operations of one (T,T,D) product over all heads
   rows.push_back(
       {"attention", 8.0 * dn, 3.0 * product, [=](void* s) { return k->attention(attention, s); }});

@@ -56,19 +56,18 @@ struct PhiloxKey {
   uint32_t k1;
 };
 
-AERIE_HD uint32_t philox_mulhi(uint32_t a, uint32_t b) {
-  return static_cast<uint32_t>((static_cast<uint64_t>(a) * b) >> 32);
-}
-
 // One Philox4x32-10 block.
 AERIE_HD PhiloxBlock philox4x32(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, PhiloxKey key) {
   uint32_t k0 = key.k0;
   uint32_t k1 = key.k1;
   for (int round = 0; round < 10; ++round) {
-    const uint32_t hi0 = philox_mulhi(0xD2511F53u, c0);
-    const uint32_t lo0 = 0xD2511F53u * c0;
-    const uint32_t hi1 = philox_mulhi(0xCD9E8D57u, c2);
-    const uint32_t lo1 = 0xCD9E8D57u * c2;
+    // Both halves of one product: compilers make two multiplications of separate expressions.
+    const uint64_t product0 = static_cast<uint64_t>(0xD2511F53u) * c0;
+    const uint64_t product1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+    const uint32_t hi0 = static_cast<uint32_t>(product0 >> 32);
+    const uint32_t lo0 = static_cast<uint32_t>(product0);
+    const uint32_t hi1 = static_cast<uint32_t>(product1 >> 32);
+    const uint32_t lo1 = static_cast<uint32_t>(product1);
     c0 = hi1 ^ c1 ^ k0;
     c1 = lo1;
     c2 = hi0 ^ c3 ^ k1;

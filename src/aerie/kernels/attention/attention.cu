@@ -1,7 +1,8 @@
 // Which kernel runs where; and the float32 path: one warp per query (or key, or position), lanes
 // over keys for scores and over values for sums.
 #include "aerie/kernels/attention/attention.h"
-#include "aerie/kernels/attention/attention_mma.h"
+#include "aerie/kernels/attention/attention_backward.h"
+#include "aerie/kernels/attention/attention_forward.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 constexpr int kQueries = kAttentionTile / kWarps;  // per warp
+constexpr int kFinishThreads = 256;
 constexpr size_t kMostShared = 200 * 1024;
 
 // What a block works on.
@@ -167,11 +169,12 @@ __global__ void __launch_bounds__(kThreads) query_grad_float(AttentionBackward b
     __syncwarp();
   }
   __syncthreads();
-  float* partial = b.bias_partial + (size_t(p.item) * gridDim.x + blockIdx.x) * 2 * p.dense;
+  float* partial = b.bias_partial + (size_t(p.item) * gridDim.x + blockIdx.x) * p.dense;
+  const size_t second = size_t(a.batch) * gridDim.x * p.dense;
   for (int d = threadIdx.x; d < 2 * a.dim; d += kThreads) {
     float sum = 0.0f;
     for (int w = 0; w < kWarps; ++w) sum += all[w * (5 * a.dim + a.frames) + d];
-    partial[d / a.dim * p.dense + p.head * a.dim + d % a.dim] = sum;
+    partial[d / a.dim * second + p.head * a.dim + d % a.dim] = sum;
   }
 }
 
@@ -223,21 +226,47 @@ __global__ void __launch_bounds__(kThreads) position_grad_float(AttentionBackwar
   }
 }
 
-// Adds the groups of items.
+// Adds the groups of items, and the parts of the two biases.
+struct Finish {
+  AttentionBackward b;
+  int parts_u = 0, parts_v = 0;
+  int bias_blocks = 0;  // 32 columns each; the others take positions
+};
 template <typename T>
-__global__ void __launch_bounds__(kThreads) sum_positions(AttentionBackward b) {
+__global__ void __launch_bounds__(kFinishThreads) finish_backward(Finish f) {
+  AERIE_SHARED(float, sums, kFinishThreads);
+  const AttentionBackward& b = f.b;
   const Attention& a = b.forward;
   const int dense = a.heads * a.dim, rows = 2 * a.frames - 1;
-  const int vec = blockIdx.x * kThreads + threadIdx.x;
-  if (vec >= rows * (dense / 8)) return;
-  const int row = vec / (dense / 8), column = vec % (dense / 8) * 8;
-  Vec8 sum = {};
-  for (int group = 0; group < kAttentionGroups; ++group) {
-    const Vec8 more = load8(b.p_partial + (size_t(group) * rows + row) * dense + column);
+  if (int(blockIdx.x) >= f.bias_blocks) {
+    const int vec = (blockIdx.x - f.bias_blocks) * kFinishThreads + threadIdx.x;
+    if (vec >= rows * (dense / 8)) return;
+    const int row = vec / (dense / 8), column = vec % (dense / 8) * 8;
+    Vec8 more[kAttentionGroups], sum = {};
     AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) sum.v[k] += more.v[k];
+    for (int group = 0; group < kAttentionGroups; ++group)
+      more[group] = load8(b.p_partial + (size_t(group) * rows + row) * dense + column);
+    AERIE_UNROLL
+    for (int group = 0; group < kAttentionGroups; ++group) AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) sum.v[k] += more[group].v[k];
+    store8(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
+    return;
   }
-  store8(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
+  // Eight groups of threads share the parts of 32 columns.
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  const int column = blockIdx.x * 32 + lane;
+  const bool second = column >= dense;
+  const int parts = second ? f.parts_v : f.parts_u;
+  const float* partial = b.bias_partial + (second ? size_t(f.parts_u - 1) * dense : 0) + column;
+  float sum = 0.0f;
+  if (column < 2 * dense)
+    for (int p = group; p < parts; p += kFinishThreads / 32) sum += partial[size_t(p) * dense];
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (group != 0 || column >= 2 * dense) return;
+  for (int g = 1; g < kFinishThreads / 32; ++g) sum += sums[g * 32 + lane];
+  float* out = second ? b.grad_bias_v + (column - dense) : b.grad_bias_u + column;
+  *out = b.accumulate ? *out + sum : sum;
 }
 
 bool covered(const Attention& a) {
@@ -253,17 +282,20 @@ dim3 grid_of(const Attention& a, int rows, int per_block, int layers) {
 }
 
 template <int kDim>
+int forward_mma(const Attention& a, void* stream) {
+  return launch(stream,
+                {grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads), query_shared<kDim>()},
+                attention_forward_mma<kDim>, a);
+}
+
+template <int kDim>
 int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  const dim3 grid = grid_of(a, a.frames, kTile, a.batch), block(kMmaThreads);
-  AERIE_TRY(
-      launch(stream, {grid, block, backward_shared<kDim>()}, attention_query_grad_mma<kDim>, b));
-  AERIE_TRY(
-      launch(stream, {grid, block, transposed_shared<kDim>()}, attention_key_grad_mma<kDim>, b));
-  return launch(
-      stream,
-      {grid_of(a, 2 * a.frames - 1, kTile, kAttentionGroups), block, transposed_shared<kDim>()},
-      attention_position_grad_mma<kDim>, b);
+  const dim3 block(kMmaThreads);
+  AERIE_TRY(launch(stream, {grid_of(a, a.frames, kTile, a.batch), block, query_shared<kDim>()},
+                   attention_query_grad_mma<kDim>, b));
+  return launch(stream, {dim3(unsigned(sum_blocks(a))), block, sum_shared<kDim>()},
+                attention_sums_mma<kDim>, b);
 }
 
 int backward_float(const AttentionBackward& b, void* stream) {
@@ -282,16 +314,12 @@ int backward_float(const AttentionBackward& b, void* stream) {
 
 int attention(const Attention& a, void* stream) {
   if (!covered(a)) return kUnsupported;
-  const dim3 grid = grid_of(a, a.frames, kAttentionTile, a.batch);
-  if (a.dtype == Dtype::kBf16) {
-    return a.dim == 64 ? launch(stream, {grid, dim3(kMmaThreads), forward_shared<64>()},
-                                attention_forward_mma<64>, a)
-                       : launch(stream, {grid, dim3(kMmaThreads), forward_shared<128>()},
-                                attention_forward_mma<128>, a);
-  }
+  if (a.dtype == Dtype::kBf16)
+    return a.dim == 64 ? forward_mma<64>(a, stream) : forward_mma<128>(a, stream);
   const size_t shared = sizeof(float) * kWarps * (2 * size_t(a.dim) + a.frames);
   if (shared > kMostShared) return kUnsupported;
-  return launch(stream, {grid, dim3(kThreads), shared}, forward_float, a);
+  return launch(stream, {grid_of(a, a.frames, kAttentionTile, a.batch), dim3(kThreads), shared},
+                forward_float, a);
 }
 
 int attention_backward(const AttentionBackward& b, void* stream) {
@@ -300,20 +328,16 @@ int attention_backward(const AttentionBackward& b, void* stream) {
   AERIE_TRY(a.dtype == Dtype::kFloat ? backward_float(b, stream)
             : a.dim == 64            ? backward_mma<64>(b, stream)
                                      : backward_mma<128>(b, stream));
-  const int dense = a.heads * a.dim;
-  const LaunchShape shape{dim3(unsigned(ceil_div((2 * a.frames - 1) * (dense / 8), kThreads))),
-                          dim3(kThreads)};
-  AERIE_TRY(a.dtype == Dtype::kFloat ? launch(stream, shape, sum_positions<float>, b)
-                                     : launch(stream, shape, sum_positions<Bf16>, b));
-  ColumnSums sums;
-  sums.out[0] = b.grad_bias_u;
-  sums.out[1] = b.grad_bias_v;
-  sums.sections = 2;
-  sums.width = dense;
-  sums.partial = b.bias_partial;
-  sums.parts = a.batch * ceil_div(a.frames, kAttentionTile);
-  sums.accumulate = b.accumulate;
-  return launch_column_sums(stream, sums);
+  const int dense = a.heads * a.dim, tiles = attention_tiles(a.frames);
+  Finish finish;
+  finish.b = b;
+  finish.parts_u = a.batch * tiles;
+  finish.parts_v = a.dtype == Dtype::kFloat ? a.batch * tiles : kAttentionGroups * 2 * tiles;
+  finish.bias_blocks = ceil_div(2 * dense, 32);
+  const int blocks = ceil_div((2 * a.frames - 1) * (dense / 8), kFinishThreads);
+  const LaunchShape shape{dim3(unsigned(finish.bias_blocks + blocks)), dim3(kFinishThreads)};
+  return a.dtype == Dtype::kFloat ? launch(stream, shape, finish_backward<float>, finish)
+                                  : launch(stream, shape, finish_backward<Bf16>, finish);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -32,6 +32,9 @@ struct Attention {
   Dropout dropout;           // index = (head << 26) + (i << 13) + j
   void* out = nullptr;       // (B,T,H,D), dense
   float* log_sum = nullptr;  // (B,H,T): logarithm of the softmax's denominator
+  // attention_keep(...) words, or null: on tensor cores forward leaves the decisions of dropout
+  // here, and backward need not draw them again.
+  uint32_t* keep = nullptr;
 };
 
 struct AttentionBackward {
@@ -53,20 +56,51 @@ struct AttentionBackward {
 };
 
 constexpr int kAttentionTile = 64;
-constexpr int kAttentionGroups = 4;  // of items, in the sums over positions
+constexpr int kAttentionGroups = 8;  // of items, in the sums over positions
 
-// Rows of the scratch squares are padded to 16 bytes.
+AERIE_HD int attention_tiles(int frames) {
+  return (frames + kAttentionTile - 1) / kAttentionTile;
+}
+// The scratch squares: on tensor cores blocks of 16 x 16 values in the order of the lanes that hold
+// them, otherwise rows padded to 16 bytes.
+AERIE_HD int attention_blocks(int frames) {
+  return (frames + 15) / 16;
+}
 AERIE_HD int attention_row(int frames) {
   return (frames + 7) / 8 * 8;
 }
-inline size_t attention_square(int batch, int heads, int frames) {
-  return static_cast<size_t>(batch) * static_cast<size_t>(heads) * static_cast<size_t>(frames) *
-         static_cast<size_t>(attention_row(frames));
+AERIE_HD size_t attention_block_at(const Attention& a, int item, int head, int row, int column) {
+  const size_t blocks = static_cast<size_t>(attention_blocks(a.frames));
+  return (((static_cast<size_t>(item) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)) *
+               blocks +
+           static_cast<size_t>(row)) *
+              blocks +
+          static_cast<size_t>(column)) *
+         256;
 }
+inline size_t attention_square(int batch, int heads, int frames) {
+  const size_t side = static_cast<size_t>(attention_blocks(frames)) * 16;
+  return static_cast<size_t>(batch) * static_cast<size_t>(heads) * side * side;
+}
+// One word per lane for 16 queries and a tile of keys.
+AERIE_HD size_t attention_keep_at(const Attention& a, int item, int head, int block, int tile) {
+  return (((static_cast<size_t>(item) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)) *
+               static_cast<size_t>(attention_blocks(a.frames)) +
+           static_cast<size_t>(block)) *
+              static_cast<size_t>(attention_tiles(a.frames)) +
+          static_cast<size_t>(tile)) *
+         32;
+}
+inline size_t attention_keep(int batch, int heads, int frames) {
+  return static_cast<size_t>(batch) * static_cast<size_t>(heads) *
+         static_cast<size_t>(attention_blocks(frames)) *
+         static_cast<size_t>(attention_tiles(frames)) * 32;
+}
+// Parts of the sums of bias u, then of bias v, (H,D) floats each.
 inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) {
-  return static_cast<size_t>(batch) *
-         static_cast<size_t>((frames + kAttentionTile - 1) / kAttentionTile) * 2 *
-         static_cast<size_t>(heads * dim);
+  const size_t u = static_cast<size_t>(batch * attention_tiles(frames));
+  const size_t v = static_cast<size_t>(kAttentionGroups * 2 * attention_tiles(frames));
+  return (u + (u > v ? u : v)) * static_cast<size_t>(heads * dim);
 }
 inline size_t attention_p_scratch(int frames, int heads, int dim) {
   return static_cast<size_t>(kAttentionGroups) * static_cast<size_t>(2 * frames - 1) *

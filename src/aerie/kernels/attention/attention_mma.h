@@ -1,8 +1,12 @@
-// Attention on tensor cores (bf16), included by attention.cu alone.
+// Attention on tensor cores (bf16), included by attention.cu alone: what forward and backward
+// share.
 //
-// A block of four warps takes 64 queries of one head and walks over tiles of 64 keys. The relative
-// part of a tile needs 127 rows of p; a warp's 16 queries see 79 of them. Their products are made
-// like any other and then read along the diagonal through a small scratch of shared memory.
+// A block of four warps takes 64 queries of one head and walks over tiles of 64 keys, the next tile
+// being copied while the current one is used. Tiles are numbered: query tile `it` and key tile `jt`
+// see the 128 rows of p whose relative position j - i begins at 64 * (jt - it - 1), so the next key
+// tile needs 64 new ones. A warp's 16 queries see 79 of the 128; their products with 80 rows are
+// made like any other and moved along the diagonal by shuffles, row r by r places: inside an 8x8
+// matrix a row is held by four lanes.
 #pragma once
 
 #include "aerie/kernels/attention/attention.h"
@@ -11,115 +15,241 @@
 namespace aerie::kernels::AERIE_BACKEND {
 
 constexpr int kTile = kAttentionTile;
-constexpr int kBand = 2 * kTile;  // rows of p per tile, one of them unused
 constexpr int kMmaWarps = 4;
 constexpr int kMmaThreads = kMmaWarps * 32;
-constexpr int kDiagonal = 80;  // columns of a warp's relative products
-constexpr int kDiagonalStride = 84;
+constexpr int kBandBlocks = 80 / 8;  // 8-row pieces of p per warp and tile
+constexpr float kLog2E = 1.4426950408889634f;
 
 template <int kDim>
-struct Tiles {
-  static constexpr int kStride = kDim + 8;  // of a tile's row: no bank conflicts
-  static constexpr size_t kTileBytes = sizeof(Bf16) * kTile * kStride;
-  static constexpr size_t kDiagonalBytes = sizeof(float) * kMmaWarps * 16 * kDiagonalStride;
+constexpr int kTileSize = kTile* kDim;  // values
+
+// 64 rows from row `first` of a matrix into a tile; zero outside [0, limit). A row's 16-byte pieces
+// are stored in an order that depends on the row, against bank conflicts.
+template <int kDim>
+__device__ inline void copy_tile(Bf16* tile, const Bf16* from, int first, int limit, int stride) {
+  constexpr unsigned kPieces = kDim / 8, kRows = kMmaThreads / kPieces;  // at a time
+  const unsigned row = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
+  Bf16* to = tile + row * kDim + (piece ^ row % 8) * 8;
+  const int begin = first + int(row);
+  const Bf16* source = from + ptrdiff_t(begin) * stride + piece * 8;
+  AERIE_UNROLL
+  for (unsigned e = 0; e < kTile / kRows; ++e) {
+    const bool inside = unsigned(begin + int(e * kRows)) < unsigned(limit);
+    copy_async(to + e * kRows * kDim, source + ptrdiff_t(e * kRows) * stride, inside);
+  }
+}
+
+// A of rows [row, row + 16) and columns [16k, 16k + 16); row is a multiple of 8 here and below.
+template <int kDim>
+__device__ inline FragmentA load_a(const Bf16* tile, int row, int k, int lane) {
+  const Bits16 m =
+      load_matrices<false>(tile + (row + lane % 16) * kDim + ((lane / 16 ^ lane % 8) ^ 2 * k) * 8);
+  return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
+}
+// B whose columns are the tile's rows [row, row + 8): two steps of 16, from 32k on.
+template <int kDim>
+__device__ inline Bits16 load_b(const Bf16* tile, int row, int k, int lane) {
+  return load_matrices<false>(tile + (row + lane % 8) * kDim + ((lane / 8 ^ lane % 8) ^ 4 * k) * 8);
+}
+// B whose rows are the tile's rows [row, row + 16): columns [16n, 16n + 8) and the next 8.
+template <int kDim>
+__device__ inline Bits16 load_b_transposed(const Bf16* tile, int row, int n, int lane) {
+  return load_matrices<true>(tile + (row + lane % 16) * kDim +
+                             ((lane / 16 ^ lane % 8) ^ 2 * n) * 8);
+}
+__device__ inline FragmentB first_of(const Bits16& m) {
+  return {{m.w[0], m.w[1]}};
+}
+__device__ inline FragmentB second_of(const Bits16& m) {
+  return {{m.w[2], m.w[3]}};
+}
+
+// c (16x8) += a (16 x kDim) * rows [row, row + 8) of the tile, transposed.
+template <int kDim>
+__device__ inline void multiply_rows(FragmentC& c, const FragmentA* a, const Bf16* tile, int row,
+                                     int lane) {
+  AERIE_UNROLL
+  for (int k = 0; k < kDim / 32; ++k) {
+    const Bits16 b = load_b<kDim>(tile, row, k, lane);
+    mma(c, a[2 * k], first_of(b));
+    mma(c, a[2 * k + 1], second_of(b));
+  }
+}
+// c (16 x kDim) += a (16x16) * rows [row, row + 16) of the tile.
+template <int kDim>
+__device__ inline void multiply_columns(FragmentC* c, const FragmentA& a, const Bf16* tile, int row,
+                                        int lane) {
+  AERIE_UNROLL
+  for (int n = 0; n < kDim / 16; ++n) {
+    const Bits16 b = load_b_transposed<kDim>(tile, row, n, lane);
+    mma(c[2 * n], a, first_of(b));
+    mma(c[2 * n + 1], a, second_of(b));
+  }
+}
+
+// A warp's 16 queries as A, from a tile.
+template <int kDim>
+__device__ inline void load_queries(FragmentA* a, const Bf16* tile, int warp, int lane) {
+  AERIE_UNROLL
+  for (int k = 0; k < kDim / 16; ++k) a[k] = load_a<kDim>(tile, warp * 16, k, lane);
+}
+__device__ inline float low_of(uint32_t pair) {
+  return bf16_bits_to_float(uint16_t(pair));
+}
+__device__ inline float high_of(uint32_t pair) {
+  return bf16_bits_to_float(uint16_t(pair >> 16));
+}
+// a + bias, rounded again.
+template <int kDim>
+__device__ inline void add_bias(FragmentA* out, const FragmentA* a, const float* bias, int lane) {
+  AERIE_UNROLL
+  for (int k = 0; k < kDim / 16; ++k) AERIE_UNROLL
+  for (int r = 0; r < 4; ++r) {
+    const float* more = bias + k * 16 + r / 2 * 8 + lane % 4 * 2;
+    out[k].r[r] = pack_bf16(low_of(a[k].r[r]) + more[0], high_of(a[k].r[r]) + more[1]);
+  }
+}
+
+// How rows move along the diagonal: row g of every 8x8 matrix by g columns.
+struct Skew {
+  int lower, upper;      // source lanes of the two shuffles, to the right
+  int lower_l, upper_l;  // to the left
+  bool odd;              // columns change parity
+  bool near0, near1;     // moving right, my columns stay within their matrix
+  bool near_l, far_l;    // moving left
+  uint32_t selector;
+};
+__device__ inline Skew skew_of(int lane) {
+  const int g = lane / 4, t = lane % 4, quad = lane - t;
+  Skew s;
+  s.lower = quad + ((t - (g + 1) / 2) & 3);
+  s.upper = quad + ((t - g / 2) & 3);
+  s.lower_l = quad + ((t + g / 2) & 3);
+  s.upper_l = quad + ((t + (g + 1) / 2) & 3);
+  s.odd = g % 2 != 0;
+  s.near0 = 2 * t + g <= 7;
+  s.near1 = 2 * t + 1 + g <= 7;
+  s.near_l = t >= g / 2;
+  s.far_l = t >= (g + 1) / 2;
+  s.selector = s.odd ? 0x5432u : 0x3210u;
+  return s;
+}
+// The matrix [before, here] seen g columns to the left: out's column c is column c - g of `here`.
+__device__ inline void move_right(const Skew& s, float before0, float before1, float here0,
+                                  float here1, float& out0, float& out1) {
+  const float a = s.near0 ? here0 : before0, b = s.near1 ? here1 : before1;
+  out0 = __shfl_sync(kFullWarp, s.odd ? b : a, s.lower);
+  out1 = __shfl_sync(kFullWarp, s.odd ? a : b, s.upper);
+}
+// Of [here, after]: out's column c is column c + g of `here`. Pairs of bf16.
+__device__ inline uint32_t move_left(const Skew& s, uint32_t here, uint32_t after) {
+  const uint32_t a = __shfl_sync(kFullWarp, s.near_l ? here : after, s.lower_l);
+  const uint32_t b = __shfl_sync(kFullWarp, s.far_l ? here : after, s.upper_l);
+  return pick_bytes(a, b, s.selector);
+}
+
+// The band of p that a warp sees: its 80 rows begin in one tile and end in the next.
+template <int kDim>
+struct Band {
+  const Bf16 *first, *second;
+  int row;  // of the first tile
+  __device__ const Bf16* tile(int offset) const { return row + offset < kTile ? first : second; }
+  __device__ int row_in(int offset) const { return (row + offset) & (kTile - 1); }
 };
 
-// `rows` rows from row `first` of a (limit, kDim) matrix into a tile; zero outside [0, limit).
-// With a bias it is added to every row.
+// Scores of a warp's 16 queries against the 64 keys in `keys`, before scale and mask.
 template <int kDim>
-__device__ inline void load_rows(Bf16* tile, const Bf16* from, int first, int rows, int limit,
-                                 int stride, const float* bias) {
-  for (int i = threadIdx.x; i < rows * (kDim / 8); i += kMmaThreads) {
-    const int row = i / (kDim / 8), column = i % (kDim / 8) * 8;
-    Vec8 x = {};
-    if (first + row >= 0 && first + row < limit) {
-      x = load8(from + size_t(first + row) * stride + column);
-      if (bias != nullptr) {
-        const Vec8 more = load8(bias + column);
-        AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) x.v[k] += more.v[k];
-      }
-    }
-    store8(tile + row * Tiles<kDim>::kStride + column, x);
-  }
-}
-
-// Keys and values from row j on, and the band of p that queries from i0 on see of them.
-template <int kDim>
-__device__ inline void load_key_tiles(const Attention& a, size_t base, int head, int length, int i0,
-                                      int j, Bf16* keys, Bf16* values, Bf16* band) {
-  load_rows<kDim>(keys, static_cast<const Bf16*>(a.k) + base, j, kTile, length, a.stride, nullptr);
-  load_rows<kDim>(values, static_cast<const Bf16*>(a.v) + base, j, kTile, length, a.stride,
-                  nullptr);
-  load_rows<kDim>(band, static_cast<const Bf16*>(a.p) + size_t(head) * kDim,
-                  a.frames - 1 - i0 - (kTile - 1) + j, kBand, 2 * a.frames - 1, a.p_stride,
-                  nullptr);
-}
-
-// Factors of dropout for a warp's C tile at (i, j): rows i + g and i + g + 8, columns j + 2t, + 1.
-// Four neighbouring columns are one Philox block: of two lanes that share one, the even makes the
-// upper row's, the odd the lower row's.
-__device__ inline void dropout_tile(const Dropout& dropout, int item, int head, int i, int j,
-                                    int lane, float* factors) {
-  const int g = lane / 4, t = lane % 4;
-  const bool odd = t % 2 != 0;
-  const int row = i + g + (odd ? 8 : 0);
-  const uint32_t number =
-      (uint32_t(head) << 24) + (uint32_t(row) << 11) + uint32_t((j + t / 2 * 4) >> 2);
-  const PhiloxBlock block = philox_block(dropout.state->dropout_key, dropout.site,
-                                         item_position(*dropout.state, uint64_t(item)), number);
-  const uint32_t first = __shfl_xor_sync(kFullWarp, odd ? block.v[0] : block.v[2], 1);
-  const uint32_t second = __shfl_xor_sync(kFullWarp, odd ? block.v[1] : block.v[3], 1);
-  const uint32_t draws[4] = {odd ? first : block.v[0], odd ? second : block.v[1],
-                             odd ? block.v[2] : first, odd ? block.v[3] : second};
+__device__ inline void score_tile(FragmentC* scores, const FragmentA* with_u,
+                                  const FragmentA* with_v, const Bf16* keys, const Band<kDim>& band,
+                                  const Skew& skew, int lane) {
+  FragmentC before = {};
   AERIE_UNROLL
-  for (int k = 0; k < 4; ++k) factors[k] = draws[k] >= dropout.threshold ? dropout.scale : 0.0f;
+  for (int n = 0; n < kBandBlocks; ++n) {
+    FragmentC here = {};
+    multiply_rows<kDim>(here, with_v, band.tile(n * 8), band.row_in(n * 8), lane);
+    // Row r, key jj is row jj - r + 16 of the band.
+    if (n >= 2)
+      move_right(skew, before.v[0], before.v[1], here.v[0], here.v[1], scores[n - 2].v[0],
+                 scores[n - 2].v[1]);
+    if (n >= 1 && n < kBandBlocks - 1)
+      move_right(skew, before.v[2], before.v[3], here.v[2], here.v[3], scores[n - 1].v[2],
+                 scores[n - 1].v[3]);
+    before = here;
+  }
+  AERIE_UNROLL
+  for (int n = 0; n < kTile / 8; ++n) multiply_rows<kDim>(scores[n], with_u, keys, n * 8, lane);
 }
 
-// Scores of a warp's 16 queries (from `i` on) against the 64 keys in `keys`, scaled and masked to
-// -infinity. `queries_u` and `queries_v` point at the warp's rows.
-template <int kDim>
-__device__ inline void score_tile(const Attention& a, int length, int i, int j, int warp, int lane,
-                                  const Bf16* queries_u, const Bf16* queries_v, const Bf16* keys,
-                                  const Bf16* band, float* diagonal, FragmentC* scores) {
-  constexpr int kStride = Tiles<kDim>::kStride;
-  const int g = lane / 4, t = lane % 4;
-  // The warp's part of the band begins at row 48 - 16 * warp: key jj of query ii is row
-  // jj - ii + 63 of the band.
-  const Bf16* rows = band + (48 - 16 * warp) * kStride;
-  for (int n = 0; n < kDiagonal / 8; ++n) {
-    FragmentC c = {};
-    AERIE_UNROLL
-    for (int k = 0; k < kDim; k += 16)
-      mma(c, load_a(queries_v + k, kStride, lane),
-          load_b(rows + n * 8 * kStride + k, kStride, lane));
-    float* out = diagonal + g * kDiagonalStride + n * 8 + 2 * t;
-    out[0] = c.v[0];
-    out[1] = c.v[1];
-    out[8 * kDiagonalStride] = c.v[2];
-    out[8 * kDiagonalStride + 1] = c.v[3];
+// Keys that query i sees; tiles of keys that the queries of a tile see. Both ends grow with i.
+struct KeyRange {
+  int first, end;
+};
+__device__ inline KeyRange keys_of(const Attention& a, int length, int i) {
+  if (i >= length) i = length - 1;
+  if (a.chunk > 0) {
+    const int chunk = i / a.chunk;
+    const int end = (chunk + 1) * a.chunk;
+    return {chunk > a.left_chunks ? (chunk - a.left_chunks) * a.chunk : 0,
+            end < length ? end : length};
   }
-  __syncwarp();
-  const float scale = 1.0f / sqrtf(float(kDim));
+  return {a.left >= 0 && i > a.left ? i - a.left : 0,
+          a.right >= 0 && a.right < length - i ? i + a.right + 1 : length};
+}
+struct KeyTiles {
+  int first, end;   // tiles that are visited
+  int open, close;  // keys [open, close) are seen by every query: tiles inside need no mask
+};
+__device__ inline KeyTiles tiles_of(const Attention& a, int length, int it) {
+  if (it * kTile >= length) return {0, 0, 0, 0};
+  const KeyRange top = keys_of(a, length, it * kTile);
+  const KeyRange bottom = keys_of(a, length, it * kTile + kTile - 1);
+  return {top.first / kTile, ceil_div(bottom.end, kTile), bottom.first, top.end};
+}
+// Sets what the two rows of a lane do not see of tile jt to -infinity.
+__device__ inline void mask_tile(FragmentC* scores, const KeyRange* seen, int jt, int lane) {
+  AERIE_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int offset = jt * kTile + lane % 4 * 2 - seen[r].first;
+    const unsigned count = unsigned(seen[r].end - seen[r].first);
+    AERIE_UNROLL
+    for (int n = 0; n < kTile / 8; ++n) AERIE_UNROLL
+    for (int e = 0; e < 2; ++e)
+      if (unsigned(offset + n * 8 + e) >= count) scores[n].v[2 * r + e] = -INFINITY;
+  }
+}
+
+// Which of a warp's 16 x 64 weights from (i, j) on are kept, bit 4n + e of a lane for value e of
+// its C tile n. Four neighbouring columns are one Philox block: of two lanes that share one, the
+// even makes the upper row's, the odd the lower row's.
+__device__ inline uint32_t draw_keep(const Dropout& dropout, int item, int head, int i, int j,
+                                     int lane) {
+  const int t = lane % 4;
+  const bool odd = t % 2 != 0;
+  const RandomState& state = *dropout.state;
+  const uint64_t position = item_position(state, uint64_t(item));
+  const uint32_t number = (uint32_t(head) << 24) + (uint32_t(i + lane / 4 + (odd ? 8 : 0)) << 11) +
+                          uint32_t((j + t / 2 * 4) >> 2);
+  const uint32_t below = uint32_t(dropout.threshold - 1);  // the threshold is at least 1
+  uint32_t bits = 0;
   AERIE_UNROLL
   for (int n = 0; n < kTile / 8; ++n) {
-    FragmentC c = {};
+    const PhiloxBlock block =
+        philox_block(state.dropout_key, dropout.site, position, number + uint32_t(n) * 2);
+    // Bits 0, 1: the even lane's columns; 2, 3: the odd one's.
+    uint32_t drawn = 0;
     AERIE_UNROLL
-    for (int k = 0; k < kDim; k += 16)
-      mma(c, load_a(queries_u + k, kStride, lane),
-          load_b(keys + n * 8 * kStride + k, kStride, lane));
-    AERIE_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      const int row = g + e / 2 * 8, column = n * 8 + 2 * t + e % 2;
-      const float relative = diagonal[row * kDiagonalStride + column - row + 15];
-      scores[n].v[e] = attention_allowed(a, length, i + row, j + column)
-                           ? (c.v[e] + relative) * scale
-                           : -INFINITY;
-    }
+    for (int e = 0; e < 4; ++e) drawn |= block.v[e] > below ? 1u << e : 0u;
+    bits |= drawn << (4 * n);
   }
-  __syncwarp();
+  // The even lane keeps its low pairs and hands over the high ones; the odd the other way round.
+  const uint32_t low = bits & 0x33333333u, high = bits >> 2 & 0x33333333u;
+  const uint32_t other = __shfl_xor_sync(kFullWarp, odd ? low : high, 1);
+  return odd ? other | high << 2 : low | other << 2;
 }
 
+__device__ inline size_t head_of(const Attention& a, int item, int head) {
+  return size_t(item) * a.heads + head;
+}
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
   return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
@@ -129,377 +259,81 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(kFullWarp, x, 2);
 }
 
-// Keys that the queries [i, i + 64) may see end here, and begin at a tile from here on.
-__device__ inline int last_key(const Attention& a, int length, int i) {
-  if (a.chunk > 0) {
-    const int end = ((i + kTile - 1) / a.chunk + 1) * a.chunk;
-    return end < length ? end : length;
+// What a block of queries works on, and its tiles in shared memory: those of a walk over the keys.
+template <int kDim>
+struct QueryBlock {
+  int lane, warp, it, head, item, length, i;  // i: the warp's first query
+  const Bf16 *k, *v, *p;                      // of the item's head
+  Bf16 *keys, *values, *band;                 // two, two and three tiles
+  KeyTiles tiles;
+  int jt, stage, ring;  // current tile of keys, its stage, its first tile of the band
+
+  __device__ QueryBlock(const Attention& a, unsigned char* memory)
+      : lane(int(threadIdx.x % 32)),
+        warp(int(threadIdx.x / 32)),
+        it(int(blockIdx.x)),
+        head(int(blockIdx.y)),
+        item(int(blockIdx.z)),
+        length(a.lengths[item] < a.frames ? a.lengths[item] : a.frames),
+        i(it * kTile + warp * 16),
+        k(static_cast<const Bf16*>(a.k) + base_of(a)),
+        v(static_cast<const Bf16*>(a.v) + base_of(a)),
+        p(static_cast<const Bf16*>(a.p) + size_t(head) * kDim),
+        keys(reinterpret_cast<Bf16*>(memory)),
+        values(keys + 2 * kTileSize<kDim>),
+        band(values + 2 * kTileSize<kDim>),
+        tiles(tiles_of(a, length, it)),
+        jt(tiles.first),
+        stage(0),
+        ring(0) {}
+
+  __device__ size_t base_of(const Attention& a) const {
+    return size_t(item) * a.frames * a.stride + size_t(head) * kDim;
   }
-  return a.right >= 0 && i + kTile + a.right < length ? i + kTile + a.right : length;
-}
+  __device__ const Bf16* current(const Bf16* tile) const { return tile + stage * kTileSize<kDim>; }
+  __device__ Bf16* other(Bf16* tile) const { return tile + (1 - stage) * kTileSize<kDim>; }
+  __device__ Bf16* band_tile(int which) const {
+    const int number = ring + which < 3 ? ring + which : ring + which - 3;
+    return band + number * kTileSize<kDim>;
+  }
+  __device__ Band<kDim> current_band() const {
+    return {band_tile(0), band_tile(1), 48 - 16 * warp};
+  }
+  __device__ bool needs_mask() const {
+    return jt * kTile < tiles.open || jt * kTile + kTile > tiles.close;
+  }
 
-template <int kDim>
-constexpr size_t forward_shared() {
-  return 2 * Tiles<kDim>::kTileBytes /* queries */ +
-         2 * Tiles<kDim>::kTileBytes /* keys, values */ + 2 * Tiles<kDim>::kTileBytes /* band */ +
-         Tiles<kDim>::kDiagonalBytes;
-}
-
-template <int kDim>
-__global__ void __launch_bounds__(kMmaThreads) attention_forward_mma(Attention a) {
-  constexpr int kStride = Tiles<kDim>::kStride;
-  AERIE_DYNAMIC_SHARED(memory);
-  Bf16* queries_u = reinterpret_cast<Bf16*>(memory);
-  Bf16* queries_v = queries_u + kTile * kStride;
-  Bf16* keys = queries_v + kTile * kStride;
-  Bf16* values = keys + kTile * kStride;
-  Bf16* band = values + kTile * kStride;
-  float* diagonal = reinterpret_cast<float*>(band + kBand * kStride);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int i0 = blockIdx.x * kTile, head = blockIdx.y, item = blockIdx.z;
-  const int length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
-  const size_t base = size_t(item) * a.frames * a.stride + size_t(head) * kDim;
-  const Bf16* q = static_cast<const Bf16*>(a.q) + base;
-  load_rows<kDim>(queries_u, q, i0, kTile, length, a.stride, a.bias_u + head * kDim);
-  load_rows<kDim>(queries_v, q, i0, kTile, length, a.stride, a.bias_v + head * kDim);
-  diagonal += warp * 16 * kDiagonalStride;
-  const int i = i0 + warp * 16;
-
-  FragmentC mixed[kDim / 8] = {};
-  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
-  const int end = i0 < length ? last_key(a, length, i0) : 0;
-  for (int j = 0; j < end; j += kTile) {
-    __syncthreads();  // the last tile has been used
-    load_key_tiles<kDim>(a, base, head, length, i0, j, keys, values, band);
+  __device__ void copy_band(const Attention& a, int which) const {
+    copy_tile<kDim>(band_tile(which), p, a.frames - 1 + (jt - it - 1 + which) * kTile,
+                    2 * a.frames - 1, a.p_stride);
+  }
+  __device__ void copy_first(const Attention& a) const {
+    copy_band(a, 0);
+    copy_band(a, 1);
+    copy_tile<kDim>(keys, k, jt * kTile, length, a.stride);
+    copy_tile<kDim>(values, v, jt * kTile, length, a.stride);
+  }
+  __device__ void copy_next(const Attention& a) const {
+    if (jt + 1 >= tiles.end) return;
+    copy_band(a, 2);
+    copy_tile<kDim>(other(keys), k, (jt + 1) * kTile, length, a.stride);
+    copy_tile<kDim>(other(values), v, (jt + 1) * kTile, length, a.stride);
+  }
+  __device__ void advance() {
+    copy_wait();
     __syncthreads();
-    FragmentC scores[kTile / 8] = {};
-    score_tile<kDim>(a, length, i, j, warp, lane, queries_u + warp * 16 * kStride,
-                     queries_v + warp * 16 * kStride, keys, band, diagonal, scores);
-    float rescale[2], shift[2];
-    AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      float top = largest[r];
-      AERIE_UNROLL
-      for (int n = 0; n < kTile / 8; ++n)
-        top = fmaxf(top, fmaxf(scores[n].v[2 * r], scores[n].v[2 * r + 1]));
-      top = quad_max(top);
-      shift[r] = top > -INFINITY ? top : 0.0f;  // a row without keys so far
-      rescale[r] = expf(largest[r] - shift[r]);
-      largest[r] = top;
-      sum[r] *= rescale[r];
-    }
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
-    for (int e = 0; e < 4; ++e) mixed[n].v[e] *= rescale[e / 2];
-    AERIE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
-      float factors[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-      if (a.dropout.threshold != 0)
-        dropout_tile(a.dropout, item, head, i, j + n * 8, lane, factors);
-      AERIE_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const float weight = expf(scores[n].v[e] - shift[e / 2]);
-        sum[e / 2] += weight;
-        scores[n].v[e] = weight * factors[e];
-      }
-    }
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      const FragmentA weights = as_a(scores[2 * k], scores[2 * k + 1]);
-      AERIE_UNROLL
-      for (int n = 0; n < kDim / 8; ++n)
-        mma(mixed[n], weights, load_b_transposed(values + k * 16 * kStride + n * 8, kStride, lane));
-    }
+    ++jt;
+    stage = 1 - stage;
+    ring = ring < 2 ? ring + 1 : 0;
   }
-  AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = i + g + r * 8;
-    const float total = quad_sum(sum[r]);
-    if (row >= a.frames) continue;
-    const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
-    Bf16* out = static_cast<Bf16*>(a.out) + (size_t(item) * a.frames + row) * a.heads * kDim +
-                head * kDim + 2 * t;
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n)
-      *reinterpret_cast<uint32_t*>(out + n * 8) =
-          pack2<Bf16>(mixed[n].v[2 * r] * inverse, mixed[n].v[2 * r + 1] * inverse);
-    if (t == 0)
-      a.log_sum[(size_t(item) * a.heads + head) * a.frames + row] =
-          total > 0.0f ? largest[r] + logf(total) : 0.0f;
-  }
-}
+};
 
 template <int kDim>
-constexpr size_t backward_shared() {
-  return forward_shared<kDim>() + Tiles<kDim>::kTileBytes /* grad_out */;
+constexpr size_t query_shared() {
+  return sizeof(Bf16) * 7 * kTileSize<kDim>;
 }
-
-// Gradients of the queries, and into scratch the weights (with dropout) and the scores' gradients.
+// Blocks per multiprocessor that registers are limited for.
 template <int kDim>
-__global__ void __launch_bounds__(kMmaThreads) attention_query_grad_mma(AttentionBackward b) {
-  constexpr int kStride = Tiles<kDim>::kStride;
-  AERIE_DYNAMIC_SHARED(memory);
-  const Attention& a = b.forward;
-  Bf16* queries_u = reinterpret_cast<Bf16*>(memory);
-  Bf16* queries_v = queries_u + kTile * kStride;
-  Bf16* keys = queries_v + kTile * kStride;
-  Bf16* values = keys + kTile * kStride;
-  Bf16* band = values + kTile * kStride;
-  Bf16* grads = band + kBand * kStride;
-  float* all_diagonals = reinterpret_cast<float*>(grads + kTile * kStride);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int i0 = blockIdx.x * kTile, head = blockIdx.y, item = blockIdx.z;
-  const int length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
-  const size_t base = size_t(item) * a.frames * a.stride + size_t(head) * kDim;
-  const Bf16* q = static_cast<const Bf16*>(a.q) + base;
-  const int dense = a.heads * kDim;
-  const size_t dense_base = size_t(item) * a.frames * dense + size_t(head) * kDim;
-  load_rows<kDim>(queries_u, q, i0, kTile, length, a.stride, a.bias_u + head * kDim);
-  load_rows<kDim>(queries_v, q, i0, kTile, length, a.stride, a.bias_v + head * kDim);
-  load_rows<kDim>(grads, static_cast<const Bf16*>(b.grad_out) + dense_base, i0, kTile, length,
-                  dense, nullptr);
-  float* diagonal = all_diagonals + warp * 16 * kDiagonalStride;
-  const int i = i0 + warp * 16;
-
-  // Per query: out . grad_out, and the softmax's denominator.
-  float inner[2] = {0.0f, 0.0f}, log_sum[2] = {0.0f, 0.0f};
-  AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = i + g + r * 8;
-    if (row < length) {
-      const Bf16* out = static_cast<const Bf16*>(a.out) + dense_base + size_t(row) * dense;
-      const Bf16* grad = static_cast<const Bf16*>(b.grad_out) + dense_base + size_t(row) * dense;
-      for (int d = t; d < kDim; d += 4) inner[r] += to_float(out[d]) * to_float(grad[d]);
-      log_sum[r] = a.log_sum[(size_t(item) * a.heads + head) * a.frames + row];
-    }
-    inner[r] = quad_sum(inner[r]);
-  }
-
-  FragmentC grad_u[kDim / 8] = {}, grad_v[kDim / 8] = {};
-  const float scale = 1.0f / sqrtf(float(kDim));
-  const int row_width = attention_row(a.frames);
-  const size_t square = (size_t(item) * a.heads + head) * a.frames * row_width;
-  for (int j = 0; j < length && i0 < length; j += kTile) {
-    __syncthreads();
-    load_key_tiles<kDim>(a, base, head, length, i0, j, keys, values, band);
-    __syncthreads();
-    FragmentC scores[kTile / 8] = {};
-    score_tile<kDim>(a, length, i, j, warp, lane, queries_u + warp * 16 * kStride,
-                     queries_v + warp * 16 * kStride, keys, band, diagonal, scores);
-    for (int e = lane; e < 16 * kDiagonalStride; e += 32) diagonal[e] = 0.0f;
-    __syncwarp();
-    AERIE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
-      FragmentC d_weight = {};
-      AERIE_UNROLL
-      for (int k = 0; k < kDim; k += 16)
-        mma(d_weight, load_a(grads + warp * 16 * kStride + k, kStride, lane),
-            load_b(values + n * 8 * kStride + k, kStride, lane));
-      float factors[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-      if (a.dropout.threshold != 0)
-        dropout_tile(a.dropout, item, head, i, j + n * 8, lane, factors);
-      float dropped[4];
-      AERIE_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const float weight =
-            scores[n].v[e] > -INFINITY ? expf(scores[n].v[e] - log_sum[e / 2]) : 0.0f;
-        dropped[e] = weight * factors[e];
-        scores[n].v[e] = weight * (factors[e] * d_weight.v[e] - inner[e / 2]) * scale;
-        const int row = g + e / 2 * 8, column = n * 8 + 2 * t + e % 2;
-        diagonal[row * kDiagonalStride + column - row + 15] = scores[n].v[e];
-      }
-      AERIE_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        const int row = i + g + r * 8, column = j + n * 8 + 2 * t;
-        if (row >= a.frames || column >= row_width) continue;
-        const size_t at = square + size_t(row) * row_width + column;
-        *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.weights) + at) =
-            pack2<Bf16>(dropped[2 * r], dropped[2 * r + 1]);
-        *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.grad_scores) + at) =
-            pack2<Bf16>(scores[n].v[2 * r], scores[n].v[2 * r + 1]);
-      }
-    }
-    __syncwarp();
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      const FragmentA d = as_a(scores[2 * k], scores[2 * k + 1]);
-      AERIE_UNROLL
-      for (int n = 0; n < kDim / 8; ++n)
-        mma(grad_u[n], d, load_b_transposed(keys + k * 16 * kStride + n * 8, kStride, lane));
-    }
-    const Bf16* rows = band + (48 - 16 * warp) * kStride;
-    for (int k = 0; k < kDiagonal / 16; ++k) {
-      const float* from = diagonal + g * kDiagonalStride + k * 16 + 2 * t;
-      const float* lower = from + 8 * kDiagonalStride;
-      const FragmentA d = {{pack2<Bf16>(from[0], from[1]), pack2<Bf16>(lower[0], lower[1]),
-                            pack2<Bf16>(from[8], from[9]), pack2<Bf16>(lower[8], lower[9])}};
-      AERIE_UNROLL
-      for (int n = 0; n < kDim / 8; ++n)
-        mma(grad_v[n], d, load_b_transposed(rows + k * 16 * kStride + n * 8, kStride, lane));
-    }
-    __syncwarp();
-  }
-
-  AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = i + g + r * 8;
-    if (row >= a.frames) continue;
-    Bf16* out = static_cast<Bf16*>(b.grad_q) + (size_t(item) * a.frames + row) * b.grad_stride +
-                head * kDim + 2 * t;
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n)
-      *reinterpret_cast<uint32_t*>(out + n * 8) = pack2<Bf16>(
-          grad_u[n].v[2 * r] + grad_v[n].v[2 * r], grad_u[n].v[2 * r + 1] + grad_v[n].v[2 * r + 1]);
-  }
-  // Column sums of the 64 queries: each warp's own first, then over warps.
-  __syncthreads();
-  AERIE_UNROLL
-  for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
-  for (int e = 0; e < 2; ++e) {
-    float u = grad_u[n].v[e] + grad_u[n].v[e + 2], v = grad_v[n].v[e] + grad_v[n].v[e + 2];
-    AERIE_UNROLL
-    for (int mask = 4; mask < 32; mask <<= 1) {
-      u += __shfl_xor_sync(kFullWarp, u, mask);
-      v += __shfl_xor_sync(kFullWarp, v, mask);
-    }
-    if (g == 0) {
-      all_diagonals[warp * 2 * kDim + n * 8 + 2 * t + e] = u;
-      all_diagonals[(warp * 2 + 1) * kDim + n * 8 + 2 * t + e] = v;
-    }
-  }
-  __syncthreads();
-  float* partial = b.bias_partial + (size_t(item) * gridDim.x + blockIdx.x) * 2 * dense;
-  for (int d = threadIdx.x; d < 2 * kDim; d += kMmaThreads) {
-    float sum = 0.0f;
-    for (int w = 0; w < kMmaWarps; ++w) sum += all_diagonals[w * 2 * kDim + d];
-    partial[d / kDim * dense + head * kDim + d % kDim] = sum;
-  }
-}
-
-// A (rows k, 64 columns) piece of a scratch square into a tile: value (r, c) is square[first_row +
-// r] [first_column + c + r * slant], zero outside [0, limit) either way.
-__device__ inline void load_square(Bf16* tile, int tile_stride, const Bf16* square, int first_row,
-                                   int first_column, int slant, int limit, int row_width) {
-  for (int e = threadIdx.x; e < kTile * kTile; e += kMmaThreads) {
-    const int row = first_row + e / kTile, column = first_column + e % kTile + e / kTile * slant;
-    const bool inside = row < limit && column >= 0 && column < limit;
-    tile[e / kTile * tile_stride + e % kTile] =
-        inside ? square[size_t(row) * row_width + column] : Bf16{0};
-  }
-}
-
-constexpr int kSquareStride = kTile + 8;
-
-template <int kDim>
-constexpr size_t transposed_shared() {
-  return 2 * sizeof(Bf16) * kTile * kSquareStride + 2 * Tiles<kDim>::kTileBytes;
-}
-
-// out (64 x kDim) += square^T * rows, both tiles in shared memory with the sum's index first.
-template <int kDim>
-__device__ inline void multiply_transposed(FragmentC* out, const Bf16* square, const Bf16* rows,
-                                           int warp, int lane) {
-  AERIE_UNROLL
-  for (int k = 0; k < kTile; k += 16) {
-    const FragmentA left =
-        load_a_transposed(square + k * kSquareStride + warp * 16, kSquareStride, lane);
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n)
-      mma(out[n], left,
-          load_b_transposed(rows + k * Tiles<kDim>::kStride + n * 8, Tiles<kDim>::kStride, lane));
-  }
-}
-
-// Gradients of keys and values of one tile.
-template <int kDim>
-__global__ void __launch_bounds__(kMmaThreads) attention_key_grad_mma(AttentionBackward b) {
-  constexpr int kStride = Tiles<kDim>::kStride;
-  AERIE_DYNAMIC_SHARED(memory);
-  const Attention& a = b.forward;
-  Bf16* weights = reinterpret_cast<Bf16*>(memory);
-  Bf16* scores = weights + kTile * kSquareStride;
-  Bf16* grads = scores + kTile * kSquareStride;
-  Bf16* queries = grads + kTile * kStride;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int j0 = blockIdx.x * kTile, head = blockIdx.y, item = blockIdx.z;
-  const int length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
-  const int dense = a.heads * kDim, row_width = attention_row(a.frames);
-  const size_t square = (size_t(item) * a.heads + head) * a.frames * row_width;
-  FragmentC grad_k[kDim / 8] = {}, grad_v[kDim / 8] = {};
-  for (int i = 0; i < length && j0 < length; i += kTile) {
-    __syncthreads();
-    load_square(weights, kSquareStride, static_cast<const Bf16*>(b.weights) + square, i, j0, 0,
-                length, row_width);
-    load_square(scores, kSquareStride, static_cast<const Bf16*>(b.grad_scores) + square, i, j0, 0,
-                length, row_width);
-    load_rows<kDim>(grads,
-                    static_cast<const Bf16*>(b.grad_out) + size_t(item) * a.frames * dense +
-                        size_t(head) * kDim,
-                    i, kTile, length, dense, nullptr);
-    load_rows<kDim>(
-        queries,
-        static_cast<const Bf16*>(a.q) + size_t(item) * a.frames * a.stride + size_t(head) * kDim, i,
-        kTile, length, a.stride, a.bias_u + head * kDim);
-    __syncthreads();
-    multiply_transposed<kDim>(grad_v, weights, grads, warp, lane);
-    multiply_transposed<kDim>(grad_k, scores, queries, warp, lane);
-  }
-  AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = j0 + warp * 16 + g + r * 8;
-    if (row >= a.frames) continue;
-    const size_t at = (size_t(item) * a.frames + row) * b.grad_stride + size_t(head) * kDim + 2 * t;
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) {
-      *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.grad_k) + at + n * 8) =
-          pack2<Bf16>(grad_k[n].v[2 * r], grad_k[n].v[2 * r + 1]);
-      *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.grad_v) + at + n * 8) =
-          pack2<Bf16>(grad_v[n].v[2 * r], grad_v[n].v[2 * r + 1]);
-    }
-  }
-}
-
-// Gradients of 64 positions, summed over one group of items.
-template <int kDim>
-__global__ void __launch_bounds__(kMmaThreads) attention_position_grad_mma(AttentionBackward b) {
-  AERIE_DYNAMIC_SHARED(memory);
-  const Attention& a = b.forward;
-  Bf16* scores = reinterpret_cast<Bf16*>(memory);
-  Bf16* queries = scores + kTile * kSquareStride;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int m0 = blockIdx.x * kTile, head = blockIdx.y, group = blockIdx.z;
-  const int dense = a.heads * kDim, row_width = attention_row(a.frames);
-  FragmentC sum[kDim / 8] = {};
-  for (int item = group; item < a.batch; item += kAttentionGroups) {
-    const int length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
-    const size_t square = (size_t(item) * a.heads + head) * a.frames * row_width;
-    for (int i = 0; i < length; i += kTile) {
-      // Key of query i + r at position m0 + c: m0 + c - (frames - 1) + i + r.
-      const int first = m0 - (a.frames - 1) + i;
-      if (first >= length || first + 2 * (kTile - 1) < 0) continue;
-      __syncthreads();
-      load_square(scores, kSquareStride, static_cast<const Bf16*>(b.grad_scores) + square, i, first,
-                  1, length, row_width);
-      load_rows<kDim>(
-          queries,
-          static_cast<const Bf16*>(a.q) + size_t(item) * a.frames * a.stride + size_t(head) * kDim,
-          i, kTile, length, a.stride, a.bias_v + head * kDim);
-      __syncthreads();
-      multiply_transposed<kDim>(sum, scores, queries, warp, lane);
-    }
-  }
-  AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = m0 + warp * 16 + g + r * 8;
-    if (row >= 2 * a.frames - 1) continue;
-    float* out =
-        b.p_partial + (size_t(group) * (2 * a.frames - 1) + row) * dense + head * kDim + 2 * t;
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) {
-      out[n * 8] = sum[n].v[2 * r];
-      out[n * 8 + 1] = sum[n].v[2 * r + 1];
-    }
-  }
-}
+constexpr int kQueryBlocks = kDim == 64 ? 3 : 2;
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -14,6 +14,7 @@ struct Case {
   std::vector<int32_t> lengths;
   double p;
   int left = -1, right = -1, chunk = 0, left_chunks = 0;
+  bool keep = true;  // decisions of dropout kept for backward
 };
 
 struct Outcome {
@@ -52,6 +53,7 @@ Outcome run(Backend& b, const Case& c) {
       testing::dropout_of(b.upload(std::vector<RandomState>{testing::random_state(1, 5)}), 18, c.p);
   f.out = b.upload_as(c.dtype, std::vector<float>(rows * width, 9.0f));
   f.log_sum = b.scratch<float>(rows * static_cast<size_t>(c.heads));
+  if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep(batch, c.heads, c.frames));
   EXPECT_EQ(b.kernels().attention(f, nullptr), kOk);
   AttentionBackward g;
   g.forward = f;
@@ -124,7 +126,9 @@ AERIE_KERNEL_TEST(Attention, TensorCoresEqualTheReference) {
 
 AERIE_KERNEL_TEST(Attention, TensorCoresOfOtherShapes) {
   for (const Case& c : {Case{Dtype::kBf16, 20, 1, 128, {20, 0, 3, 4, 5}, 0.1},
-                        Case{Dtype::kBf16, 130, 1, 64, {129}, 0.1, -1, -1, 16, 2}})
+                        Case{Dtype::kBf16, 130, 1, 64, {129}, 0.1, -1, -1, 16, 2},
+                        Case{Dtype::kBf16, 200, 1, 64, {200, 64}, 0.2, 5, 60, 0, 0, false},
+                        Case{Dtype::kBf16, 70, 2, 128, {70, 49}, 0.1}})
     compare(backend, c);
 }
 

@@ -1,8 +1,11 @@
-// Tensor-core steps of one warp: C (16x8, float32) += A (16x16, bf16) * B (16x8, bf16), and how
-// their operands come from shared memory. Lane l holds, with g = l / 4 and t = l % 4:
-//   A: rows g, g+8, columns 2t, 2t+1, then the same with columns + 8    (4 registers of two values)
+// Tensor-core steps of one warp: C (16x8, float32) += A (16x16, bf16) * B (16x8, bf16), how their
+// operands come from shared memory, and how rows get there. Lane l holds, with g = l / 4 and
+// t = l % 4:
+//   8x8 matrix: row g, columns 2t, 2t+1                                 (1 register of two values)
+//   A: rows g, g+8, columns 2t, 2t+1, then the same with columns + 8    (4 registers)
 //   B: rows 2t, 2t+1 of column g, then rows + 8                         (2 registers)
 //   C: row g columns 2t, 2t+1, row g+8 columns 2t, 2t+1                 (4 floats)
+// Every instruction has a twin for the emulation; there copies happen at once.
 #pragma once
 
 #include "aerie/kernels/device.h"
@@ -47,64 +50,111 @@ __device__ inline void mma(FragmentC& c, const FragmentA& a, const FragmentB& b)
 #endif
 }
 
-__device__ inline uint32_t load_pair(const Bf16* p) {
-  return *reinterpret_cast<const uint32_t*>(p);
-}
-__device__ inline uint32_t pair_of(Bf16 low, Bf16 high) {
-  return uint32_t(low.bits) | (uint32_t(high.bits) << 16);
+// Four 8x8 matrices from shared memory: lane l points at the 16 bytes of row l % 8 of matrix l / 8.
+// Transposed, a lane gets rows 2t, 2t+1 of column g instead.
+template <bool kTransposed>
+__device__ inline Bits16 load_matrices(const Bf16* row) {
+#ifdef __CUDACC__
+  Bits16 out;
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out.w[0]), "=r"(out.w[1]), "=r"(out.w[2]), "=r"(out.w[3])
+                 : "r"(address));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out.w[0]), "=r"(out.w[1]), "=r"(out.w[2]), "=r"(out.w[3])
+                 : "r"(address));
+  }
+  return out;
+#else
+  const emulation::Slot* slots = emulation::exchange("ldmatrix", row, 16);
+  const unsigned lane = emulation::lane_index(), g = lane / 4, t = lane % 4;
+  const auto at = [&](unsigned matrix, unsigned r, unsigned column) {
+    uint16_t bits;
+    memcpy(&bits, slots[matrix * 8 + r].bytes + column * 2, 2);
+    return uint32_t(bits);
+  };
+  Bits16 out;
+  for (unsigned q = 0; q < 4; ++q)
+    out.w[q] = kTransposed ? at(q, 2 * t, g) | at(q, 2 * t + 1, g) << 16
+                           : at(q, g, 2 * t) | at(q, g, 2 * t + 1) << 16;
+  return out;
+#endif
 }
 
-// A from m[row][k]; `m` points at its upper left value.
-__device__ inline FragmentA load_a(const Bf16* m, int stride, int lane) {
-  const Bf16* p = m + (lane / 4) * stride + lane % 4 * 2;
-  return {
-      {load_pair(p), load_pair(p + 8 * stride), load_pair(p + 8), load_pair(p + 8 * stride + 8)}};
-}
-// A from m[k][row].
-__device__ inline FragmentA load_a_transposed(const Bf16* m, int stride, int lane) {
+// An 8x8 matrix transposed.
+__device__ inline uint32_t transpose_matrix(uint32_t pair) {
 #ifdef __CUDACC__
-  FragmentA out;
-  const Bf16* p = m + ((lane / 16) * 8 + lane % 8) * stride + (lane / 8 % 2) * 8;
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(out.r[0]), "=r"(out.r[1]), "=r"(out.r[2]), "=r"(out.r[3])
-               : "r"(address)
-               : "memory");
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
   return out;
 #else
-  const int g = lane / 4, t = lane % 4;
-  const auto at = [&](int k, int row) {
-    return pair_of(m[k * stride + row], m[(k + 1) * stride + row]);
+  const emulation::Slot* slots = emulation::exchange("movmatrix", &pair, sizeof(pair));
+  const unsigned lane = emulation::lane_index(), g = lane / 4, t = lane % 4;
+  const auto at = [&](unsigned r) {
+    uint16_t bits;
+    memcpy(&bits, slots[r * 4 + g / 2].bytes + g % 2 * 2, 2);
+    return uint32_t(bits);
   };
-  return {{at(2 * t, g), at(2 * t, g + 8), at(2 * t + 8, g), at(2 * t + 8, g + 8)}};
+  return at(2 * t) | at(2 * t + 1) << 16;
 #endif
 }
-// B from m[column][k].
-__device__ inline FragmentB load_b(const Bf16* m, int stride, int lane) {
-  const Bf16* p = m + (lane / 4) * stride + lane % 4 * 2;
-  return {{load_pair(p), load_pair(p + 8)}};
-}
-// B from m[k][column].
-__device__ inline FragmentB load_b_transposed(const Bf16* m, int stride, int lane) {
+
+// Bytes of low (0 to 3) and high (4 to 7) picked by the four digits of selector.
+__device__ inline uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t selector) {
 #ifdef __CUDACC__
-  FragmentB out;
-  const unsigned address =
-      static_cast<unsigned>(__cvta_generic_to_shared(m + (lane % 16) * stride));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-               : "=r"(out.r[0]), "=r"(out.r[1])
-               : "r"(address)
+  return __byte_perm(low, high, selector);
+#else
+  const uint64_t both = uint64_t(high) << 32 | low;
+  uint32_t out = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    out |= uint32_t(both >> (selector >> 4 * i & 7u) * 8 & 255u) << 8 * i;
+  return out;
+#endif
+}
+
+// 16 bytes from device to shared memory, zeros unless `inside`; `from` is valid either way.
+__device__ inline void copy_async(void* to, const void* from, bool inside) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(inside ? 16 : 0)
                : "memory");
+#else
+  if (inside) {
+    memcpy(to, from, 16);
+  } else {
+    memset(to, 0, 16);
+  }
+#endif
+}
+// Waits for all copies of this thread; a barrier makes those of the others visible.
+__device__ inline void copy_wait() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Two values rounded to bf16 in one register.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+#ifdef __CUDACC__
+  uint32_t out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
   return out;
 #else
-  const int g = lane / 4, t = lane % 4;
-  const auto at = [&](int k) { return pair_of(m[k * stride + g], m[(k + 1) * stride + g]); };
-  return {{at(2 * t), at(2 * t + 8)}};
+  return pack2<Bf16>(low, high);
 #endif
 }
-// Two neighbouring C tiles (16x16) as A.
-__device__ inline FragmentA as_a(const FragmentC& left, const FragmentC& right) {
-  return {{pack2<Bf16>(left.v[0], left.v[1]), pack2<Bf16>(left.v[2], left.v[3]),
-           pack2<Bf16>(right.v[0], right.v[1]), pack2<Bf16>(right.v[2], right.v[3])}};
+
+__device__ inline float fast_exp2(float x) {
+#ifdef __CUDACC__
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+#else
+  return exp2f(x);
+#endif
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -38,6 +38,7 @@ struct LayerBuffers {
   uint8_t *ff1_keep, *ff2_keep;
   void *qkv, *pos, *attended, *gates, *gated, *conv, *normed;
   float *log_sum, *bn_mean, *bn_rstd;
+  uint32_t* attention_keep = nullptr;
 };
 
 struct NestStep::Workspace {
@@ -301,6 +302,7 @@ struct NestStep::Workspace {
     a.dropout = drop;
     a.out = s.attended;
     a.log_sum = s.log_sum;
+    a.keep = s.attention_keep;
     return a;
   }
 
@@ -404,6 +406,8 @@ struct NestStep::Workspace {
     s.pos = take_compute(size(2 * frames - 1) * width);
     s.attended = take_compute(n * width);
     s.log_sum = take<float>(n * size(c.heads));
+    if (c.training && c.dropout_att > 0.0 && c.dtype != Dtype::kFloat)
+      s.attention_keep = take<uint32_t>(attention_keep(c.batch, c.heads, frames));
     s.gates = take_compute(n * width * 2);
     s.gated = c.recompute ? shared_gated : take_compute(n * width);
     s.conv = take_compute(n * width);

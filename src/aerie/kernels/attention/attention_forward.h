@@ -1,0 +1,98 @@
+// Forward on tensor cores, included by attention.cu alone.
+#pragma once
+
+#include "aerie/kernels/attention/attention_mma.h"
+
+namespace aerie::kernels::AERIE_BACKEND {
+
+template <int kDim>
+__global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
+    attention_forward_mma(Attention a) {
+  AERIE_DYNAMIC_SHARED(memory);
+  QueryBlock<kDim> q(a, memory);
+  const int lane = q.lane, g = lane / 4, t = lane % 4;
+  const Skew skew = skew_of(lane);
+  FragmentA with_u[kDim / 16], with_v[kDim / 16];
+  FragmentC mixed[kDim / 8] = {};
+  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
+  if (q.jt < q.tiles.end) {
+    // The queries pass through the second stage of the keys.
+    Bf16* queries = q.other(q.keys);
+    copy_tile<kDim>(queries, static_cast<const Bf16*>(a.q) + q.base_of(a), q.it * kTile, q.length,
+                    a.stride);
+    q.copy_first(a);
+    copy_wait();
+    __syncthreads();
+    load_queries<kDim>(with_v, queries, q.warp, lane);
+    add_bias<kDim>(with_u, with_v, a.bias_u + q.head * kDim, lane);
+    add_bias<kDim>(with_v, with_v, a.bias_v + q.head * kDim, lane);
+    __syncthreads();
+  }
+  const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
+  const float scale = kLog2E / sqrtf(float(kDim));
+  const bool keeps = a.keep != nullptr && q.i < a.frames;
+  uint32_t* const kept =
+      keeps ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane : nullptr;
+  for (; q.jt < q.tiles.end; q.advance()) {
+    q.copy_next(a);
+    uint32_t keep = ~0u;
+    if (a.dropout.threshold != 0) {
+      keep = draw_keep(a.dropout, q.item, q.head, q.i, q.jt * kTile, lane);
+      if (keeps) kept[q.jt * 32] = keep;
+    }
+    FragmentC scores[kTile / 8] = {};
+    score_tile<kDim>(scores, with_u, with_v, q.current(q.keys), q.current_band(), skew, lane);
+    if (q.needs_mask()) mask_tile(scores, seen, q.jt, lane);
+    float rescale[2], shift[2];
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float top = largest[r];
+      AERIE_UNROLL
+      for (int n = 0; n < kTile / 8; ++n)
+        top = fmaxf(top, fmaxf(scores[n].v[2 * r], scores[n].v[2 * r + 1]));
+      top = quad_max(top);
+      shift[r] = top > -INFINITY ? top * scale : 0.0f;  // a row without keys so far
+      rescale[r] = fast_exp2(largest[r] * scale - shift[r]);
+      largest[r] = top;
+      sum[r] *= rescale[r];
+    }
+    AERIE_UNROLL
+    for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
+    for (int e = 0; e < 4; ++e) mixed[n].v[e] *= rescale[e / 2];
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) {
+      AERIE_UNROLL
+      for (int n = 2 * k; n < 2 * k + 2; ++n) AERIE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const float weight = fast_exp2(scores[n].v[e] * scale - shift[e / 2]);
+        sum[e / 2] += weight;
+        scores[n].v[e] = (keep >> (4 * n + e) & 1u) != 0 ? weight : 0.0f;
+      }
+      const FragmentC &left = scores[2 * k], &right = scores[2 * k + 1];
+      const FragmentA weights = {{pack_bf16(left.v[0], left.v[1]), pack_bf16(left.v[2], left.v[3]),
+                                  pack_bf16(right.v[0], right.v[1]),
+                                  pack_bf16(right.v[2], right.v[3])}};
+      multiply_columns<kDim>(mixed, weights, q.current(q.values), k * 16, lane);
+    }
+  }
+  const float dropped = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
+  AERIE_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int row = q.i + g + r * 8;
+    const float total = quad_sum(sum[r]);
+    if (row >= a.frames) continue;
+    const bool valid = row < q.length && total > 0.0f;
+    const float factor = valid ? dropped / total : 0.0f;
+    Bf16* out = static_cast<Bf16*>(a.out) + (size_t(q.item) * a.frames + row) * a.heads * kDim +
+                q.head * kDim + 2 * t;
+    AERIE_UNROLL
+    for (int n = 0; n < kDim / 8; ++n)
+      *reinterpret_cast<uint32_t*>(out + n * 8) =
+          valid ? pack_bf16(mixed[n].v[2 * r] * factor, mixed[n].v[2 * r + 1] * factor) : 0u;
+    if (t == 0)
+      a.log_sum[head_of(a, q.item, q.head) * a.frames + row] =
+          valid ? largest[r] * scale / kLog2E + logf(total) : 0.0f;
+  }
+}
+
+}  // namespace aerie::kernels::AERIE_BACKEND
