@@ -11,16 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "aerie/base/philox.h"
 #include "aerie/base/status.h"
-
-namespace aerie::kernels {
-struct KernelTable;
-}  // namespace aerie::kernels
+#include "aerie/device/queue.h"
 
 namespace aerie::device {
 
@@ -63,6 +61,10 @@ class GpuModule {
 
   // Kernels as functions on device memory (aerie/kernels/kernel_table.h).
   virtual const kernels::KernelTable& kernels() const = 0;
+
+  // A queue on a stream of the caller's (a cudaStream_t, which must outlive it) or, with null, on
+  // one of its own. On the current device.
+  virtual Result<std::unique_ptr<Queue>> make_queue(void* stream) = 0;
 
   // Device memory and copies that wait, for tests and tools.
   virtual Result<void*> allocate_device(size_t bytes) = 0;

@@ -52,6 +52,89 @@ class DeviceBuffer {
   void* pointer_ = nullptr;
 };
 
+class CudaFence final : public device::Fence {
+ public:
+  CudaFence(cudaStream_t stream, cudaEvent_t event) : stream_(stream), event_(event) {}
+  ~CudaFence() override { cudaEventDestroy(event_); }
+  Status set() override {
+    AERIE_CUDA(cudaEventRecord(event_, stream_));
+    return ok_status();
+  }
+  bool passed() override { return cudaEventQuery(event_) != cudaErrorNotReady; }
+  Status wait() override {
+    AERIE_CUDA(cudaEventSynchronize(event_));
+    return ok_status();
+  }
+  cudaEvent_t event() const { return event_; }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t event_;
+};
+
+class CudaRecording final : public device::Recording {
+ public:
+  CudaRecording(cudaStream_t stream, cudaGraphExec_t executable)
+      : stream_(stream), executable_(executable) {}
+  ~CudaRecording() override { cudaGraphExecDestroy(executable_); }
+  Status queue() override {
+    AERIE_CUDA(cudaGraphLaunch(executable_, stream_));
+    return ok_status();
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t executable_;
+};
+
+class CudaQueue final : public device::Queue {
+ public:
+  CudaQueue(cudaStream_t stream, bool owned) : stream_(stream), owned_(owned) {}
+  ~CudaQueue() override {
+    if (owned_) cudaStreamDestroy(stream_);
+  }
+  const KernelTable& kernels() const override { return kCudaKernels; }
+  void* stream() const override { return stream_; }
+  Status copy(void* to, const void* from, size_t bytes) override {
+    AERIE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+    return ok_status();
+  }
+  Result<std::unique_ptr<device::Fence>> make_fence() override {
+    cudaEvent_t event = nullptr;
+    // Waiting threads sleep: the processor belongs to the loader.
+    AERIE_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+    return std::unique_ptr<device::Fence>(std::make_unique<CudaFence>(stream_, event));
+  }
+  Status wait_for(device::Fence& fence) override {
+    AERIE_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaFence&>(fence).event(), 0));
+    return ok_status();
+  }
+  Result<std::unique_ptr<device::Recording>> record(
+      std::function<int(void* stream)> work) override {
+    Owned<cudaGraph_t, cudaGraphDestroy> graph;
+    // Loader and checkpoint threads go on using CUDA meanwhile.
+    AERIE_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    const int failed = work(stream_);
+    const cudaError_t ended = cudaStreamEndCapture(stream_, &graph.handle);
+    AERIE_CUDA(static_cast<cudaError_t>(failed));
+    AERIE_CUDA(ended);
+    cudaGraphExec_t executable = nullptr;
+    AERIE_CUDA(cudaGraphInstantiate(&executable, graph.handle, 0));
+    return std::unique_ptr<device::Recording>(std::make_unique<CudaRecording>(stream_, executable));
+  }
+  Status synchronize() override {
+    AERIE_CUDA(cudaStreamSynchronize(stream_));
+    return ok_status();
+  }
+  Status status_of(int code, const char* what) const override {
+    return cuda_status(static_cast<cudaError_t>(code), what);
+  }
+
+ private:
+  cudaStream_t stream_;
+  bool owned_;
+};
+
 class CudaModule final : public device::GpuModule {
  public:
   std::string cuda_runtime_version() const override {
@@ -83,6 +166,12 @@ class CudaModule final : public device::GpuModule {
   }
 
   const KernelTable& kernels() const override { return kCudaKernels; }
+
+  Result<std::unique_ptr<device::Queue>> make_queue(void* stream) override {
+    cudaStream_t handle = static_cast<cudaStream_t>(stream);
+    if (handle == nullptr) AERIE_CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
+    return std::unique_ptr<device::Queue>(std::make_unique<CudaQueue>(handle, stream == nullptr));
+  }
 
   Result<void*> allocate_device(size_t bytes) override {
     void* pointer = nullptr;

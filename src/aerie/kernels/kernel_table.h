@@ -17,6 +17,7 @@
 #include "aerie/kernels/mix/mix_rows.h"
 #include "aerie/kernels/norm/layer_norm.h"
 #include "aerie/kernels/quantizer/quantize.h"
+#include "aerie/kernels/results/record_loss.h"
 #include "aerie/kernels/subsampling/subsampling.h"
 
 // X(name, arguments)
@@ -48,6 +49,7 @@
   X(attention, Attention)                             \
   X(attention_backward, AttentionBackward)            \
   X(mix_rows, MixRows)                                \
+  X(record_loss, RecordLoss)                          \
   X(gemm, Gemm)                                       \
   X(bias_gradient, BiasGradient)                      \
   X(swap_inner, SwapInner)                            \

@@ -28,8 +28,12 @@ __device__ inline float block_sum(float value, float* scratch) {
   return total;
 }
 
+__device__ inline int divisor(const CrossEntropy& a) {
+  const int rows = a.divisor != nullptr ? *a.divisor : *a.num_rows;
+  return rows > 1 ? rows : 1;
+}
 __device__ inline float grad_weight(const CrossEntropy& a) {
-  const float rows = float(*a.num_rows > 1 ? *a.num_rows : 1);
+  const float rows = float(divisor(a));
   return a.weight * (a.loss_scale != nullptr ? *a.loss_scale : 1.0f) / (rows * float(a.books));
 }
 
@@ -128,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) mean_kernel(CrossEntropy a) {
   if (threadIdx.x != 0) return;
   for (int t = 1; t < kThreads; ++t) sum += parts[t];
   if (rows > 0) {
-    *a.loss = float(sum / (double(rows) * a.books));
+    *a.loss = float(sum / (double(divisor(a)) * a.books));
   } else {
     *a.loss = a.nan_when_empty ? NAN : 0.0f;
   }

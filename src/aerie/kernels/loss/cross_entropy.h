@@ -17,6 +17,7 @@ struct CrossEntropy {
   const float* bias = nullptr;        // (classes*books), added to the logits; null: none
   const int32_t* tokens = nullptr;    // (capacity, books)
   const int32_t* num_rows = nullptr;  // device scalar
+  const int32_t* divisor = nullptr;   // device scalar: n where this is part of a batch; null: rows
   const float* loss_scale = nullptr;  // device scalar; null: 1
   float weight = 1.0f;                // of this micro-batch in the step
   bool backward = true;               // false: logits are left alone

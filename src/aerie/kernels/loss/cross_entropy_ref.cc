@@ -11,7 +11,8 @@ int cross_entropy(const CrossEntropy& a, void*) {
   const size_t classes = static_cast<size_t>(a.classes), books = static_cast<size_t>(a.books);
   const int rows = std::min(*a.num_rows, a.capacity);
   const double scale = a.loss_scale != nullptr ? *a.loss_scale : 1.0f;
-  const double weight = a.weight * scale / (std::max(rows, 1) * a.books);
+  const int divisor = std::max(a.divisor != nullptr ? *a.divisor : rows, 1);
+  const double weight = a.weight * scale / (divisor * a.books);
   double total = 0.0;
   for (size_t row = 0; row < static_cast<size_t>(a.capacity); ++row)
     for (size_t book = 0; book < books; ++book) {
@@ -35,7 +36,7 @@ int cross_entropy(const CrossEntropy& a, void*) {
               static_cast<float>((p - (c == token ? 1.0 : 0.0)) * weight));
       }
     }
-  *a.loss = rows > 0           ? static_cast<float>(total / (rows * a.books))
+  *a.loss = rows > 0           ? static_cast<float>(total / (divisor * a.books))
             : a.nan_when_empty ? std::nanf("")
                                : 0.0f;
   return kOk;

@@ -11,6 +11,7 @@ struct Case {
   Dtype dtype;
   int capacity, classes, books, rows;
   bool bias, backward;
+  int divisor = 0;
 };
 
 struct Outcome {
@@ -33,6 +34,7 @@ Outcome run(Backend& b, const Case& c) {
   tokens[0] = c.classes - 1;
   a.tokens = b.upload(tokens);
   a.num_rows = b.upload(std::vector<int32_t>{c.rows});
+  if (c.divisor > 0) a.divisor = b.upload(std::vector<int32_t>{c.divisor});
   a.loss_scale = b.upload(std::vector<float>{256.0f});
   a.weight = 0.5f;
   a.backward = c.backward;
@@ -50,7 +52,9 @@ AERIE_KERNEL_TEST(CrossEntropy, LossAndGradientEqualTheReference) {
         Case{Dtype::kBf16, 2, 16384, 1, 1, false, true},
         Case{Dtype::kFloat, 4, 100, 3, 3, true, true},
         Case{Dtype::kFloat, 3, 513, 1, 2, true, true}, Case{Dtype::kBf16, 3, 64, 1, 2, true, false},
-        Case{Dtype::kFloat, 3, 64, 2, 0, false, true}}) {
+        Case{Dtype::kFloat, 3, 64, 2, 0, false, true},
+        Case{Dtype::kFloat, 5, 64, 1, 3, true, true, 11},
+        Case{Dtype::kFloat, 4, 100, 3, 3, true, true, 7}}) {
     SCOPED_TRACE(c.classes);
     const Outcome e = run(*reference, c);
     const Outcome a = run(backend, c);

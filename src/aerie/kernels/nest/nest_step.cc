@@ -51,6 +51,10 @@ int NestStep::front(Workspace& w) {
   mel.state = w.inputs.random;
   mel.dither = c.training ? c.dither : 0.0f;
   mel.preemphasis = c.preemphasis;
+  mel.hop = c.hop;
+  mel.window_length = c.window_length;
+  mel.log_guard = c.log_guard;
+  mel.clamp_guard = c.clamp_guard;
   mel.window = params_.window;
   mel.twiddles = params_.twiddles;
   mel.filterbank = params_.filterbank;
@@ -82,6 +86,7 @@ int NestStep::front(Workspace& w) {
   normalize.bins = c.bins;
   normalize.x = w.features;
   normalize.lengths = w.inputs.frames;
+  normalize.pad_value = c.pad_value;
   normalize.first_masked_row = c.batch;
   normalize.mask = w.mask;
   normalize.embedding = params_.mask_embedding;
@@ -266,6 +271,7 @@ int NestStep::head(Workspace& w) {
   loss.bias = params_.decoder.bias.value;
   loss.tokens = w.tokens;
   loss.num_rows = w.outputs.masked_rows;
+  loss.divisor = w.inputs.loss_rows;
   loss.loss_scale = w.inputs.loss_scale;
   loss.weight = c.loss_weight;
   loss.backward = c.training;

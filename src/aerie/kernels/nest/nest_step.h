@@ -79,6 +79,9 @@ struct NestStepConfig {
   int left = -1, right = -1, chunk = 0, left_chunks = 0;  // attention context
   bool statistics_of_valid_frames = false;
   float dither = 1e-5f, preemphasis = 0.97f;
+  int hop = 160, window_length = 400;
+  float log_guard = 5.9604645e-08f, pad_value = 0.0f;
+  bool clamp_guard = false;
   BlockMask masking;  // the rule; pointers and sizes are filled in
   bool nan_when_empty = false;
   float loss_weight = 1.0f;  // 1/accumulate
@@ -97,6 +100,8 @@ struct NestStepInputs {
   const int32_t* frames_counted = nullptr;  // scalar: encoder frames in BatchNorm's statistics
   const RandomState* random = nullptr;
   const float* loss_scale = nullptr;  // scalar; null: 1
+  // Scalar: masked encoder frames of the whole batch, where this is a part of it; null: it is not.
+  const int32_t* loss_rows = nullptr;
 };
 
 struct NestStepOutputs {
