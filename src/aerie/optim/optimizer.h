@@ -85,6 +85,13 @@ class Optimizer {
   config::OptimizerKind kind() const { return kind_; }
   const std::vector<OptimizerGroup>& groups() const { return groups_; }
   std::vector<double> base_rates() const;
+  // Settings of a group for some of its parameters: those without decay have their own.
+  struct RangeSettings {
+    size_t group = 0;
+    GroupSettings values;
+  };
+  // `t`: index into registry.trainable().
+  const RangeSettings& settings_of(size_t t) const { return settings_[settings_of_[t]]; }
   nn::ParameterRegistry& registry() const { return *registry_; }
 
   // Every tensor of the state, in public order of the parameters. Writing into the views changes
@@ -117,11 +124,6 @@ class Optimizer {
   void update_adam(const Range& range, double lr, const at::Tensor& found);
   void update_sgd(const Range& range, double lr, const at::Tensor& found);
   void update_novograd(const Range& range, double lr, const at::Tensor& found);
-
-  struct RangeSettings {
-    size_t group = 0;
-    GroupSettings values;
-  };
 
   nn::ParameterRegistry* registry_;
   config::OptimizerKind kind_;

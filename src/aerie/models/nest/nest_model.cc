@@ -1,7 +1,10 @@
 #include "aerie/models/nest/nest_model.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
 #include <stdexcept>
+#include <tuple>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -128,6 +131,47 @@ Result<NestSettings> nest_settings(const config::ModelConfig& model) {
   return out;
 }
 
+namespace {
+
+// Trainable parameters in the order in which backward finishes their gradients (decoder, last layer
+// to first, subsampling), so that a reduction over ranks can begin while backward still runs.
+// Query, key and value projections lie side by side: one matrix product reads them.
+nn::FlatLayout flat_layout(const nn::ParameterRegistry& registry) {
+  struct Place {
+    int64_t layer;  // behind the decoder: n_layers - 1 .. 0, then -1
+    int64_t part;   // inside the layer
+    int64_t entry;
+    auto key() const { return std::make_tuple(-layer, part, entry); }
+  };
+  std::vector<Place> places;
+  for (int64_t entry = 0; entry < registry.size(); ++entry) {
+    const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(entry)];
+    if (info.alias_of >= 0 || !info.trainable || info.is_buffer) continue;
+    const std::string& name = info.name;
+    Place place{-1, 1, entry};
+    const std::string layers = "encoder.layers.";
+    if (starts_with(name, layers)) {
+      place.layer = std::strtoll(name.c_str() + layers.size(), nullptr, 10);
+    } else if (starts_with(name, "decoder.")) {
+      place.layer = std::numeric_limits<int64_t>::max();
+    }
+    int64_t rank = 2;
+    for (const char* kind : {".weight", ".bias"})
+      for (const char* projection : {"linear_q", "linear_k", "linear_v"}) {
+        if (ends_with(name, str_cat(".self_attn.", projection, kind))) place.part = rank;
+        ++rank;
+      }
+    places.push_back(place);
+  }
+  std::sort(places.begin(), places.end(),
+            [](const Place& a, const Place& b) { return a.key() < b.key(); });
+  nn::FlatLayout layout;
+  for (const Place& place : places) layout.order.push_back(place.entry);
+  return layout;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<NestModel>> NestModel::create(const config::ModelConfig& model,
                                                      const config::AerieConfig& aerie,
                                                      at::Device device,
@@ -176,7 +220,7 @@ Result<std::unique_ptr<NestModel>> NestModel::create(const config::ModelConfig& 
       add_wrapper_aliases(root, out->encoder_->pre_encode(), out->masking_->embedding());
 
     if (before_allocation) AERIE_RETURN_IF_ERROR(before_allocation(*out->registry_));
-    out->registry_->materialize(device);
+    out->registry_->materialize(device, at::kFloat, flat_layout(*out->registry_));
     nn::initialize(*out->registry_, aerie.seed);
     return out;
   } catch (const std::exception& error) {

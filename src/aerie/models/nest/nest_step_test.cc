@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "aerie/models/nest/step_setup.h"
 #include "aerie/models/nest/test_util.h"
 #include "aerie/nn/positional.h"
 
@@ -16,7 +17,6 @@ namespace aerie::nest {
 namespace {
 
 using kernels::Dtype;
-using kernels::NestLayerParams;
 using kernels::NestParam;
 
 config::ModelConfig step_config() {
@@ -33,49 +33,26 @@ class StepOnHost {
  public:
   StepOnHost(NestModel& model, const NestBatch& batch, int extra_frames, Dtype dtype)
       : model_(model), registry_(model.parameters()), dtype_(dtype) {
-    const config::ModelConfig& m = model.settings().model;
-    const config::EncoderConfig& e = m.encoder;
     const int64_t longest = batch.padded_samples;
     const int64_t nemo_frames = model.preprocessor().padded_frames_of(longest);
     kernels::NestStepConfig& c = config_;
+    c = step_config(model, {});
     c.dtype = dtype;
     c.batch = static_cast<int>(batch.size());
     c.samples = static_cast<int>(batch.capacity());
     c.frames = static_cast<int>(nemo_frames) + extra_frames;
-    c.bins = static_cast<int>(m.preprocessor.features);
-    c.sub_channels = static_cast<int>(e.conv_channels());
-    c.width = static_cast<int>(e.d_model);
-    c.heads = static_cast<int>(e.n_heads);
-    c.feed_forward = static_cast<int>(e.d_model * e.ff_expansion_factor);
-    c.layers = static_cast<int>(e.n_layers);
-    c.conv_kernel = static_cast<int>(e.conv_kernel_size);
-    c.conv_left = static_cast<int>(e.conv_context()[0]);
-    c.classes = static_cast<int>(m.decoder.num_classes);
-    c.books = static_cast<int>(m.quantizer.num_books);
-    c.code_dim = static_cast<int>(m.quantizer.code_dim);
-    c.code_classes = static_cast<int>(m.quantizer.num_classes);
-    c.dropout = e.dropout;
-    c.dropout_pre_encoder = e.dropout_pre_encoder;
-    c.dropout_att = e.dropout_att;
-    c.xscaling = e.xscaling;
-    c.left = static_cast<int>(e.att_context_size[0][0]);
-    c.right = static_cast<int>(e.att_context_size[0][1]);
-    c.dither = static_cast<float>(m.preprocessor.dither);
-    c.masking.probability = m.masking.mask_prob;
-    c.masking.block = static_cast<int>(model.settings().mask_block_size);
-    c.masking.allow_overlap = m.masking.allow_overlap;
 
     audio_ = at::cat({batch.audio, batch.noisy}).contiguous();
     const at::Tensor lengths = at::cat({batch.lengths, batch.noisy_lengths});
     for (int64_t i = 0; i < lengths.size(0); ++i) {
       samples_.push_back(lengths[i].item<int32_t>());
-      frames_.push_back(static_cast<int32_t>(model.preprocessor().frames_of(samples_.back())));
+      const StepLengths at_scales = step_lengths(model, samples_.back());
+      frames_.push_back(at_scales.frames);
+      if (i < batch.size()) continue;
+      quarter_.push_back(at_scales.frames_quarter);
+      eighth_.push_back(at_scales.frames_encoder);
     }
-    for (size_t i = samples_.size() / 2; i < samples_.size(); ++i) {
-      quarter_.push_back(kernels::strided(kernels::strided(frames_[i])));
-      eighth_.push_back(kernels::strided(quarter_.back()));
-    }
-    counted_ = static_cast<int32_t>(nemo_frames / 8);
+    counted_ = static_cast<int32_t>(step_frames_counted(model, longest));
     random_ = {philox_key(batch.random.seed, Purpose::kDropout),
                philox_key(batch.random.seed, Purpose::kMask),
                philox_key(batch.random.seed, Purpose::kDither), batch.random.micro_step,
@@ -116,7 +93,6 @@ class StepOnHost {
   std::vector<int32_t> tokens;
 
  private:
-  const float* values(const std::string& name) { return registry_[name].const_data_ptr<float>(); }
   NestParam param(const std::string& name) {
     if (registry_.find(name) < 0) return {};
     const at::Tensor value = registry_[name].detach();
@@ -132,59 +108,23 @@ class StepOnHost {
     out.grad = grad.data_ptr<float>();
     return out;
   }
-  NestLayerParams::Linear linear(const std::string& name) {
-    return {param(name + ".weight"), param(name + ".bias")};
-  }
-  NestLayerParams::Norm norm(const std::string& name) {
-    return {param(name + ".weight"), param(name + ".bias")};
-  }
   void fill_params() {
     kernels::NestStepParams& p = params_;
-    p.conv0 = linear("encoder.pre_encode.conv.0");
-    p.conv2 = linear("encoder.pre_encode.conv.2");
-    p.conv3 = linear("encoder.pre_encode.conv.3");
-    p.conv5 = linear("encoder.pre_encode.conv.5");
-    p.conv6 = linear("encoder.pre_encode.conv.6");
-    p.pre_encode_out = linear("encoder.pre_encode.out");
+    p = step_params(model_, [this](const std::string& name) { return param(name); });
     for (int i = 0; i < config_.layers; ++i) {
       const std::string at = "encoder.layers." + std::to_string(i) + ".";
-      NestLayerParams l;
-      l.norm_feed_forward1 = norm(at + "norm_feed_forward1");
-      l.norm_self_att = norm(at + "norm_self_att");
-      l.norm_conv = norm(at + "norm_conv");
-      l.norm_feed_forward2 = norm(at + "norm_feed_forward2");
-      l.norm_out = norm(at + "norm_out");
-      l.feed_forward1 = {linear(at + "feed_forward1.linear1"),
-                         linear(at + "feed_forward1.linear2")};
-      l.feed_forward2 = {linear(at + "feed_forward2.linear1"),
-                         linear(at + "feed_forward2.linear2")};
-      l.q = linear(at + "self_attn.linear_q");
-      l.k = linear(at + "self_attn.linear_k");
-      l.v = linear(at + "self_attn.linear_v");
-      l.out = linear(at + "self_attn.linear_out");
-      l.pos = linear(at + "self_attn.linear_pos");
-      l.bias_u = param(at + "self_attn.pos_bias_u");
-      l.bias_v = param(at + "self_attn.pos_bias_v");
-      l.pointwise1 = linear(at + "conv.pointwise_conv1");
-      l.depthwise = linear(at + "conv.depthwise_conv");
-      l.pointwise2 = linear(at + "conv.pointwise_conv2");
-      l.batch_norm = norm(at + "conv.batch_norm");
       for (const char* buffer : {"running_mean", "running_var", "num_batches_tracked"})
         buffers_[at + buffer] = registry_[at + "conv.batch_norm." + buffer].detach().clone();
+      kernels::NestLayerParams& l = p.layers[static_cast<size_t>(i)];
       l.running_mean = buffers_[at + "running_mean"].data_ptr<float>();
       l.running_var = buffers_[at + "running_var"].data_ptr<float>();
       l.num_batches = buffers_[at + "num_batches_tracked"].data_ptr<int64_t>();
-      p.layers.push_back(l);
     }
-    p.decoder = linear("decoder.decoder_layers.0");
-    p.projection = values("quantizer.proj.weight");
-    const at::Tensor codes = registry_["quantizer.codebooks"];
-    p.codebooks = codes.const_data_ptr<double>();
-    codes_float_ = codes.to(at::kFloat);
+    codes_float_ = registry_["quantizer.codebooks"].to(at::kFloat);
     p.codebooks_float = codes_float_.const_data_ptr<float>();
-    p.mask_embedding = values("mask_processor.mask_embedding");
-    p.window = values("preprocessor.featurizer.window");
-    p.filterbank = values("preprocessor.featurizer.fb");
+    tables_ = step_tables(model_);
+    p.twiddles = tables_.twiddles.data();
+    p.bands = tables_.bands.data();
     const int64_t positions = config_.frames / 8;
     const auto options = at::TensorOptions().dtype(dtype_ == Dtype::kFloat  ? at::kFloat
                                                    : dtype_ == Dtype::kBf16 ? at::kBFloat16
@@ -199,6 +139,7 @@ class StepOnHost {
   Dtype dtype_;
   kernels::NestStepConfig config_;
   kernels::NestStepParams params_;
+  StepTables tables_;
   at::Tensor audio_, codes_float_, positions_;
   std::vector<int32_t> samples_, frames_, quarter_, eighth_;
   int32_t counted_ = 0;

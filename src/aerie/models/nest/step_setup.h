@@ -1,0 +1,44 @@
+// A NestModel as the step made of kernels sees it (kernels/nest/nest_step.h): which settings it
+// covers, and which tensor is which argument.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "aerie/config/schema/nest_config.h"
+#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/models/nest/nest_model.h"
+
+namespace aerie::nest {
+
+// Why a run with these settings cannot use NestStep, naming the key; empty: it can.
+std::string not_covered_by_step(const config::ModelConfig& model, const config::AerieConfig& aerie,
+                                config::Precision precision);
+
+// Everything of the configuration except dtype, shapes, weights of the loss and memory options.
+kernels::NestStepConfig step_config(const NestModel& model, const config::AerieConfig& aerie);
+
+// Trainable parameters by `param` (a default NestParam where the model has none of that name),
+// frozen tensors by pointer. Left to the caller: running statistics, positions, twiddles, bands and
+// the codebooks in float32.
+using FindParam = std::function<kernels::NestParam(const std::string& name)>;
+kernels::NestStepParams step_params(const NestModel& model, const FindParam& param);
+
+// Constants of the front end in host memory.
+struct StepTables {
+  std::vector<float> twiddles;
+  std::vector<int32_t> bands;
+};
+StepTables step_tables(const NestModel& model);
+
+// Lengths that a batch has at the four time scales of the model.
+struct StepLengths {
+  int32_t frames = 0, frames_quarter = 0, frames_encoder = 0;
+};
+StepLengths step_lengths(const NestModel& model, int64_t samples);
+// Feature frames to compute for rows of `samples`, and the encoder frames that the model itself
+// would compute when padded to `samples`.
+int64_t step_frames(const NestModel& model, int64_t samples);
+int64_t step_frames_counted(const NestModel& model, int64_t samples);
+
+}  // namespace aerie::nest
