@@ -40,7 +40,8 @@ void print_help() {
       "  --engine E          auto, fast or reference\n"
       "  --steps N           measured steps (default 12) after --warmup N (default 4)\n"
       "  --d-model N, --layers N, --heads N   of the built-in model\n"
-      "  --no-wait           let an engine that can work ahead do so\n"
+      "  --wait              wait for the results of each step; otherwise an engine that can work\n"
+      "                      ahead does so, as in training\n"
       "  --peer TREE         then run the same step in Python: a folder with NeMo (`nemo/` "
       "inside)\n"
       "                      or with a bench_step.py of its own\n"
@@ -145,7 +146,7 @@ Result<Request> read_request(const config::ConfigArgs& parsed) {
   }
   AERIE_ASSIGN_OR_RETURN(out.measure.steps, integer_option(parsed, "--steps", 12, 1, 1'000'000));
   AERIE_ASSIGN_OR_RETURN(out.measure.warmup, integer_option(parsed, "--warmup", 4, 0, 1'000'000));
-  out.measure.wait_for_results = !parsed.extra.contains("--no-wait");
+  out.measure.wait_for_results = parsed.extra.contains("--wait");
   out.peer.tree = text_option(parsed, "--peer");
   if (const std::string python = text_option(parsed, "--python"); !python.empty())
     out.peer.python = python;
@@ -205,7 +206,7 @@ ordered_json run_peer_case(Request& request, const train::NestMeasurement& ours,
 }  // namespace
 
 Status run_bench_step(const std::vector<std::string>& args) {
-  std::vector<config::ExtraOption> extra{{"--no-wait", false}, {"--json", false}};
+  std::vector<config::ExtraOption> extra{{"--wait", false}, {"--json", false}};
   for (const char* name : {"--batch", "--seconds", "--precision", "--engine", "--steps", "--warmup",
                            "--d-model", "--layers", "--heads", "--peer", "--python"})
     extra.push_back({name, true});

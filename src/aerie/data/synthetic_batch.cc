@@ -1,7 +1,6 @@
 #include "aerie/data/synthetic_batch.h"
 
 #include <algorithm>
-#include <new>
 
 #include "aerie/base/philox.h"
 #include "aerie/base/strings.h"
@@ -22,14 +21,17 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
   SyntheticBatch out;
   Batch& batch = out.batch_;
   const size_t rows = static_cast<size_t>(options.rows);
-  const int64_t stride = (options.samples + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
-  try {
-    out.audio_.assign(rows * static_cast<size_t>(stride), 0.0f);
-    out.noisy_.assign(rows * static_cast<size_t>(stride), 0.0f);
-  } catch (const std::bad_alloc&) {
+  const int64_t room = options.samples + std::clamp<int64_t>(options.padding, 0, options.samples);
+  const int64_t stride = (room + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+  const size_t count = rows * static_cast<size_t>(stride);
+  HostAllocator& allocator =
+      options.allocator != nullptr ? *options.allocator : HostAllocator::pageable();
+  out.rows_ = std::make_unique<HostBlock>();
+  if (!out.rows_->reserve(allocator, 2 * count * sizeof(float)))
     return out_of_memory(str_cat("a batch of ", options.rows, " rows of ", options.samples,
                                  " samples does not fit into memory"));
-  }
+  float* const clean_rows = static_cast<float*>(out.rows_->data());
+  std::fill(clean_rows, clean_rows + 2 * count, 0.0f);
   const double shortest = std::clamp(options.shortest, 0.0, 1.0);
   batch.samples_.resize(rows);
   batch.sample_ids_.resize(rows);
@@ -44,8 +46,8 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
     batch.samples_[b] = {static_cast<uint32_t>(b), b};
     batch.sample_ids_[b] = static_cast<uint32_t>(b);
     RandomStream random(options.seed, Purpose::kSynth, 0, b);
-    float* audio = out.audio_.data() + b * static_cast<size_t>(stride);
-    float* noisy = out.noisy_.data() + b * static_cast<size_t>(stride);
+    float* audio = clean_rows + b * static_cast<size_t>(stride);
+    float* noisy = audio + count;
     for (int64_t i = 0; i < length; ++i) {
       audio[i] = kAudioLevel * random.normal();
       noisy[i] = audio[i] + kNoiseLevel * random.normal();
@@ -55,15 +57,15 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
   batch.sample_rate_ = options.sample_rate;
   batch.capacity_ = stride;
   batch.padded_length_ = options.samples;
-  const auto matrix = [&](std::string_view name, std::vector<float>& data) {
-    batch.arrays_.push_back({name, DType::kFloat32, {options.rows, stride, 0, 0}, 2, data.data()});
+  const auto matrix = [&](std::string_view name, float* data) {
+    batch.arrays_.push_back({name, DType::kFloat32, {options.rows, stride, 0, 0}, 2, data});
   };
   const auto lengths = [&](std::string_view name, std::vector<int64_t>& values) {
     batch.arrays_.push_back({name, DType::kInt64, {options.rows, 0, 0, 0}, 1, values.data()});
   };
-  matrix("audio", out.audio_);
+  matrix("audio", clean_rows);
   lengths("audio_len", batch.audio_len_);
-  matrix("noisy_audio", out.noisy_);
+  matrix("noisy_audio", clean_rows + count);
   lengths("noisy_audio_len", batch.noisy_len_);
   lengths("noise_len", batch.noise_len_);
   return out;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "aerie/base/status.h"
 #include "aerie/data/host_batch.h"
@@ -15,8 +15,10 @@ struct SyntheticBatchOptions {
   int64_t rows = 16;
   int64_t samples = 0;    // length of the longest row
   double shortest = 0.8;  // length of the shortest, as a share of it; the first row is the longest
+  int64_t padding = 0;    // samples of room behind the longest row
   int sample_rate = 16000;
-  uint64_t seed = 0;  // another seed, other audio
+  uint64_t seed = 0;                   // another seed, other audio
+  HostAllocator* allocator = nullptr;  // null: pageable memory
 };
 
 class SyntheticBatch {
@@ -31,7 +33,7 @@ class SyntheticBatch {
  private:
   SyntheticBatch() = default;
   Batch batch_;
-  std::vector<float> audio_, noisy_;
+  std::unique_ptr<HostBlock> rows_;  // clean, then noisy
 };
 
 }  // namespace aerie::data

@@ -106,7 +106,7 @@ class DryRun {
     AERIE_ASSIGN_OR_RETURN(folder_, run_folder_of(env_, Clock::real(), run_));
     report_.run_dir = folder_.path;
     Progress progress({.label = "dry run", .total = 6, .unit = "stages"});
-    AERIE_RETURN_IF_ERROR(open_data());
+    AERIE_RETURN_IF_ERROR(open_data(devices));
     progress.add();
     AERIE_RETURN_IF_ERROR(build_engine(devices));
     progress.add();
@@ -128,9 +128,10 @@ class DryRun {
     return stopped() ? Status(StatusCode::kCancelled, "stopped by a signal") : ok_status();
   }
 
-  Status open_data() {
+  Status open_data(const config::DevicePlan& devices) {
     NestDataOptions data_options;
     data_options.env = &env_;
+    data_options.gpu = devices.gpu;
     AERIE_ASSIGN_OR_RETURN(data_, open_nest_data(run_, data_options));
     AERIE_ASSIGN_OR_RETURN(
         cadence_, Cadence::make(run_.trainer, data_.train->batches_per_epoch(), !data_.sets.empty(),

@@ -284,7 +284,6 @@ Status NestCore::backward(const at::Tensor& loss) {
   }
 }
 
-// The masked frames that forward() would count over all parts.
 Result<int64_t> NestCore::masked_frames(const nest::NestBatch& batch, int64_t split) {
   at::NoGradGuard no_grad;
   const config::LossConfig& loss = model_->settings().model.loss;

@@ -57,6 +57,10 @@ class NestCore {
   // Forgets a window that will not be finished; statistics stay as they are.
   void drop_window();
 
+  // The masked frames that all parts of a batch cut into `split` will count. Only post_conv looks
+  // at its audio.
+  Result<int64_t> masked_frames(const nest::NestBatch& batch, int64_t split);
+
   // Eval mode, running statistics, masks on, no gradients. Cuts the batch when memory runs out.
   Result<EvalOutcome> evaluate(const nest::NestBatch& batch);
 
@@ -89,7 +93,6 @@ class NestCore {
   Result<Micro> run_micro(const nest::NestBatch& batch, int64_t accumulate, int64_t split);
   Result<nest::NestOutput> forward(const nest::NestBatch& batch, bool training);
   Status backward(const at::Tensor& loss);
-  Result<int64_t> masked_frames(const nest::NestBatch& batch, int64_t split);
   Rollback mark() const;
   void roll_back(const Rollback& mark);
   std::string first_nonfinite_gradient() const;

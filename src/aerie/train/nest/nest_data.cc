@@ -8,6 +8,7 @@
 #include "aerie/base/system.h"
 #include "aerie/data/audio_dataset.h"
 #include "aerie/data/loader.h"
+#include "aerie/train/nest/pinned_memory.h"
 
 namespace aerie::train {
 
@@ -33,8 +34,10 @@ class Opener {
     loader_options.consumer_batches =
         static_cast<int>(std::max<int64_t>(2, run_.trainer.accumulate_grad_batches + 1));
     // Whoever takes the batches mixes; the samples are the same.
-    if (run_.aerie.data.mix_on == config::MixOn::kGpu)
+    const config::MixOn mix = run_.aerie.data.mix_on;
+    if (mix == config::MixOn::kGpu || (mix == config::MixOn::kAuto && options_.gpu))
       loader_options.mix = data::MixPlace::kConsumer;
+    if (options_.gpu && dataset.pin_memory) loader_options.allocator = pinned_memory();
     if (!options_.bad_samples_path.empty()) {
       loader_options.on_bad_sample =
           [&env, path = options_.bad_samples_path](const data::BadSample& bad) {

@@ -18,6 +18,7 @@ struct NestDataOptions {
   bool train = true;
   bool validation = true;
   bool test = false;             // model.test_ds instead of model.validation_ds
+  bool gpu = false;              // batches go to a GPU: page-locked memory, mixing there
   bool quiet = false;            // no progress, no notes about the training set
   std::string bad_samples_path;  // bad_samples.jsonl; empty: only logged
 };

@@ -9,15 +9,16 @@
 #include "aerie/ckpt/state_dict.h"
 #include "aerie/device/gpu.h"
 #include "aerie/optim/optimizer_state.h"
+#include "aerie/train/nest/fast_engine.h"
 #include "aerie/train/nest/reference_engine.h"
 
 namespace aerie::train {
 
 namespace {
 
-// The only engine there is so far; every NestEngine is made below.
-ReferenceEngine& reference(NestEngine& engine) {
-  return static_cast<ReferenceEngine&>(*engine.engine);
+// Every NestEngine is made below.
+CoreEngine& core_engine(NestEngine& engine) {
+  return static_cast<CoreEngine&>(*engine.engine);
 }
 
 Result<config::Precision> parse_precision(const std::string& name) {
@@ -29,21 +30,45 @@ Result<config::Precision> parse_precision(const std::string& name) {
 
 }  // namespace
 
+namespace {
+
+// The engine that aerie.engine asks for. `auto` takes the fast one on a GPU, unless the
+// configuration needs something that only the reference engine does.
+Result<std::unique_ptr<CoreEngine>> choose_engine(const config::RunConfig& config,
+                                                  at::Device device) {
+  const bool asked = config.aerie.engine == config::Engine::kFast;
+  std::string reason;
+  if (config.aerie.engine != config::Engine::kReference) {
+    reason = device.is_cuda() ? FastEngine::not_covered(config) : "it needs a GPU";
+    if (reason.empty()) {
+      auto fast = FastEngine::create(config, device);
+      if (fast.ok()) return std::unique_ptr<CoreEngine>(std::move(fast).value());
+      // Too little memory for the weights is no question of engines.
+      if (fast.status().code() == StatusCode::kOutOfMemory) return fast.status();
+      reason = fast.status().message();
+    }
+    if (asked)
+      return unsupported(str_cat("aerie.engine=fast cannot run this configuration: ", reason))
+          .with_hint("use aerie.engine=auto or reference");
+    if (device.is_cuda()) log_info("train", "reference engine instead of the fast one: ", reason);
+  }
+  AERIE_ASSIGN_OR_RETURN(auto engine, ReferenceEngine::create(config, device));
+  return std::unique_ptr<CoreEngine>(std::move(engine));
+}
+
+}  // namespace
+
 Result<NestEngine> make_nest_engine(const NestEngineOptions& options) {
-  const config::RunConfig& config = *options.config;
-  if (config.aerie.engine == config::Engine::kFast)
-    return unsupported("aerie.engine=fast is not available in this version")
-        .with_hint("use aerie.engine=auto or reference");
+  config::RunConfig config = *options.config;
+  if (!options.precision.empty()) {
+    AERIE_ASSIGN_OR_RETURN(config.trainer.precision, parse_precision(options.precision));
+  }
   at::Device device(at::kCPU);
   if (options.gpu) {
     AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
     device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.gpu_index));
   }
-  AERIE_ASSIGN_OR_RETURN(auto engine, ReferenceEngine::create(config, device));
-  if (!options.precision.empty()) {
-    AERIE_ASSIGN_OR_RETURN(const config::Precision precision, parse_precision(options.precision));
-    engine->core().set_precision(precision);
-  }
+  AERIE_ASSIGN_OR_RETURN(auto engine, choose_engine(config, device));
   NestEngine out;
   out.base_rates = engine->base_rates();
   for (const nn::ParamInfo& entry : engine->core().model().parameters().entries()) {
@@ -60,15 +85,15 @@ Status load_initial_weights(Env& env, NestEngine& engine, const config::InitFrom
   if (init.kind == config::InitFromConfig::Kind::kNone) return ok_status();
   AERIE_ASSIGN_OR_RETURN(
       const std::vector<ckpt::LoadReport> reports,
-      ckpt::initialize_from(env, init, reference(engine).core().model().parameters()));
+      ckpt::initialize_from(env, init, core_engine(engine).core().model().parameters()));
   for (size_t i = 0; i < reports.size(); ++i)
     log_info("train", "initialised from ", init.sources[i].path, ": ", reports[i].summary());
-  return ok_status();
+  return core_engine(engine).state_written();
 }
 
 Result<LoadedWeights> load_all_weights(Env& env, NestEngine& engine, const std::string& path,
                                        bool averaged) {
-  nn::ParameterRegistry& registry = reference(engine).core().model().parameters();
+  nn::ParameterRegistry& registry = core_engine(engine).core().model().parameters();
   LoadedWeights out;
   AERIE_ASSIGN_OR_RETURN(out.path, ckpt::find_weights(env, path));
   AERIE_ASSIGN_OR_RETURN(const archive::AnyArchive file, archive::open_any(env, out.path));
@@ -85,12 +110,13 @@ Result<LoadedWeights> load_all_weights(Env& env, NestEngine& engine, const std::
         ckpt::load_state_dict(ema.tensors, registry, options).status().with_context(averages));
     out.averaged = true;
   }
+  AERIE_RETURN_IF_ERROR(core_engine(engine).state_written());
   return out;
 }
 
 Result<TrainState> import_lightning_checkpoint(Env& env, NestEngine& engine,
                                                const std::string& path) {
-  NestCore& core = reference(engine).core();
+  NestCore& core = core_engine(engine).core();
   AERIE_ASSIGN_OR_RETURN(const archive::LightningCheckpoint checkpoint,
                          archive::read_lightning_checkpoint(env, path));
   AERIE_RETURN_IF_ERROR(
@@ -101,6 +127,7 @@ Result<TrainState> import_lightning_checkpoint(Env& env, NestEngine& engine,
       optim::load_lightning_state(checkpoint, core.optimizer()).with_context(path));
   if (core.scaler() != nullptr && checkpoint.scaler)
     core.scaler()->restore(checkpoint.scaler->scale, checkpoint.scaler->growth_tracker);
+  AERIE_RETURN_IF_ERROR(core_engine(engine).state_written());
   TrainState state;
   state.step = checkpoint.global_step;
   state.epoch = checkpoint.epoch;

@@ -88,6 +88,7 @@ Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
 
   NestDataOptions data_options;
   data_options.env = &env;
+  data_options.gpu = devices.gpu;
   data_options.train = false;
   data_options.test = options.test;
   AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));

@@ -122,6 +122,7 @@ TEST_F(NestGpuTest, DeterministicRunResumesBitForBitWhileSnapshotIsRead) {
 }
 
 TEST_F(NestGpuTest, RealOutOfMemoryIsReportedAndUndone) {
+  constexpr int64_t kWide = 640;  // rows that do not fit into what the ballast leaves
   config::RunConfig config = exact_config();
   auto core = make_core(config, gpu);
   step(*core, 0);
@@ -129,22 +130,22 @@ TEST_F(NestGpuTest, RealOutOfMemoryIsReportedAndUndone) {
   const auto before = full_state(*core);
   const at::Tensor grads = core->model().parameters().flat_grads().clone();
   const auto wide = [&](int64_t i) -> Result<nest::NestBatch> {
-    return make_batch(96, 2 + static_cast<uint64_t>(i), 17, gpu);
+    return make_batch(kWide, 2 + static_cast<uint64_t>(i), 17, gpu);
   };
   {
     at::accelerator::emptyCache();
     const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(0);
     ASSERT_GT(free_bytes, size_t{1} << 30);
-    const at::Tensor ballast = at::empty({static_cast<int64_t>(free_bytes - (size_t{96} << 20))},
+    const at::Tensor ballast = at::empty({static_cast<int64_t>(free_bytes - (size_t{64} << 20))},
                                          at::TensorOptions(gpu).dtype(at::kByte));
     const Status status = core->add(2, wide, 3, 1);
     EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.to_string();
     EXPECT_EQ(first_difference(full_state(*core), before), "");
     EXPECT_TRUE(at::equal(grads, core->model().parameters().flat_grads()));
     // Smaller parts fit, and so does evaluation, which cuts by itself.
-    const Status parts = core->add(2, wide, 3, 96);
+    const Status parts = core->add(2, wide, 3, kWide);
     EXPECT_TRUE(parts.ok()) << parts.to_string();
-    const auto eval = core->evaluate(make_batch(96, 50, 17, gpu));
+    const auto eval = core->evaluate(make_batch(kWide, 50, 17, gpu));
     EXPECT_TRUE(eval.ok()) << eval.status().to_string();
   }
   auto outcome = core->finish(std::vector<double>{1e-3});

@@ -9,6 +9,7 @@
 #include "aerie/optim/schedule.h"
 #include "aerie/train/batch_list_source.h"
 #include "aerie/train/nest/nest_engine.h"
+#include "aerie/train/nest/pinned_memory.h"
 
 namespace aerie::train {
 
@@ -82,6 +83,7 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
     shape.shortest = options.shortest;
     shape.sample_rate = static_cast<int>(config.model.sample_rate);
     shape.seed = config.aerie.seed + static_cast<uint64_t>(i);
+    if (devices.gpu) shape.allocator = pinned_memory();
     AERIE_ASSIGN_OR_RETURN(data::SyntheticBatch batch, data::SyntheticBatch::make(shape));
     batches.push_back(std::move(batch));
   }

@@ -143,6 +143,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
 
   NestDataOptions data_options;
   data_options.env = &env;
+  data_options.gpu = devices.gpu;
   data_options.bad_samples_path = folder.path + "/bad_samples.jsonl";
   AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
   AERIE_RETURN_IF_ERROR(check_monitors(run, data.sets));

@@ -1,0 +1,52 @@
+// Brings batches from host memory to the device while the device computes: raw arrays go through
+// two slots on a queue of their own, then become the (2B,N) float rows that NestStep reads, widened
+// and mixed on the device where the loader left that to it.
+//
+// One thread. The queues must outlive it.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "aerie/base/status.h"
+#include "aerie/data/host_batch.h"
+#include "aerie/device/queue.h"
+
+namespace aerie::train {
+
+class BatchIntake {
+ public:
+  static Result<std::unique_ptr<BatchIntake>> create(device::Queue& compute, device::Queue& copy,
+                                                     at::Device device);
+  // Waits for the device: slots may still be in use.
+  ~BatchIntake();
+
+  // Device memory that load() of such a batch takes, if it is not there yet. May throw torch's
+  // out-of-memory error; nothing has changed then.
+  Status reserve(const data::Batch& batch);
+  // Queues the copy and what makes rows of it: clean rows to out, noisy ones behind them.
+  Status load(const data::Batch& batch, float* out);
+  // Waits until nothing reads the memory of batches any more.
+  Status release();
+
+ private:
+  struct Slot {
+    at::Tensor device, host_plan;
+    std::unique_ptr<device::Fence> copied, consumed;
+  };
+  BatchIntake(device::Queue& compute, device::Queue& copy, at::Device device)
+      : compute_(compute), copy_(copy), device_(device) {}
+
+  device::Queue& compute_;
+  device::Queue& copy_;
+  at::Device device_;
+  std::array<Slot, 2> slots_;
+  size_t next_ = 0;
+};
+
+// Memory that copies to and from the device need not wait for.
+at::Tensor host_memory(int64_t bytes, at::Device device);
+
+}  // namespace aerie::train

@@ -1,0 +1,48 @@
+// What the engines on a NestCore share: parameters, averages, checkpoints, precision, memory. They
+// differ in how a step is computed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aerie/config/schema/nest_config.h"
+#include "aerie/train/engine.h"
+#include "aerie/train/nest/engine_state.h"
+#include "aerie/train/nest/nest_core.h"
+
+namespace aerie::train {
+
+class CoreEngine : public Engine {
+ public:
+  std::string description() const override;
+  int64_t num_param_groups() const override;
+  int64_t num_parameters() const override;
+  Status use_ema_weights(bool on) override;
+  Result<std::unique_ptr<StateSnapshot>> snapshot() override;
+  Status restore(const StateSource& source) override;
+  Result<std::string> fall_back_precision() override;
+  EngineMemory memory() const override;
+
+  NestCore& core() { return *core_; }
+  // Base learning rate of every parameter group, for the schedule.
+  std::vector<double> base_rates() const { return core_->optimizer().base_rates(); }
+  Status set_precision(config::Precision precision);
+
+  // The core's state was written from outside: weights, buffers, moments, counts, scale, precision.
+  virtual Status state_written() { return ok_status(); }
+
+ protected:
+  virtual const char* kind() const = 0;  // "reference"
+  // What an engine keeps elsewhere goes into the core, which is about to be read.
+  virtual Status write_state() { return ok_status(); }
+
+  std::unique_ptr<NestCore> core_;
+  std::vector<StepOutcome> finished_;
+
+ private:
+  bool fallen_back_ = false;
+  std::shared_ptr<SnapshotMemory> snapshot_memory_ = std::make_shared<SnapshotMemory>();
+};
+
+}  // namespace aerie::train

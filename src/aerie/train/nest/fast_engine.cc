@@ -1,0 +1,790 @@
+#include "aerie/train/nest/fast_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "aerie/base/strings.h"
+#include "aerie/config/schema/run_config.h"
+#include "aerie/device/gpu.h"
+#include "aerie/models/nest/step_setup.h"
+#include "aerie/nn/positional.h"
+#include "aerie/train/nest/batch_tensors.h"
+#include "aerie/train/nest/torch_status.h"
+
+namespace aerie::train {
+namespace {
+
+constexpr int64_t kMaxRecordings = 32;
+constexpr size_t kMicroResults = 64;  // offset in the results: behind AdamwControl and the flag
+constexpr size_t kBadLoss = 48;
+static_assert(sizeof(kernels::AdamwControl) <= kBadLoss);
+
+// Offsets in the inputs of a micro-batch.
+constexpr size_t kRandom = 0, kCounted = 64, kLossRows = 68, kLengths = 128;
+static_assert(sizeof(kernels::RandomState) <= kCounted);
+size_t input_bytes(int64_t batch) {
+  return kLengths + static_cast<size_t>(batch) * 6 * sizeof(int32_t);
+}
+
+kernels::Dtype dtype_of(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::kBf16Mixed:
+      return kernels::Dtype::kBf16;
+    case config::Precision::k16Mixed:
+      return kernels::Dtype::kHalf;
+    default:
+      return kernels::Dtype::kFloat;
+  }
+}
+
+at::ScalarType torch_type(kernels::Dtype dtype) {
+  return dtype == kernels::Dtype::kFloat  ? at::kFloat
+         : dtype == kernels::Dtype::kBf16 ? at::kBFloat16
+                                          : at::kHalf;
+}
+
+}  // namespace
+
+std::string FastEngine::not_covered(const config::RunConfig& config) {
+  const config::OptimConfig& optim = config.model.optim;
+  if (optim.kind != config::OptimizerKind::kAdamW && optim.kind != config::OptimizerKind::kAdam)
+    return "an optimizer other than adamw and adam";
+  if (config.trainer.detect_anomaly) return "trainer.detect_anomaly";
+  if (config.exp_manager.ema.enable && config.exp_manager.ema.cpu_offload)
+    return "exp_manager.ema.cpu_offload";
+  return nest::not_covered_by_step(config.model, config.aerie, config.trainer.precision);
+}
+
+FastEngine::FastEngine(const config::RunConfig& config, at::Device device)
+    : config_(config), device_(device) {}
+
+FastEngine::~FastEngine() {
+  if (compute_ != nullptr) (void)compute_->synchronize();
+  intake_.reset();
+  plans_.clear();
+  if (previous_stream_) {
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    guard.exchangeStream(*previous_stream_);
+  }
+}
+
+Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& config,
+                                                       at::Device device) {
+  AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
+  AERIE_ASSIGN_OR_RETURN(device::GpuModule * module, device::gpu_module());
+  try {
+    std::unique_ptr<FastEngine> engine(new FastEngine(config, device));
+    // All of this thread's work goes to one stream that graphs can be captured on.
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.setDevice(device);
+    engine->stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+    engine->previous_stream_ = guard.exchangeStream(*engine->stream_);
+    AERIE_ASSIGN_OR_RETURN(auto compute, module->make_queue(engine->stream_->native_handle()));
+    AERIE_ASSIGN_OR_RETURN(auto copy, module->make_queue(nullptr));
+    AERIE_RETURN_IF_ERROR(engine->start(std::move(compute), std::move(copy)));
+    return engine;
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("setting up the fast engine");
+  }
+}
+
+Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
+    const config::RunConfig& config, const kernels::KernelTable& kernels) {
+  std::unique_ptr<FastEngine> engine(new FastEngine(config, at::Device(at::kCPU)));
+  AERIE_RETURN_IF_ERROR(engine->start(device::host_queue(kernels), device::host_queue(kernels)));
+  return engine;
+}
+
+Status FastEngine::start(std::unique_ptr<device::Queue> compute,
+                         std::unique_ptr<device::Queue> copy) {
+  compute_ = std::move(compute);
+  copy_ = std::move(copy);
+  AERIE_ASSIGN_OR_RETURN(auto model,
+                         nest::NestModel::create(config_.model, config_.aerie, device_));
+  AERIE_ASSIGN_OR_RETURN(core_, NestCore::create(std::move(model), config_));
+  for (const optim::OptimizerGroup& group : core_->optimizer().groups())
+    if (group.settings.amsgrad || group.settings.maximize)
+      return unsupported("amsgrad and maximize need the reference engine");
+  AERIE_ASSIGN_OR_RETURN(intake_, BatchIntake::create(*compute_, *copy_, device_));
+
+  const auto bytes = at::TensorOptions(device_).dtype(at::kByte);
+  max_micros_ = std::max<int64_t>(1, config_.trainer.accumulate_grad_batches);
+  const auto result_bytes = static_cast<int64_t>(kMicroResults) +
+                            max_micros_ * static_cast<int64_t>(sizeof(kernels::MicroResult));
+  results_ = at::zeros({result_bytes}, bytes);
+  outputs_ = at::zeros({64}, bytes);
+  norm_partial_ = at::zeros({kernels::kAdamwParts}, bytes.dtype(at::kDouble));
+  for (Upload& slot : uploads_) {
+    AERIE_ASSIGN_OR_RETURN(slot.sent, compute_->make_fence());
+  }
+  for (ResultSlot& slot : result_slots_) {
+    slot.host = host_memory(result_bytes, device_);
+    AERIE_ASSIGN_OR_RETURN(slot.fence, compute_->make_fence());
+  }
+  const config::EncoderConfig& encoder = config_.model.encoder;
+  const auto floats = bytes.dtype(at::kFloat);
+  statistics_ = at::zeros({encoder.n_layers, 2, encoder.d_model}, floats);
+  saved_statistics_ = at::zeros_like(statistics_);
+  counters_ = at::zeros({encoder.n_layers}, bytes.dtype(at::kLong));
+  saved_counters_ = at::zeros_like(counters_);
+  codebooks_ = at::zeros_like(core_->model().parameters()["quantizer.codebooks"], floats);
+  const nest::StepTables tables = nest::step_tables(core_->model());
+  twiddles_ = at::empty({static_cast<int64_t>(tables.twiddles.size())}, floats);
+  bands_ = at::empty({static_cast<int64_t>(tables.bands.size())}, bytes.dtype(at::kInt));
+  return probe();
+}
+
+// One short item through forward and backward: shapes that a kernel does not cover show up here and
+// not in the first step. What it changed is made again before that.
+Status FastEngine::probe() {
+  AERIE_RETURN_IF_ERROR(refresh());
+  Shape shape;
+  shape.batch = 1;
+  shape.samples = 16 * core_->model().settings().model.preprocessor.hop_length();
+  AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+  AERIE_RETURN_IF_ERROR(reserve(*plan));
+  audio_.zero_();
+  const data::Batch nothing;
+  AERIE_RETURN_IF_ERROR(upload_inputs(shape, nothing, 0, 0, 0, 0));
+  const Status status = run_plan(*plan, /*accumulate=*/false);
+  AERIE_RETURN_IF_ERROR(compute_->synchronize());
+  core_->model().parameters().zero_grad();
+  plans_.clear();
+  stale_ = true;
+  return status;
+}
+
+Status FastEngine::state_written() {
+  window_open_ = false;
+  stale_ = true;
+  return ok_status();
+}
+
+// From the core to what this engine derives from it.
+Status FastEngine::refresh() {
+  if (!stale_) return ok_status();
+  try {
+    at::NoGradGuard no_grad;
+    nn::ParameterRegistry& registry = core_->model().parameters();
+    const kernels::Dtype dtype = dtype_of(core_->precision());
+    if (dtype != dtype_) {
+      plans_.clear();
+      positions_.clear();
+      shadow_ = at::Tensor();
+      dtype_ = dtype;
+    }
+    if (dtype != kernels::Dtype::kFloat) {
+      if (!shadow_.defined())
+        shadow_ = at::empty_like(registry.flat_params(),
+                                 registry.flat_params().options().dtype(torch_type(dtype)));
+      shadow_.copy_(registry.flat_params());
+    }
+    for (int64_t i = 0; i < statistics_.size(0); ++i) {
+      const std::string at = str_cat("encoder.layers.", i, ".conv.batch_norm.");
+      statistics_[i][0].copy_(registry[at + "running_mean"]);
+      statistics_[i][1].copy_(registry[at + "running_var"]);
+      counters_[i].copy_(registry[at + "num_batches_tracked"]);
+    }
+    codebooks_.copy_(registry["quantizer.codebooks"]);
+    const nest::StepTables tables = nest::step_tables(core_->model());
+    twiddles_.copy_(at::tensor(tables.twiddles));
+    bands_.copy_(at::tensor(tables.bands, at::kInt));
+    refresh_segments();
+    AERIE_RETURN_IF_ERROR(upload_segments());
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("setting up the fast engine");
+  }
+  stale_ = false;
+  return ok_status();
+}
+
+void FastEngine::refresh_segments() {
+  const optim::Optimizer& optimizer = core_->optimizer();
+  nn::ParameterRegistry& registry = core_->model().parameters();
+  const std::vector<int64_t>& trainable = registry.trainable();
+  const at::Tensor counts = optimizer.step_counts().to(at::kCPU).contiguous();
+  const float* count = counts.const_data_ptr<float>();
+  const auto offset = [&](size_t t) {
+    return registry.entries()[static_cast<size_t>(trainable[t])].flat_offset;
+  };
+  std::vector<size_t> order(trainable.size());
+  for (size_t t = 0; t < order.size(); ++t) order[t] = t;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return offset(a) < offset(b); });
+
+  segments_.clear();
+  std::vector<float> steps;
+  std::vector<int64_t> segment_of(trainable.size());
+  const optim::Optimizer::RangeSettings* open = nullptr;
+  for (const size_t t : order) {
+    const optim::Optimizer::RangeSettings& settings = optimizer.settings_of(t);
+    const int64_t numel = registry.entries()[static_cast<size_t>(trainable[t])].numel;
+    const int64_t end = offset(t) + (numel + 7) / 8 * 8;
+    if (open == &settings && steps.back() == count[t]) {
+      segments_.back().end = end;
+    } else {
+      kernels::AdamwSegment segment;
+      segment.begin = offset(t);
+      segment.end = end;
+      segment.rate = static_cast<int32_t>(settings.group);
+      segment.decoupled = optimizer.kind() == config::OptimizerKind::kAdamW;
+      segment.beta1 = settings.values.betas[0];
+      segment.beta2 = settings.values.betas[1];
+      segment.eps = settings.values.eps;
+      segment.weight_decay = settings.values.weight_decay;
+      segments_.push_back(segment);
+      steps.push_back(count[t]);
+      open = &settings;
+    }
+    segment_of[t] = static_cast<int64_t>(segments_.size()) - 1;
+  }
+
+  const auto bytes = at::TensorOptions(device_).dtype(at::kByte);
+  const auto rows = static_cast<int64_t>(segments_.size());
+  segments_device_ = at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwSegment))}, bytes);
+  factors_ = at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwFactors))}, bytes);
+  steps_ = at::tensor(steps, at::kFloat).to(device_);
+  segment_of_ = at::tensor(segment_of, at::kLong).to(device_);
+  if (!rates_.defined())
+    rates_ = at::zeros({std::max<int64_t>(1, num_param_groups())}, bytes.dtype(at::kDouble));
+
+  const std::vector<at::Tensor> moments = optimizer.buffers();
+  kernels::AdamwStep& a = adamw_;
+  a = {};
+  a.params = registry.flat_params().mutable_data_ptr<float>();
+  a.grads = registry.flat_grads().const_data_ptr<float>();
+  a.exp_avg = moments[0].mutable_data_ptr<float>();
+  a.exp_avg_sq = moments[1].mutable_data_ptr<float>();
+  if (dtype_ != kernels::Dtype::kFloat) {
+    a.shadow = shadow_.mutable_data_ptr();
+    a.shadow_dtype = dtype_;
+  }
+  a.count = registry.flat_params().numel();
+  a.segments = static_cast<const kernels::AdamwSegment*>(segments_device_.const_data_ptr());
+  a.num_segments = static_cast<int32_t>(rows);
+  a.steps = steps_.mutable_data_ptr<float>();
+  a.learning_rates = rates_.const_data_ptr<double>();
+  a.factors = static_cast<kernels::AdamwFactors*>(factors_.mutable_data_ptr());
+  a.partial = norm_partial_.mutable_data_ptr<double>();
+  auto* results = results_.mutable_data_ptr<uint8_t>();
+  a.control = reinterpret_cast<kernels::AdamwControl*>(results);
+  a.loss = reinterpret_cast<const float*>(results + kBadLoss);
+  a.clip = config_.trainer.gradient_clip_val;
+  a.clip_by_value = config_.trainer.gradient_clip_algorithm == config::GradientClip::kValue;
+  if (optim::GradScaler* scaler = core_->scaler()) {
+    a.loss_scale = scaler->scale().mutable_data_ptr<float>();
+    a.growth_tracker = scaler->growth_tracker().mutable_data_ptr<int32_t>();
+    a.dynamic_scale = scaler->settings().dynamic;
+    a.growth = static_cast<float>(scaler->settings().growth_factor);
+    a.backoff = static_cast<float>(scaler->settings().backoff_factor);
+    a.growth_interval = static_cast<int32_t>(scaler->settings().growth_interval);
+  }
+  if (optim::Ema* ema = core_->ema()) {
+    a.ema = ema->flat().mutable_data_ptr<float>();
+    a.ema_decay = config_.exp_manager.ema.decay;
+    a.ema_every = config_.exp_manager.ema.every_n_steps;
+    a.ema_count = ema->count().mutable_data_ptr<int64_t>();
+  }
+}
+
+Status FastEngine::upload_segments() {
+  return upload(segments_device_.mutable_data_ptr(), segments_.data(),
+                segments_.size() * sizeof(kernels::AdamwSegment));
+}
+
+Status FastEngine::write_state() {
+  if (stale_) return ok_status();
+  try {
+    at::NoGradGuard no_grad;
+    nn::ParameterRegistry& registry = core_->model().parameters();
+    for (int64_t i = 0; i < statistics_.size(0); ++i) {
+      const std::string at = str_cat("encoder.layers.", i, ".conv.batch_norm.");
+      registry[at + "running_mean"].copy_(statistics_[i][0]);
+      registry[at + "running_var"].copy_(statistics_[i][1]);
+      registry[at + "num_batches_tracked"].copy_(counters_[i]);
+    }
+    at::Tensor counts = core_->optimizer().step_counts();
+    counts.copy_(steps_.index_select(0, segment_of_));
+    return ok_status();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("collecting the state");
+  }
+}
+
+// Small host values to the device, in order with the computation and without waiting for it.
+Status FastEngine::upload(void* to, const void* from, size_t bytes) {
+  Upload& slot = uploads_[next_upload_++ % uploads_.size()];
+  AERIE_RETURN_IF_ERROR(slot.sent->wait());
+  if (!slot.host.defined() || slot.host.numel() < static_cast<int64_t>(bytes))
+    slot.host = host_memory(static_cast<int64_t>(bytes) * 2, device_);
+  std::memcpy(slot.host.mutable_data_ptr(), from, bytes);
+  AERIE_RETURN_IF_ERROR(compute_->copy(to, slot.host.const_data_ptr(), bytes));
+  return slot.sent->set();
+}
+
+Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
+  std::unique_ptr<Plan>& plan = plans_[shape];
+  if (plan == nullptr) {
+    const nest::NestModel& model = core_->model();
+    const nn::ParameterRegistry& registry = model.parameters();
+    plan = std::make_unique<Plan>();
+    plan->shape = shape;
+    kernels::NestStepConfig& c = plan->config;
+    c = nest::step_config(model, config_.aerie);
+    c.dtype = dtype_;
+    c.training = shape.training;
+    c.batch = static_cast<int>(shape.batch);
+    c.samples = static_cast<int>(shape.samples);
+    c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
+    c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
+    c.recompute = config_.aerie.activation_checkpointing;
+    if (shape.part) c.nan_when_empty = false;
+
+    const int64_t frames = c.frames / 8;
+    at::Tensor& positions = positions_[frames];
+    if (!positions.defined())
+      positions = nn::sinusoid_table(frames - 1, -1, 2 * frames - 1, c.width,
+                                     at::TensorOptions(device_).dtype(torch_type(dtype_)))
+                      .contiguous();
+    plan->params = nest::step_params(model, [&](const std::string& name) {
+      kernels::NestParam out;
+      const int64_t index = registry.find(name);
+      if (index < 0) return out;
+      const int64_t offset = registry.entries()[static_cast<size_t>(index)].flat_offset;
+      const at::Tensor& value = registry.tensor(index);
+      out.value = value.const_data_ptr<float>();
+      out.compute = out.value;
+      if (offset < 0) return out;
+      if (dtype_ != kernels::Dtype::kFloat)
+        out.compute = static_cast<const uint16_t*>(shadow_.const_data_ptr()) + offset;
+      out.grad = registry.flat_grads().mutable_data_ptr<float>() + offset;
+      return out;
+    });
+    plan->params.positions = positions.const_data_ptr();
+    plan->params.codebooks_float = codebooks_.const_data_ptr<float>();
+    plan->params.twiddles = twiddles_.const_data_ptr<float>();
+    plan->params.bands = bands_.const_data_ptr<int32_t>();
+    for (size_t i = 0; i < plan->params.layers.size(); ++i) {
+      const auto layer = static_cast<int64_t>(i);
+      float* values = statistics_.mutable_data_ptr<float>() + layer * 2 * c.width;
+      plan->params.layers[i].running_mean = values;
+      plan->params.layers[i].running_var = values + c.width;
+      plan->params.layers[i].num_batches = counters_.mutable_data_ptr<int64_t>() + layer;
+    }
+    for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
+      c.accumulate = accumulate == 1;
+      plan->step[accumulate] =
+          std::make_unique<kernels::NestStep>(compute_->kernels(), c, plan->params);
+    }
+  }
+  plan->last_used = ++clock_;
+  return plan.get();
+}
+
+// Memory for a plan. Recordings hold addresses: they go when something moves.
+Status FastEngine::reserve(const Plan& plan) {
+  const auto options = at::TensorOptions(device_).dtype(at::kByte);
+  const auto grow = [&](at::Tensor& tensor, size_t bytes) {
+    const auto wanted = static_cast<int64_t>(bytes);
+    if (tensor.defined() && tensor.numel() >= wanted) return;
+    drop_recordings();
+    const int64_t before = tensor.defined() ? tensor.numel() : 0;
+    tensor = at::Tensor();
+    try {
+      tensor = at::empty({wanted}, options);
+    } catch (...) {
+      if (before > 0) tensor = at::empty({before}, options);
+      throw;
+    }
+  };
+  const Shape& shape = plan.shape;
+  try {
+    grow(memory_, plan.step[0]->memory_bytes());
+    grow(audio_, static_cast<size_t>(2 * shape.batch * shape.samples) * sizeof(float));
+    grow(inputs_, input_bytes(shape.batch));
+    return ok_status();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context(
+        str_cat("memory for ", shape.batch, " clips of ", shape.samples, " samples"));
+  }
+}
+
+kernels::NestStepInputs FastEngine::inputs_of(const Shape& shape) const {
+  const auto* base = inputs_.const_data_ptr<uint8_t>();
+  const auto* lengths = reinterpret_cast<const int32_t*>(base + kLengths);
+  kernels::NestStepInputs in;
+  in.audio = static_cast<const float*>(audio_.const_data_ptr());
+  in.samples = lengths;
+  in.frames = lengths + 2 * shape.batch;
+  in.frames_quarter = lengths + 4 * shape.batch;
+  in.frames_encoder = lengths + 5 * shape.batch;
+  in.frames_counted = reinterpret_cast<const int32_t*>(base + kCounted);
+  in.random = reinterpret_cast<const kernels::RandomState*>(base + kRandom);
+  in.loss_scale = adamw_.loss_scale;
+  if (shape.part) in.loss_rows = reinterpret_cast<const int32_t*>(base + kLossRows);
+  return in;
+}
+
+Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_row,
+                                 uint64_t seed, uint64_t micro_step, int64_t loss_rows) {
+  std::vector<unsigned char> bytes(input_bytes(shape.batch));
+  const kernels::RandomState random = {
+      philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
+      philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_row)};
+  std::memcpy(bytes.data() + kRandom, &random, sizeof(random));
+  const auto put = [&](size_t at, int64_t value) {
+    const auto narrow = static_cast<int32_t>(value);
+    std::memcpy(bytes.data() + at, &narrow, sizeof(narrow));
+  };
+  const nest::NestModel& model = core_->model();
+  const int64_t padded = batch.num_samples() > 0 ? batch.padded_length() : shape.samples;
+  put(kCounted, nest::step_frames_counted(model, padded));
+  put(kLossRows, loss_rows);
+  const size_t rows = static_cast<size_t>(shape.batch);
+  for (size_t signal = 0; signal < 2; ++signal)
+    for (size_t b = 0; b < rows; ++b) {
+      const size_t row = static_cast<size_t>(first_row) + b;
+      const int64_t samples = batch.num_samples() == 0 ? shape.samples
+                              : signal == 0            ? batch.audio_len()[row]
+                                                       : batch.noisy_audio_len()[row];
+      const nest::StepLengths lengths = nest::step_lengths(model, samples);
+      const size_t at = kLengths + (signal * rows + b) * 4;
+      put(at, samples);
+      put(at + 2 * rows * 4, lengths.frames);
+      if (signal == 1) {
+        put(kLengths + (4 * rows + b) * 4, lengths.frames_quarter);
+        put(kLengths + (5 * rows + b) * 4, lengths.frames_encoder);
+      }
+    }
+  return upload(inputs_.mutable_data_ptr(), bytes.data(), bytes.size());
+}
+
+Status FastEngine::run_plan(Plan& plan, bool accumulate) {
+  const size_t which = accumulate ? 1 : 0;
+  const auto work = [this, &plan, which](void* stream) {
+    auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
+    return plan.step[which]->run(
+        memory_.mutable_data_ptr(), inputs_of(plan.shape),
+        {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float))},
+        stream);
+  };
+  if (plan.recording[which] == nullptr) {
+    // A shape that comes once is not worth a recording; the first run also loads the kernels.
+    if (plan.runs[which]++ == 0) return compute_->status_of(work(compute_->stream()), "step");
+    if (num_recordings() >= kMaxRecordings) forget_oldest_recording();
+    AERIE_ASSIGN_OR_RETURN(plan.recording[which], compute_->record(work));
+  }
+  return plan.recording[which]->queue();
+}
+
+int64_t FastEngine::num_recordings() const {
+  int64_t count = 0;
+  for (const auto& [shape, plan] : plans_)
+    for (const auto& recording : plan->recording) count += recording != nullptr ? 1 : 0;
+  return count;
+}
+
+void FastEngine::drop_recordings() {
+  if (num_recordings() > 0) (void)compute_->synchronize();
+  for (auto& [shape, plan] : plans_)
+    for (auto& recording : plan->recording) recording.reset();
+}
+
+void FastEngine::forget_oldest_recording() {
+  Plan* oldest = nullptr;
+  for (auto& [shape, plan] : plans_)
+    if ((plan->recording[0] != nullptr || plan->recording[1] != nullptr) &&
+        (oldest == nullptr || plan->last_used < oldest->last_used))
+      oldest = plan.get();
+  (void)compute_->synchronize();
+  for (auto& recording : oldest->recording) recording.reset();
+}
+
+Status FastEngine::open_window() {
+  window_.clear();
+  window_has_gradients_ = false;
+  kernels::SavedState state;
+  state.values = statistics_.mutable_data_ptr<float>();
+  state.saved_values = saved_statistics_.mutable_data_ptr<float>();
+  state.num_values = statistics_.numel();
+  state.counters = counters_.mutable_data_ptr<int64_t>();
+  state.saved_counters = saved_counters_.mutable_data_ptr<int64_t>();
+  state.num_counters = counters_.numel();
+  AERIE_RETURN_IF_ERROR(compute_->status_of(
+      compute_->kernels().save_state(state, compute_->stream()), "saving the statistics"));
+  window_open_ = true;
+  return ok_status();
+}
+
+// Forward and backward of what lies in the inputs, and its results.
+Status FastEngine::run_and_record(Plan& plan, bool add) {
+  AERIE_RETURN_IF_ERROR(run_plan(plan, window_has_gradients_));
+  auto* results = results_.mutable_data_ptr<uint8_t>();
+  const auto* outputs = outputs_.const_data_ptr<uint8_t>();
+  kernels::RecordLoss record;
+  record.loss = reinterpret_cast<const float*>(outputs);
+  record.rows = reinterpret_cast<const int32_t*>(outputs + sizeof(float));
+  record.out = reinterpret_cast<kernels::MicroResult*>(results + kMicroResults) + window_.size();
+  record.add = add;
+  record.first = !window_has_gradients_;
+  record.bad_loss = reinterpret_cast<float*>(results + kBadLoss);
+  window_has_gradients_ = true;
+  return compute_->status_of(compute_->kernels().record_loss(record, compute_->stream()),
+                             "recording the loss");
+}
+
+Status FastEngine::add_micro(const data::Batch& batch, const StepRequest& request,
+                             uint64_t micro_step) {
+  if (static_cast<int64_t>(window_.size()) >= max_micros_)
+    return internal_error(str_cat("more than ", max_micros_, " micro-batches in a step"));
+  MicroInfo info;
+  info.empty = batch.num_samples() == 0;
+  for (const int64_t samples : batch.noisy_audio_len())
+    info.frames += nest::step_lengths(core_->model(), samples).frames_encoder;
+  if (info.empty) {
+    window_.push_back(info);
+    return ok_status();
+  }
+  const int64_t parts = std::min(request.split, batch.num_samples());
+  if (parts == 1) {
+    const Shape shape{batch.num_samples(), batch.capacity(), true, false, request.accumulate};
+    AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, static_cast<float*>(audio_.mutable_data_ptr())));
+    AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, config_.aerie.seed, micro_step, 0));
+    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false));
+    window_.push_back(info);
+    return ok_status();
+  }
+  return add_parts(batch, request, micro_step);
+}
+
+Status FastEngine::add_parts(const data::Batch& batch, const StepRequest& request,
+                             uint64_t micro_step) {
+  const int64_t rows = batch.num_samples(), samples = batch.capacity();
+  const int64_t parts = std::min(request.split, rows);
+  MicroInfo info;
+  nest::NestBatch lengths;
+  lengths.audio = at::empty({rows, 0});
+  std::vector<int64_t> noisy(batch.noisy_audio_len().begin(), batch.noisy_audio_len().end());
+  lengths.noisy_lengths = at::tensor(noisy, at::kLong);
+  lengths.padded_samples = batch.padded_length();
+  lengths.random = {config_.aerie.seed, micro_step, 0};
+  AERIE_ASSIGN_OR_RETURN(const int64_t total, core_->masked_frames(lengths, parts));
+  info.no_mask = total == 0;
+  for (const int64_t length : noisy)
+    info.frames += nest::step_lengths(core_->model(), length).frames_encoder;
+
+  const at::Tensor whole =
+      at::empty({2, rows, samples}, at::TensorOptions(device_).dtype(at::kFloat));
+  AERIE_RETURN_IF_ERROR(intake_->load(batch, whole.mutable_data_ptr<float>()));
+  for (int64_t p = 0; p < parts; ++p) {
+    const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
+    const Shape shape{end - begin, samples, true, true, request.accumulate};
+    AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+    at::Tensor here = audio_.narrow(0, 0, 2 * shape.batch * samples * 4)
+                          .view(at::kFloat)
+                          .view({2, shape.batch, samples});
+    here.copy_(whole.narrow(1, begin, shape.batch));
+    AERIE_RETURN_IF_ERROR(
+        upload_inputs(shape, batch, begin, config_.aerie.seed, micro_step, total));
+    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/p > 0));
+  }
+  window_.push_back(info);
+  return ok_status();
+}
+
+Status FastEngine::submit(const StepRequest& request) {
+  try {
+    at::NoGradGuard no_grad;
+    if (core_->ema() != nullptr && core_->ema()->swapped())
+      return internal_error("training while averaged weights are in use");
+    AERIE_RETURN_IF_ERROR(refresh());
+    {
+      // All memory first: this is where a step can fail without having changed anything.
+      const DeviceSpans::Scope span(core_->spans(), "host prepare");
+      for (const data::Batch* batch : request.micro_batches) {
+        const int64_t rows = batch->num_samples();
+        if (rows == 0) continue;
+        AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
+        const int64_t parts = std::min(request.split, rows);
+        for (int64_t p = 0; p < parts; ++p) {
+          const Shape shape{rows * (p + 1) / parts - rows * p / parts, batch->capacity(), true,
+                            parts > 1, request.accumulate};
+          AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+          AERIE_RETURN_IF_ERROR(reserve(*plan));
+        }
+      }
+    }
+    if (!window_open_) AERIE_RETURN_IF_ERROR(open_window());
+    {
+      const DeviceSpans::Scope span(core_->spans(), "forward and backward");
+      for (size_t i = 0; i < request.micro_batches.size(); ++i)
+        AERIE_RETURN_IF_ERROR(
+            add_micro(*request.micro_batches[i], request, request.first_micro_step + i)
+                .with_context(str_cat("micro-batch ", i)));
+    }
+    if (request.finish) AERIE_RETURN_IF_ERROR(finish_step(request));
+    SpanScope wait("copy of the batch");
+    return intake_->release();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("training step");
+  }
+}
+
+Status FastEngine::finish_step(const StepRequest& request) {
+  if (static_cast<int64_t>(request.learning_rates.size()) != num_param_groups())
+    return internal_error(str_cat(request.learning_rates.size(), " learning rates for ",
+                                  num_param_groups(), " parameter groups"));
+  window_open_ = false;
+  if (!window_has_gradients_) {
+    // No rank-local samples in the whole step: nothing to update.
+    AERIE_RETURN_IF_ERROR(collect_all());
+    StepOutcome out;
+    out.step = request.step;
+    out.micro_losses.assign(window_.size(), 0.0);
+    out.empty_masks = static_cast<int64_t>(window_.size());
+    finished_.push_back(std::move(out));
+    return ok_status();
+  }
+  const DeviceSpans::Scope span(core_->spans(), "optimizer");
+  if (request.momentum) {
+    core_->optimizer().set_momentum(*request.momentum);
+    for (kernels::AdamwSegment& segment : segments_) segment.beta1 = *request.momentum;
+    AERIE_RETURN_IF_ERROR(upload_segments());
+  }
+  AERIE_RETURN_IF_ERROR(upload(rates_.mutable_data_ptr(), request.learning_rates.data(),
+                               request.learning_rates.size() * sizeof(double)));
+  if (core_->ema() != nullptr) core_->ema()->begin();
+  const kernels::KernelTable& kernels = compute_->kernels();
+  AERIE_RETURN_IF_ERROR(
+      compute_->status_of(kernels.adamw_step(adamw_, compute_->stream()), "optimizer"));
+  kernels::SavedState state;
+  state.values = statistics_.mutable_data_ptr<float>();
+  state.saved_values = saved_statistics_.mutable_data_ptr<float>();
+  state.num_values = statistics_.numel();
+  state.counters = counters_.mutable_data_ptr<int64_t>();
+  state.saved_counters = saved_counters_.mutable_data_ptr<int64_t>();
+  state.num_counters = counters_.numel();
+  state.control = adamw_.control;
+  AERIE_RETURN_IF_ERROR(
+      compute_->status_of(kernels.restore_if_skipped(state, compute_->stream()), "optimizer"));
+
+  if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
+  Pending pending;
+  pending.step = request.step;
+  pending.micros = std::move(window_);
+  pending.slot = next_result_++ % result_slots_.size();
+  ResultSlot& slot = result_slots_[pending.slot];
+  AERIE_RETURN_IF_ERROR(compute_->copy(slot.host.mutable_data_ptr(), results_.const_data_ptr(),
+                                       static_cast<size_t>(slot.host.numel())));
+  AERIE_RETURN_IF_ERROR(slot.fence->set());
+  pending_.push_back(std::move(pending));
+  window_.clear();
+  return ok_status();
+}
+
+// Waits for the oldest step under way and puts its outcome among the finished.
+Status FastEngine::take_oldest() {
+  Pending pending = std::move(pending_.front());
+  pending_.pop_front();
+  ResultSlot& slot = result_slots_[pending.slot];
+  AERIE_RETURN_IF_ERROR(slot.fence->wait());
+  const auto* bytes = slot.host.const_data_ptr<uint8_t>();
+  kernels::AdamwControl control;
+  std::memcpy(&control, bytes, sizeof(control));
+  StepOutcome out;
+  out.step = pending.step;
+  out.grad_norm = control.norm;
+  out.skipped = control.skip != 0;
+  out.loss_scale = adamw_.loss_scale != nullptr ? static_cast<double>(control.loss_scale) : 1.0;
+  for (size_t i = 0; i < pending.micros.size(); ++i) {
+    const MicroInfo& info = pending.micros[i];
+    kernels::MicroResult result{0.0f, 0};
+    if (!info.empty)
+      std::memcpy(&result, bytes + kMicroResults + i * sizeof(result), sizeof(result));
+    double loss = static_cast<double>(result.loss);
+    if (info.no_mask && config_.aerie.empty_mask == config::EmptyMask::kNan)
+      loss = std::numeric_limits<double>::quiet_NaN();
+    out.micro_losses.push_back(loss);
+    out.loss += loss / static_cast<double>(pending.micros.size());
+    out.masked_frames += result.rows;
+    out.frames += info.frames;
+    if (result.rows == 0) ++out.empty_masks;
+  }
+  finished_.push_back(std::move(out));
+  return ok_status();
+}
+
+Status FastEngine::collect_all() {
+  while (!pending_.empty()) AERIE_RETURN_IF_ERROR(take_oldest());
+  return ok_status();
+}
+
+Result<std::vector<StepOutcome>> FastEngine::collect(bool wait) {
+  if (wait) {
+    AERIE_RETURN_IF_ERROR(collect_all());
+    core_->spans().flush();
+  }
+  while (!pending_.empty() && result_slots_[pending_.front().slot].fence->passed())
+    AERIE_RETURN_IF_ERROR(take_oldest());
+  return std::exchange(finished_, {});
+}
+
+Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed,
+                                         uint64_t position) {
+  EvalOutcome out;
+  if (batch.num_samples() == 0) {
+    out.counted = false;
+    return out;
+  }
+  try {
+    at::NoGradGuard no_grad;
+    AERIE_RETURN_IF_ERROR(refresh());
+    const DeviceSpans::Scope span(core_->spans(), "evaluate");
+    const Shape shape{batch.num_samples(), batch.capacity(), false, false, 1};
+    AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+    Status status = intake_->reserve(batch);
+    if (status.ok()) status = reserve(*plan);
+    if (status.code() == StatusCode::kOutOfMemory) return evaluate_in_parts(batch, seed, position);
+    AERIE_RETURN_IF_ERROR(status);
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, static_cast<float*>(audio_.mutable_data_ptr())));
+    AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, seed, position, 0));
+    AERIE_RETURN_IF_ERROR(run_plan(*plan, /*accumulate=*/false));
+    if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
+    ResultSlot& slot = result_slots_[next_result_ % result_slots_.size()];
+    AERIE_RETURN_IF_ERROR(
+        compute_->copy(slot.host.mutable_data_ptr(), outputs_.const_data_ptr(), 8));
+    AERIE_RETURN_IF_ERROR(slot.fence->set());
+    AERIE_RETURN_IF_ERROR(slot.fence->wait());
+    AERIE_RETURN_IF_ERROR(intake_->release());
+    float loss = 0.0f;
+    int32_t rows = 0;
+    std::memcpy(&loss, slot.host.const_data_ptr<uint8_t>(), 4);
+    std::memcpy(&rows, slot.host.const_data_ptr<uint8_t>() + 4, 4);
+    out.loss = static_cast<double>(loss);
+    out.masked_frames = rows;
+    out.counted = rows > 0 || config_.aerie.empty_mask == config::EmptyMask::kNan;
+    return out;
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("evaluation");
+  }
+}
+
+// Without room for the batch in one piece: the reference path, which cuts it until it fits.
+Result<EvalOutcome> FastEngine::evaluate_in_parts(const data::Batch& batch, uint64_t seed,
+                                                  uint64_t position) {
+  AERIE_RETURN_IF_ERROR(write_state());
+  nn::RandomKey random;
+  random.seed = seed;
+  random.micro_step = position;
+  AERIE_ASSIGN_OR_RETURN(const nest::NestBatch tensors, to_nest_batch(batch, random, device_));
+  return core_->evaluate(tensors);
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,164 @@
+// train::Engine for NEST on the kernels of aerie/kernels: the step from waveforms to updated
+// weights is a fixed sequence over preallocated memory, recorded per shape of batch as a CUDA
+// graph. State (weights, moments, averages, scale) is the core's, so that checkpoints, imports and
+// everything that is not the step are those of the reference engine.
+//
+//   submit()   copies the batch beside the running computation, queues step and optimizer, returns
+//              when the batch's memory is free again; nothing waits for results
+//   collect()  results of steps whose fence has passed
+//
+// Not in the core between steps: 16-bit weights, BatchNorm statistics (one flat buffer, so that a
+// skipped step is undone by one kernel) and step counts (one per segment). write_state() and
+// state_written() carry them over.
+//
+// Out of memory can happen only before anything is queued. A batch that is cut runs part by part
+// with the whole batch's number of masked frames as divisor.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include "aerie/device/queue.h"
+#include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/train/nest/batch_intake.h"
+#include "aerie/train/nest/core_engine.h"
+
+namespace aerie::train {
+
+class FastEngine final : public CoreEngine {
+ public:
+  // Why this configuration needs the reference engine; empty: it does not.
+  static std::string not_covered(const config::RunConfig& config);
+
+  static Result<std::unique_ptr<FastEngine>> create(const config::RunConfig& config,
+                                                    at::Device device);
+  // On the CPU with kernels of the caller's choice: the same engine without a GPU.
+  static Result<std::unique_ptr<FastEngine>> create_on_host(const config::RunConfig& config,
+                                                            const kernels::KernelTable& kernels);
+  ~FastEngine() override;
+
+  int64_t max_in_flight() const override { return 2; }
+  Status submit(const StepRequest& request) override;
+  Result<std::vector<StepOutcome>> collect(bool wait) override;
+  Result<EvalOutcome> evaluate(const data::Batch& batch, uint64_t seed, uint64_t position) override;
+  Status state_written() override;
+
+  // Recorded sequences at hand; for tests and reports.
+  int64_t num_recordings() const;
+
+ private:
+  // A shape of micro-batch and how it enters the step.
+  struct Shape {
+    int64_t batch = 0, samples = 0;
+    bool training = true;
+    bool part = false;  // of a batch that was cut
+    int64_t accumulate = 1;
+    auto key() const { return std::tie(batch, samples, training, part, accumulate); }
+    bool operator<(const Shape& other) const { return key() < other.key(); }
+  };
+  struct Plan {
+    Shape shape;
+    kernels::NestStepConfig config;
+    kernels::NestStepParams params;
+    // The first micro-batch of a step writes gradients, the others add to them.
+    std::array<std::unique_ptr<kernels::NestStep>, 2> step;
+    std::array<std::unique_ptr<device::Recording>, 2> recording;
+    std::array<int64_t, 2> runs{};
+    int64_t last_used = 0;
+  };
+  struct Upload {
+    at::Tensor host;
+    std::unique_ptr<device::Fence> sent;
+  };
+  struct MicroInfo {
+    int64_t frames = 0;    // valid, behind the encoder
+    bool empty = false;    // a batch without rows
+    bool no_mask = false;  // a cut batch without masked frames
+  };
+  struct Pending {
+    int64_t step = 0;
+    std::vector<MicroInfo> micros;
+    size_t slot = 0;
+  };
+  struct ResultSlot {
+    at::Tensor host;
+    std::unique_ptr<device::Fence> fence;
+  };
+
+  FastEngine(const config::RunConfig& config, at::Device device);
+  Status start(std::unique_ptr<device::Queue> compute, std::unique_ptr<device::Queue> copy);
+  Status probe();
+  const char* kind() const override { return "fast"; }
+  Status write_state() override;
+
+  Status refresh();
+  void refresh_segments();
+  Status upload_segments();
+  Status upload(void* to, const void* from, size_t bytes);
+
+  Result<Plan*> plan_for(const Shape& shape);
+  Status reserve(const Plan& plan);
+  kernels::NestStepInputs inputs_of(const Shape& shape) const;
+  Status upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_row,
+                       uint64_t seed, uint64_t micro_step, int64_t loss_rows);
+  Status run_plan(Plan& plan, bool accumulate);
+  void drop_recordings();
+  void forget_oldest_recording();
+
+  Status open_window();
+  Status add_micro(const data::Batch& batch, const StepRequest& request, uint64_t micro_step);
+  Status add_parts(const data::Batch& batch, const StepRequest& request, uint64_t micro_step);
+  Status run_and_record(Plan& plan, bool add);
+  Status finish_step(const StepRequest& request);
+  Status take_oldest();
+  Status collect_all();
+  Result<EvalOutcome> evaluate_in_parts(const data::Batch& batch, uint64_t seed, uint64_t position);
+
+  config::RunConfig config_;
+  at::Device device_;
+  std::optional<c10::Stream> stream_, previous_stream_;
+  std::unique_ptr<device::Queue> compute_, copy_;
+  std::unique_ptr<BatchIntake> intake_;
+
+  kernels::Dtype dtype_ = kernels::Dtype::kFloat;
+  bool stale_ = true;  // what is derived from the core must be made again
+  at::Tensor shadow_;  // 16-bit weights; undefined in float32
+  at::Tensor statistics_, saved_statistics_, counters_, saved_counters_;
+  at::Tensor codebooks_, twiddles_, bands_;
+  std::map<int64_t, at::Tensor> positions_;  // by encoder frames
+
+  std::vector<kernels::AdamwSegment> segments_;
+  at::Tensor segments_device_, steps_, factors_, rates_, norm_partial_, segment_of_;
+  kernels::AdamwStep adamw_;
+
+  std::map<Shape, std::unique_ptr<Plan>> plans_;
+  int64_t clock_ = 0;
+  at::Tensor memory_;   // activations, shared by all plans
+  at::Tensor audio_;    // (2B,N) rows of the micro-batch under way
+  at::Tensor inputs_;   // lengths and random state of it
+  at::Tensor outputs_;  // its loss and number of masked frames
+  at::Tensor results_;  // of the window: AdamwControl, bad-loss flag, MicroResult per micro-batch
+  int64_t max_micros_ = 0;
+
+  std::array<Upload, 6> uploads_;
+  size_t next_upload_ = 0;
+  std::array<ResultSlot, 4> result_slots_;
+  size_t next_result_ = 0;
+
+  bool window_open_ = false;
+  bool window_has_gradients_ = false;
+  std::vector<MicroInfo> window_;
+  std::deque<Pending> pending_;
+};
+
+}  // namespace aerie::train
