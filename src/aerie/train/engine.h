@@ -116,14 +116,14 @@ class Engine {
   virtual std::string description() const = 0;  // "reference engine, cpu, float32"
   virtual int64_t num_param_groups() const = 0;
   virtual int64_t num_parameters() const = 0;  // trainable
-  // Steps that may be under way before submit() is called again; 0: submit() returns when the step
-  // is done.
+  // Steps that may be under way when collect() returns; 0: submit() returns when the step is done.
   virtual int64_t max_in_flight() const = 0;
 
   // Queues one step. kOutOfMemory: nothing was changed and the same request may be repeated with a
   // larger split.
   virtual Status submit(const StepRequest& request) = 0;
-  // Finished steps, oldest first. With wait, all that were submitted.
+  // Finished steps, oldest first. With wait, all that were submitted; without, it waits only while
+  // more than max_in_flight() are under way.
   virtual Result<std::vector<StepOutcome>> collect(bool wait) = 0;
 
   // Forward only, in eval mode, with running statistics. `position` keys its random draws (masks).

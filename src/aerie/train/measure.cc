@@ -78,7 +78,7 @@ class Runner {
     last_audio_s_ = input.audio_s;
     last_padding_ = input.padding_share;
     in_flight_.push_back(std::move(input));
-    return collect(wait || static_cast<int64_t>(in_flight_.size()) > engine_.max_in_flight());
+    return collect(wait);
   }
 
   Status collect(bool wait) {

@@ -394,11 +394,8 @@ Status Trainer::submit_with_split(StepRequest& request) {
 }
 
 Status Trainer::collect(bool wait) {
-  const bool must_wait =
-      wait || static_cast<int64_t>(in_flight_.size()) > parts_.engine->max_in_flight();
   SpanScope span(kPhaseReadBack);
-  AERIE_ASSIGN_OR_RETURN(const std::vector<StepOutcome> outcomes,
-                         parts_.engine->collect(must_wait));
+  AERIE_ASSIGN_OR_RETURN(const std::vector<StepOutcome> outcomes, parts_.engine->collect(wait));
   span.end();
   if (!outcomes.empty()) {
     // Where results come late the times are those of all steps since the last results.

@@ -95,8 +95,12 @@ class FakeEngine final : public Engine {
     return ok_status();
   }
   Result<std::vector<StepOutcome>> collect(bool wait) override {
-    if (!wait) return std::vector<StepOutcome>{};
-    return std::exchange(pending_, {});
+    std::vector<StepOutcome> out;
+    while (!pending_.empty() && (wait || static_cast<int64_t>(pending_.size()) > in_flight_)) {
+      out.push_back(pending_.front());
+      pending_.erase(pending_.begin());
+    }
+    return out;
   }
   Result<EvalOutcome> evaluate(const data::Batch&, uint64_t seed, uint64_t position) override {
     EvalOutcome out;

@@ -48,8 +48,13 @@ void DeviceSpans::flush() {
   // Events count milliseconds from one another in single precision: the base moves along.
   std::optional<c10::Event> next_base;
   int64_t next_base_ns = base_ns_;
+  std::vector<Pending> under_way;
   for (Pending& span : pending_) {
-    if (!span.ended || !span.end.query()) continue;
+    if (!span.ended) continue;
+    if (!span.end.query()) {
+      under_way.push_back(std::move(span));
+      continue;
+    }
     const int64_t start_ns = base_ns_ + static_cast<int64_t>(base_->elapsedTime(span.start) * 1e6);
     const int64_t duration_ns = static_cast<int64_t>(span.start.elapsedTime(span.end) * 1e6);
     add_device_span(span.name, start_ns, duration_ns);
@@ -60,7 +65,7 @@ void DeviceSpans::flush() {
     base_ = std::move(next_base);
     base_ns_ = next_base_ns;
   }
-  pending_.clear();
+  pending_ = std::move(under_way);
 }
 
 }  // namespace aerie::train

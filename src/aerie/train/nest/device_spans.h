@@ -33,7 +33,7 @@ class DeviceSpans {
     size_t index_;  // of the device's span; none: no device
   };
 
-  // Hands over what the device has finished; call it where the host has just waited for it.
+  // Hands over what the device has finished; not inside a Scope.
   void flush();
 
  private:

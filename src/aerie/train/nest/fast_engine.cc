@@ -727,12 +727,11 @@ Status FastEngine::collect_all() {
 }
 
 Result<std::vector<StepOutcome>> FastEngine::collect(bool wait) {
-  if (wait) {
-    AERIE_RETURN_IF_ERROR(collect_all());
-    core_->spans().flush();
-  }
-  while (!pending_.empty() && result_slots_[pending_.front().slot].fence->passed())
+  const size_t allowed = wait ? 0 : static_cast<size_t>(max_in_flight());
+  while (!pending_.empty() &&
+         (pending_.size() > allowed || result_slots_[pending_.front().slot].fence->passed()))
     AERIE_RETURN_IF_ERROR(take_oldest());
+  if (!finished_.empty()) core_->spans().flush();
   return std::exchange(finished_, {});
 }
 
