@@ -56,26 +56,28 @@ struct PhiloxKey {
   uint32_t k1;
 };
 
+// One round on the counter c.
+AERIE_HD void philox_round(PhiloxBlock& c, PhiloxKey key) {
+  // Both halves of one product: compilers make two multiplications of separate expressions.
+  const uint64_t product0 = static_cast<uint64_t>(0xD2511F53u) * c.v[0];
+  const uint64_t product1 = static_cast<uint64_t>(0xCD9E8D57u) * c.v[2];
+  c = PhiloxBlock{
+      {static_cast<uint32_t>(product1 >> 32) ^ c.v[1] ^ key.k0, static_cast<uint32_t>(product1),
+       static_cast<uint32_t>(product0 >> 32) ^ c.v[3] ^ key.k1, static_cast<uint32_t>(product0)}};
+}
+AERIE_HD PhiloxKey philox_next_key(PhiloxKey key) {
+  return PhiloxKey{key.k0 + 0x9E3779B9u, key.k1 + 0xBB67AE85u};
+}
+constexpr int kPhiloxRounds = 10;
+
 // One Philox4x32-10 block.
 AERIE_HD PhiloxBlock philox4x32(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, PhiloxKey key) {
-  uint32_t k0 = key.k0;
-  uint32_t k1 = key.k1;
-  for (int round = 0; round < 10; ++round) {
-    // Both halves of one product: compilers make two multiplications of separate expressions.
-    const uint64_t product0 = static_cast<uint64_t>(0xD2511F53u) * c0;
-    const uint64_t product1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
-    const uint32_t hi0 = static_cast<uint32_t>(product0 >> 32);
-    const uint32_t lo0 = static_cast<uint32_t>(product0);
-    const uint32_t hi1 = static_cast<uint32_t>(product1 >> 32);
-    const uint32_t lo1 = static_cast<uint32_t>(product1);
-    c0 = hi1 ^ c1 ^ k0;
-    c1 = lo1;
-    c2 = hi0 ^ c3 ^ k1;
-    c3 = lo0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+  PhiloxBlock c{{c0, c1, c2, c3}};
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    philox_round(c, key);
+    key = philox_next_key(key);
   }
-  return PhiloxBlock{{c0, c1, c2, c3}};
+  return c;
 }
 
 // The 64-bit finaliser of SplitMix64: a bijection that spreads nearby seeds over the whole key

@@ -283,9 +283,10 @@ dim3 grid_of(const Attention& a, int rows, int per_block, int layers) {
 
 template <int kDim>
 int forward_mma(const Attention& a, void* stream) {
-  return launch(stream,
-                {grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads), query_shared<kDim>()},
-                attention_forward_mma<kDim>, a);
+  const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
+                          query_shared<kDim>()};
+  return a.dropout.threshold != 0 ? launch(stream, shape, attention_forward_mma<kDim, true>, a)
+                                  : launch(stream, shape, attention_forward_mma<kDim, false>, a);
 }
 
 template <int kDim>

@@ -62,9 +62,9 @@ AERIE_HD int attention_tiles(int frames) {
   return (frames + kAttentionTile - 1) / kAttentionTile;
 }
 // The scratch squares: on tensor cores blocks of 16 x 16 values in the order of the lanes that hold
-// them, otherwise rows padded to 16 bytes.
+// them, whole tiles; otherwise rows padded to 16 bytes.
 AERIE_HD int attention_blocks(int frames) {
-  return (frames + 15) / 16;
+  return attention_tiles(frames) * (kAttentionTile / 16);
 }
 AERIE_HD int attention_row(int frames) {
   return (frames + 7) / 8 * 8;

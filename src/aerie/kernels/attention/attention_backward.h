@@ -34,86 +34,86 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     copy_tile<kDim>(grad_rows, static_cast<const Bf16*>(b.grad_out) + dense_base, q.it * kTile,
                     q.length, dense);
     q.copy_first(a);
-    copy_wait();
-    __syncthreads();
-    load_queries<kDim>(with_v, queries, q.warp, lane);
-    add_bias<kDim>(with_u, with_v, a.bias_u + q.head * kDim, lane);
-    add_bias<kDim>(with_v, with_v, a.bias_v + q.head * kDim, lane);
-    load_queries<kDim>(grads, grad_rows, q.warp, lane);
-    __syncthreads();
+    const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane);
+    const Bias<kDim> bias_v(a.bias_v + q.head * kDim, lane);
+    uint32_t outs[2][kDim / 8] = {};
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = q.i + g + r * 8;
-      if (row < q.length) {
-        const Bf16* out =
-            static_cast<const Bf16*>(a.out) + dense_base + size_t(row) * dense + 2 * t;
-        AERIE_UNROLL
-        for (int n = 0; n < kDim / 8; ++n) {
-          const uint32_t mine = *reinterpret_cast<const uint32_t*>(out + n * 8);
-          const uint32_t grad = grads[n / 2].r[n % 2 * 2 + r];
-          inner[r] += low_of(mine) * low_of(grad) + high_of(mine) * high_of(grad);
-        }
-        log_sum[r] = a.log_sum[head_of(a, q.item, q.head) * a.frames + row] * kLog2E;
+      if (row >= q.length) continue;
+      const Bf16* out = static_cast<const Bf16*>(a.out) + dense_base + size_t(row) * dense + 2 * t;
+      AERIE_UNROLL
+      for (int n = 0; n < kDim / 8; ++n)
+        outs[r][n] = *reinterpret_cast<const uint32_t*>(out + n * 8);
+      log_sum[r] = a.log_sum[head_of(a, q.item, q.head) * a.frames + row] * kLog2E;
+    }
+    copy_wait();
+    __syncthreads();
+    load_queries<kDim>(grads, grad_rows, q.warp, lane);
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      AERIE_UNROLL
+      for (int n = 0; n < kDim / 8; ++n) {
+        const uint32_t mine = outs[r][n], grad = grads[n / 2].r[n % 2 * 2 + r];
+        inner[r] += low_of(mine) * low_of(grad) + high_of(mine) * high_of(grad);
       }
       inner[r] = quad_sum(inner[r]);
     }
+    load_queries<kDim>(with_v, queries, q.warp, lane);
+    bias_u.add(with_u, with_v);
+    bias_v.add(with_v, with_v);
+    __syncthreads();
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
   const float softmax_scale = 1.0f / sqrtf(float(kDim)), scale = kLog2E * softmax_scale;
   const float kept = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
-  const int blocks = attention_blocks(a.frames);
-  const bool inside = q.i / 16 < blocks;
   const uint32_t* const decisions =
       a.keep != nullptr ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane
                         : nullptr;
   const size_t first_block = attention_block_at(a, q.item, q.head, q.i / 16, 0) + size_t(lane) * 8;
   for (; q.jt < q.tiles.end; q.advance()) {
     q.copy_next(a);
-    uint32_t keep = ~0u;
+    uint32_t keep = ~0u, visible = ~0u;
     if (a.dropout.threshold != 0) {
-      if (a.keep == nullptr) {
-        keep = draw_keep(a.dropout, q.item, q.head, q.i, q.jt * kTile, lane);
-      } else if (inside) {
+      if (decisions != nullptr) {
         keep = decisions[q.jt * 32];
+      } else {
+        KeepDraw draws(a.dropout, q.item, q.head, q.i, lane);
+        draws.draw(q.jt, 0);
+        draws.draw(q.jt, 4);
+        keep = draws.finish(lane);
       }
     }
+    if (q.needs_mask()) visible = seen_bits(seen, q.jt, lane);
     const Bf16 *keys = q.current(q.keys), *values = q.current(q.values);
     const Band<kDim> band = q.current_band();
-    FragmentC scores[kTile / 8] = {};
-    score_tile<kDim>(scores, with_u, with_v, keys, band, skew, lane);
-    if (q.needs_mask()) mask_tile(scores, seen, q.jt, lane);
     // Gradients of the scores, two values per register: [C tile][upper or lower row].
-    uint32_t d[kTile / 8][2];
+    uint32_t d[kTile / 8][2], weights[2][2];
+    Relative<kDim> relative(with_v, band, skew, lane);
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      uint32_t weights[2][2];
+    for (int n = 0; n < kTile / 8; ++n) {
+      FragmentC scores = relative.scores(n), d_weight = {};
+      multiply_rows<kDim>(scores, with_u, keys, n * 8, lane);
+      multiply_rows<kDim>(d_weight, grads, values, n * 8, lane);
+      float weight[4], d_score[4];
       AERIE_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const int n = 2 * k + half;
-        FragmentC d_weight = {};
-        multiply_rows<kDim>(d_weight, grads, values, n * 8, lane);
-        float dropped[4], d_score[4];
-        AERIE_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          const bool keeps = (keep >> (4 * n + e) & 1u) != 0;
-          const float weight = fast_exp2(scores[n].v[e] * scale - log_sum[e / 2]);
-          dropped[e] = keeps ? weight : 0.0f;
-          d_score[e] = weight * ((keeps ? d_weight.v[e] : 0.0f) * kept - inner[e / 2]);
-        }
-        AERIE_UNROLL
-        for (int r = 0; r < 2; ++r) {
-          weights[half][r] = pack_bf16(dropped[2 * r], dropped[2 * r + 1]);
-          d[n][r] = pack_bf16(d_score[2 * r], d_score[2 * r + 1]);
-        }
+      for (int e = 0; e < 4; ++e) {
+        weight[e] = fast_exp2(scores.v[e] * scale - log_sum[e / 2]);
+        const float through = bit_of(keep, n, e) ? d_weight.v[e] : 0.0f;
+        d_score[e] = weight[e] * (through * kept - inner[e / 2]);
       }
-      const int column = q.jt * (kTile / 16) + k;
-      if (inside && column < blocks) {
-        const size_t at = first_block + size_t(column) * 256;
-        *reinterpret_cast<Bits16*>(static_cast<Bf16*>(b.weights) + at) = {
-            {weights[0][0], weights[1][0], weights[0][1], weights[1][1]}};
-        *reinterpret_cast<Bits16*>(static_cast<Bf16*>(b.grad_scores) + at) = {
-            {d[2 * k][0], d[2 * k + 1][0], d[2 * k][1], d[2 * k + 1][1]}};
+      AERIE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        weights[n % 2][r] =
+            pack_bf16(weight[2 * r], weight[2 * r + 1]) & pair_mask(keep & visible, n, r);
+        d[n][r] = pack_bf16(d_score[2 * r], d_score[2 * r + 1]) & pair_mask(visible, n, r);
       }
+      if (n % 2 == 0) continue;
+      const size_t at = first_block + size_t(q.jt * (kTile / 16) + n / 2) * 256;
+      *reinterpret_cast<Bits16*>(static_cast<Bf16*>(b.weights) + at) = {
+          {weights[0][0], weights[1][0], weights[0][1], weights[1][1]}};
+      *reinterpret_cast<Bits16*>(static_cast<Bf16*>(b.grad_scores) +
+                                 at) = {{d[n - 1][0], d[n][0], d[n - 1][1], d[n][1]}};
     }
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k)
@@ -149,29 +149,13 @@ __device__ inline FragmentB ones() {
   return {{0x3f803f80u, 0x3f803f80u}};
 }
 
-// The blocks of scratch memory from block (row, column) of a head on; zero where none was written.
-struct Blocks {
-  const Bf16* from;  // block (row, column), this lane
-  size_t pitch;
-  int rows;             // that exist from `row` on
-  int column, columns;  // first one, and those that exist
-  __device__ Blocks(const void* square, const Attention& a, int item, int head, int row,
-                    int column_, int lane)
-      : pitch(size_t(attention_blocks(a.frames)) * 256),
-        rows(attention_blocks(a.frames) - row),
-        column(column_),
-        columns(attention_blocks(a.frames)) {
-    from = static_cast<const Bf16*>(square) + attention_block_at(a, item, head, row, 0) +
-           ptrdiff_t(column) * 256 + lane * 8;
-  }
-  __device__ Bits16 load(const KeyTiles& tiles, int down, int right) const {
-    const int at = column + right;
-    if (down >= rows || at >= columns || at < tiles.first * (kTile / 16) ||
-        at >= tiles.end * (kTile / 16))
-      return {};
-    return *reinterpret_cast<const Bits16*>(from + size_t(down) * pitch + right * 256);
-  }
-};
+// Block (row, column) of a head's scratch square, this lane's part.
+__device__ inline const Bits16* block_of(const void* square, const Attention& a, int item, int head,
+                                         int row, int column, int lane) {
+  return reinterpret_cast<const Bits16*>(static_cast<const Bf16*>(square) +
+                                         attention_block_at(a, item, head, row, 0)) +
+         ptrdiff_t(column) * 32 + lane;
+}
 __device__ inline FragmentA transposed(const Bits16& m) {
   return {{transpose_matrix(m.w[0]), transpose_matrix(m.w[1]), transpose_matrix(m.w[2]),
            transpose_matrix(m.w[3])}};
@@ -233,53 +217,69 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<kDim
   const int length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
   const int dense = a.heads * kDim;
   const size_t base = size_t(item) * a.frames * a.stride + size_t(head) * kDim;
-  const auto sees = [&](int it) {
-    const KeyTiles seen = tiles_of(a, length, it);
-    return jt >= seen.first && jt < seen.end;
-  };
   // Query tiles that see this one follow each other.
-  const int last = jt * kTile < length ? ceil_div(length, kTile) : 0;
-  int it = 0, end;
-  while (it < last && !sees(it)) ++it;
-  for (end = it; end < last && sees(end);) ++end;
-  const int start = it;
-  const auto copy = [&](int tile) {
-    const int stage = (tile - start) % 2 * kTileSize<kDim>;
-    copy_tile<kDim>(tiles.queries + stage, static_cast<const Bf16*>(a.q) + base, tile * kTile,
-                    length, a.stride);
-    copy_tile<kDim>(tiles.grads + stage,
+  int it = 0, end = 0;
+  if (jt * kTile < length) {
+    const auto sees = [&](int tile) {
+      const KeyTiles seen = tiles_of(a, length, tile);
+      return jt >= seen.first && jt < seen.end;
+    };
+    end = ceil_div(length, kTile);
+    if (a.chunk > 0 || a.left >= 0 || a.right >= 0) {
+      while (it < end && !sees(it)) ++it;
+      while (it < end && !sees(end - 1)) --end;
+    }
+  }
+  const auto copy = [&](int tile, int stage) {
+    copy_tile<kDim>(tiles.queries + stage * kTileSize<kDim>, static_cast<const Bf16*>(a.q) + base,
+                    tile * kTile, length, a.stride);
+    copy_tile<kDim>(tiles.grads + stage * kTileSize<kDim>,
                     static_cast<const Bf16*>(b.grad_out) + size_t(item) * a.frames * dense +
                         size_t(head) * kDim,
                     tile * kTile, length, dense);
   };
-  copy_tile<kDim>(tiles.rows, static_cast<const Bf16*>(a.k) + base, jt * kTile, length, a.stride);
-  if (it < end) copy(it);
-  FragmentC grad_k[kDim / 8] = {}, grad_v[kDim / 8] = {}, sums = {};
-  for (; it < end; ++it) {
-    const KeyTiles seen = tiles_of(a, length, it);
-    Bits16 weights[kTile / 16], scores[kTile / 16];
-    const int row = it * (kTile / 16), column = jt * (kTile / 16) + warp;
-    const Blocks of_weights(b.weights, a, item, head, row, column, lane);
-    const Blocks of_scores(b.grad_scores, a, item, head, row, column, lane);
+  // Blocks of a tile come straight into registers, one tile ahead.
+  const size_t pitch = size_t(attention_blocks(a.frames)) * 32;
+  const int column = jt * (kTile / 16) + warp;
+  const Bits16* of_weights = block_of(b.weights, a, item, head, 0, column, lane);
+  const Bits16* of_scores = block_of(b.grad_scores, a, item, head, 0, column, lane);
+  Bits16 weights[kTile / 16] = {}, scores[kTile / 16] = {};
+  const auto load = [&](int tile) {
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
-      weights[k] = of_weights.load(seen, k, 0);
-      scores[k] = of_scores.load(seen, k, 0);
+      weights[k] = of_weights[size_t(tile * (kTile / 16) + k) * pitch];
+      scores[k] = of_scores[size_t(tile * (kTile / 16) + k) * pitch];
+    }
+  };
+  if (it < end) {
+    copy(it, 0);
+    load(it);
+  }
+  copy_tile<kDim>(tiles.rows, static_cast<const Bf16*>(a.k) + base, jt * kTile, length, a.stride);
+  FragmentC grad_k[kDim / 8] = {}, grad_v[kDim / 8] = {}, sums = {};
+  for (int stage = 0; it < end; ++it, stage ^= 1) {
+    FragmentA w[kTile / 16], d[kTile / 16];
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) {
+      w[k] = transposed(weights[k]);
+      d[k] = transposed(scores[k]);
     }
     copy_wait();
     __syncthreads();
-    if (it + 1 < end) copy(it + 1);
-    const int stage = (it - start) % 2 * kTileSize<kDim>;
+    if (it + 1 < end) {
+      copy(it + 1, stage ^ 1);
+      load(it + 1);
+    }
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
-      multiply_columns<kDim>(grad_v, transposed(weights[k]), tiles.grads + stage, k * 16, lane);
-      const FragmentA d = transposed(scores[k]);
-      multiply_columns<kDim>(grad_k, d, tiles.queries + stage, k * 16, lane);
-      mma(sums, d, ones());
+      multiply_columns<kDim>(grad_v, w[k], tiles.grads + stage * kTileSize<kDim>, k * 16, lane);
+      multiply_columns<kDim>(grad_k, d[k], tiles.queries + stage * kTileSize<kDim>, k * 16, lane);
+      mma(sums, d[k], ones());
     }
   }
   const float scale = 1.0f / sqrtf(float(kDim));
   const float kept = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
+  const Bias<kDim> u(a.bias_u + head * kDim, lane);
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = jt * kTile + warp * 16 + g + r * 8;
@@ -287,10 +287,10 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<kDim
     const size_t at = (size_t(item) * a.frames + row) * b.grad_stride + size_t(head) * kDim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
-      const float* u = a.bias_u + head * kDim + n * 8 + 2 * t;
       const float sum = sums.v[2 * r];
-      *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.grad_k) + at + n * 8) = pack_bf16(
-          (grad_k[n].v[2 * r] + sum * u[0]) * scale, (grad_k[n].v[2 * r + 1] + sum * u[1]) * scale);
+      *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.grad_k) + at + n * 8) =
+          pack_bf16((grad_k[n].v[2 * r] + sum * u.v[n].low) * scale,
+                    (grad_k[n].v[2 * r + 1] + sum * u.v[n].high) * scale);
       *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.grad_v) + at + n * 8) =
           pack_bf16(grad_v[n].v[2 * r] * kept, grad_v[n].v[2 * r + 1] * kept);
     }
@@ -336,47 +336,65 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
   };
   copy_tile<kDim>(tiles.rows, static_cast<const Bf16*>(a.p) + size_t(head) * kDim, first, positions,
                   a.p_stride);
+  // Blocks of a tile come straight into registers, one tile ahead: row k needs two, of which the
+  // second may belong to the next tile of keys.
+  Bits16 near[kTile / 16] = {}, far[kTile / 16] = {};
+  const size_t pitch = size_t(attention_blocks(a.frames)) * 32;
+  const auto load = [&](const Step& s) {
+    const int row = s.it * (kTile / 16), jt = s.it + dt;
+    const Bits16* from =
+        block_of(b.grad_scores, a, s.item, head, row, jt * (kTile / 16) + warp, lane);
+    const bool first_tile = jt >= s.seen.first && jt < s.seen.end;
+    const bool second_tile = jt + 1 >= s.seen.first && jt + 1 < s.seen.end;
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) {
+      near[k] = far[k] = {};
+      if (warp + k < kTile / 16 ? first_tile : second_tile) near[k] = from[k * pitch + k * 32];
+      if (warp + k + 1 < kTile / 16 ? first_tile : second_tile)
+        far[k] = from[k * pitch + k * 32 + 32];
+    }
+  };
   Step step = {group - kAttentionGroups, 0, 0, {}};
   advance(step);
-  if (step.item < a.batch) copy(step, 0);
+  if (step.item < a.batch) {
+    copy(step, 0);
+    load(step);
+  }
   FragmentC grad_p[kDim / 8] = {}, sums = {};
   for (int stage = 0; step.item < a.batch; stage ^= 1) {
-    Bits16 near[kTile / 16], far[kTile / 16];
-    const int row = step.it * (kTile / 16);
-    const Blocks scores(b.grad_scores, a, step.item, head, row, row + dt * (kTile / 16) + warp,
-                        lane);
+    // Row r, column c of the skewed block is key c + r of the two.
+    FragmentA d[kTile / 16];
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      near[k] = scores.load(step.seen, k, k);
-      far[k] = scores.load(step.seen, k, k + 1);
-    }
-    copy_wait();
-    __syncthreads();
-    advance(step);
-    if (step.item < a.batch) copy(step, stage ^ 1);
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      // Row r, column c of the skewed block is key c + r of the two.
-      const FragmentA d = transposed(
+    for (int k = 0; k < kTile / 16; ++k)
+      d[k] = transposed(
           {{move_left(skew, near[k].w[0], near[k].w[1]), move_left(skew, near[k].w[1], far[k].w[0]),
             move_left(skew, near[k].w[3], far[k].w[2]),
             move_left(skew, far[k].w[2], far[k].w[3])}});
-      multiply_columns<kDim>(grad_p, d, tiles.queries + stage * kTileSize<kDim>, k * 16, lane);
-      mma(sums, d, ones());
+    copy_wait();
+    __syncthreads();
+    advance(step);
+    if (step.item < a.batch) {
+      copy(step, stage ^ 1);
+      load(step);
+    }
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) {
+      multiply_columns<kDim>(grad_p, d[k], tiles.queries + stage * kTileSize<kDim>, k * 16, lane);
+      mma(sums, d[k], ones());
     }
   }
   const float scale = 1.0f / sqrtf(float(kDim));
+  const Bias<kDim> v(a.bias_v + head * kDim, lane);
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = first + warp * 16 + g + r * 8;
     if (row < 0 || row >= positions) continue;
     float* out = b.p_partial + (size_t(group) * positions + row) * dense + head * kDim + 2 * t;
     AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) {
-      const float* v = a.bias_v + head * kDim + n * 8 + 2 * t;
-      out[n * 8] = (grad_p[n].v[2 * r] + sums.v[2 * r] * v[0]) * scale;
-      out[n * 8 + 1] = (grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v[1]) * scale;
-    }
+    for (int n = 0; n < kDim / 8; ++n)
+      *reinterpret_cast<Pair*>(out + n * 8) = {
+          (grad_p[n].v[2 * r] + sums.v[2 * r] * v.v[n].low) * scale,
+          (grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v.v[n].high) * scale};
   }
   copy_wait();
   __syncthreads();
@@ -388,11 +406,13 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
   sum_rows<kDim>(out, tiles, sums.v[0], sums.v[2], scale, warp, lane);
 }
 
+template <int kDim>
+constexpr int kSumBlocks = kDim == 64 ? 3 : 2;
 inline int sum_blocks(const Attention& a) {
   return attention_tiles(a.frames) * a.heads * (a.batch + 2 * kAttentionGroups);
 }
 template <int kDim>
-__global__ void __launch_bounds__(kMmaThreads, kDim == 64 ? 4 : 2)
+__global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
     attention_sums_mma(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
   const SumTiles<kDim> tiles(memory);

@@ -5,7 +5,7 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-template <int kDim>
+template <int kDim, bool kDropout>
 __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     attention_forward_mma(Attention a) {
   AERIE_DYNAMIC_SHARED(memory);
@@ -21,27 +21,36 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     copy_tile<kDim>(queries, static_cast<const Bf16*>(a.q) + q.base_of(a), q.it * kTile, q.length,
                     a.stride);
     q.copy_first(a);
+    const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane);
+    const Bias<kDim> bias_v(a.bias_v + q.head * kDim, lane);
     copy_wait();
     __syncthreads();
     load_queries<kDim>(with_v, queries, q.warp, lane);
-    add_bias<kDim>(with_u, with_v, a.bias_u + q.head * kDim, lane);
-    add_bias<kDim>(with_v, with_v, a.bias_v + q.head * kDim, lane);
+    bias_u.add(with_u, with_v);
+    bias_v.add(with_v, with_v);
     __syncthreads();
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
   const float scale = kLog2E / sqrtf(float(kDim));
-  const bool keeps = a.keep != nullptr && q.i < a.frames;
+  const bool keeps = kDropout && a.keep != nullptr;
   uint32_t* const kept =
       keeps ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane : nullptr;
+  KeepDraw draws;
+  if constexpr (kDropout) draws = KeepDraw(a.dropout, q.item, q.head, q.i, lane);
   for (; q.jt < q.tiles.end; q.advance()) {
     q.copy_next(a);
-    uint32_t keep = ~0u;
-    if (a.dropout.threshold != 0) {
-      keep = draw_keep(a.dropout, q.item, q.head, q.i, q.jt * kTile, lane);
-      if (keeps) kept[q.jt * 32] = keep;
+    FragmentC scores[kTile / 8];
+    Relative<kDim> relative(with_v, q.current_band(), skew, lane);
+    AERIE_UNROLL
+    for (int n = 0; n < kTile / 8; ++n) {
+      scores[n] = relative.scores(n);
+      multiply_rows<kDim>(scores[n], with_u, q.current(q.keys), n * 8, lane);
+      if constexpr (kDropout)
+        if (n % 4 == 3) draws.draw(q.jt, n - 3);
     }
-    FragmentC scores[kTile / 8] = {};
-    score_tile<kDim>(scores, with_u, with_v, q.current(q.keys), q.current_band(), skew, lane);
+    uint32_t keep = ~0u;
+    if constexpr (kDropout) keep = draws.finish(lane);
+    if (keeps) kept[q.jt * 32] = keep;
     if (q.needs_mask()) mask_tile(scores, seen, q.jt, lane);
     float rescale[2], shift[2];
     AERIE_UNROLL
@@ -66,16 +75,19 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       for (int e = 0; e < 4; ++e) {
         const float weight = fast_exp2(scores[n].v[e] * scale - shift[e / 2]);
         sum[e / 2] += weight;
-        scores[n].v[e] = (keep >> (4 * n + e) & 1u) != 0 ? weight : 0.0f;
+        scores[n].v[e] = weight;
       }
-      const FragmentC &left = scores[2 * k], &right = scores[2 * k + 1];
-      const FragmentA weights = {{pack_bf16(left.v[0], left.v[1]), pack_bf16(left.v[2], left.v[3]),
-                                  pack_bf16(right.v[0], right.v[1]),
-                                  pack_bf16(right.v[2], right.v[3])}};
+      FragmentA weights;
+      AERIE_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        const int n = 2 * k + r / 2;
+        weights.r[r] = pack_bf16(scores[n].v[r % 2 * 2], scores[n].v[r % 2 * 2 + 1]);
+        if (kDropout) weights.r[r] &= pair_mask(keep, n, r % 2);
+      }
       multiply_columns<kDim>(mixed, weights, q.current(q.values), k * 16, lane);
     }
   }
-  const float dropped = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
+  const float dropped = kDropout ? a.dropout.scale : 1.0f;
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = q.i + g + r * 8;
@@ -91,7 +103,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
           valid ? pack_bf16(mixed[n].v[2 * r] * factor, mixed[n].v[2 * r + 1] * factor) : 0u;
     if (t == 0)
       a.log_sum[head_of(a, q.item, q.head) * a.frames + row] =
-          valid ? largest[r] * scale / kLog2E + logf(total) : 0.0f;
+          valid ? largest[r] * (scale / kLog2E) + logf(total) : 0.0f;
   }
 }
 

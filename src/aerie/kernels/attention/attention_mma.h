@@ -99,16 +99,28 @@ __device__ inline float low_of(uint32_t pair) {
 __device__ inline float high_of(uint32_t pair) {
   return bf16_bits_to_float(uint16_t(pair >> 16));
 }
-// a + bias, rounded again.
+// What a lane adds to its values of A: a bias per column.
+struct alignas(8) Pair {
+  float low, high;
+};
 template <int kDim>
-__device__ inline void add_bias(FragmentA* out, const FragmentA* a, const float* bias, int lane) {
-  AERIE_UNROLL
-  for (int k = 0; k < kDim / 16; ++k) AERIE_UNROLL
-  for (int r = 0; r < 4; ++r) {
-    const float* more = bias + k * 16 + r / 2 * 8 + lane % 4 * 2;
-    out[k].r[r] = pack_bf16(low_of(a[k].r[r]) + more[0], high_of(a[k].r[r]) + more[1]);
+struct Bias {
+  Pair v[kDim / 8];
+  __device__ Bias(const float* bias, int lane) {
+    AERIE_UNROLL
+    for (int n = 0; n < kDim / 8; ++n)
+      v[n] = *reinterpret_cast<const Pair*>(bias + n * 8 + lane % 4 * 2);
   }
-}
+  // out = a + bias, rounded again.
+  __device__ void add(FragmentA* out, const FragmentA* a) const {
+    AERIE_UNROLL
+    for (int k = 0; k < kDim / 16; ++k) AERIE_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      const Pair more = v[2 * k + r / 2];
+      out[k].r[r] = pack_bf16(low_of(a[k].r[r]) + more.low, high_of(a[k].r[r]) + more.high);
+    }
+  }
+};
 
 // How rows move along the diagonal: row g of every 8x8 matrix by g columns.
 struct Skew {
@@ -157,28 +169,38 @@ struct Band {
   __device__ int row_in(int offset) const { return (row + offset) & (kTile - 1); }
 };
 
-// Scores of a warp's 16 queries against the 64 keys in `keys`, before scale and mask.
+// The relative part of a warp's scores, eight keys after the other.
 template <int kDim>
-__device__ inline void score_tile(FragmentC* scores, const FragmentA* with_u,
-                                  const FragmentA* with_v, const Bf16* keys, const Band<kDim>& band,
-                                  const Skew& skew, int lane) {
-  FragmentC before = {};
-  AERIE_UNROLL
-  for (int n = 0; n < kBandBlocks; ++n) {
-    FragmentC here = {};
-    multiply_rows<kDim>(here, with_v, band.tile(n * 8), band.row_in(n * 8), lane);
-    // Row r, key jj is row jj - r + 16 of the band.
-    if (n >= 2)
-      move_right(skew, before.v[0], before.v[1], here.v[0], here.v[1], scores[n - 2].v[0],
-                 scores[n - 2].v[1]);
-    if (n >= 1 && n < kBandBlocks - 1)
-      move_right(skew, before.v[2], before.v[3], here.v[2], here.v[3], scores[n - 1].v[2],
-                 scores[n - 1].v[3]);
-    before = here;
+struct Relative {
+  const FragmentA* with_v;
+  Band<kDim> band;
+  Skew skew;
+  int lane;
+  FragmentC here, lower;  // product of the last eight rows; lower rows of the next scores
+
+  __device__ Relative(const FragmentA* queries, const Band<kDim>& rows, const Skew& s, int l)
+      : with_v(queries), band(rows), skew(s), lane(l), here{}, lower{} {
+    multiply_rows<kDim>(here, with_v, band.tile(0), band.row_in(0), lane);
+    step(1);
   }
-  AERIE_UNROLL
-  for (int n = 0; n < kTile / 8; ++n) multiply_rows<kDim>(scores[n], with_u, keys, n * 8, lane);
-}
+  // Of keys [8n, 8n + 8), n = 0 to 7 in turn. Row r, key jj is row jj - r + 16 of the band.
+  __device__ FragmentC scores(int n) {
+    FragmentC out = {{0.0f, 0.0f, lower.v[2], lower.v[3]}};
+    const FragmentC before = step(n + 2);
+    move_right(skew, before.v[0], before.v[1], here.v[0], here.v[1], out.v[0], out.v[1]);
+    return out;
+  }
+
+ private:
+  __device__ FragmentC step(int n) {
+    const FragmentC before = here;
+    here = {};
+    multiply_rows<kDim>(here, with_v, band.tile(n * 8), band.row_in(n * 8), lane);
+    if (n < kBandBlocks - 1)
+      move_right(skew, before.v[2], before.v[3], here.v[2], here.v[3], lower.v[2], lower.v[3]);
+    return before;
+  }
+};
 
 // Keys that query i sees; tiles of keys that the queries of a tile see. Both ends grow with i.
 struct KeyRange {
@@ -201,6 +223,7 @@ struct KeyTiles {
 };
 __device__ inline KeyTiles tiles_of(const Attention& a, int length, int it) {
   if (it * kTile >= length) return {0, 0, 0, 0};
+  if (a.left < 0 && a.right < 0 && a.chunk == 0) return {0, ceil_div(length, kTile), 0, length};
   const KeyRange top = keys_of(a, length, it * kTile);
   const KeyRange bottom = keys_of(a, length, it * kTile + kTile - 1);
   return {top.first / kTile, ceil_div(bottom.end, kTile), bottom.first, top.end};
@@ -218,34 +241,77 @@ __device__ inline void mask_tile(FragmentC* scores, const KeyRange* seen, int jt
   }
 }
 
-// Which of a warp's 16 x 64 weights from (i, j) on are kept, bit 4n + e of a lane for value e of
-// its C tile n. Four neighbouring columns are one Philox block: of two lanes that share one, the
-// even makes the upper row's, the odd the lower row's.
-__device__ inline uint32_t draw_keep(const Dropout& dropout, int item, int head, int i, int j,
-                                     int lane) {
-  const int t = lane % 4;
-  const bool odd = t % 2 != 0;
-  const RandomState& state = *dropout.state;
-  const uint64_t position = item_position(state, uint64_t(item));
-  const uint32_t number = (uint32_t(head) << 24) + (uint32_t(i + lane / 4 + (odd ? 8 : 0)) << 11) +
-                          uint32_t((j + t / 2 * 4) >> 2);
-  const uint32_t below = uint32_t(dropout.threshold - 1);  // the threshold is at least 1
+// Decisions about a warp's 16 x 64 values, a bit per value: bit 8e + 7 - n of a lane belongs to
+// value e of its C tile n, so that shifting by n brings those of one tile to the signs of the
+// bytes. pair_mask turns the two of row r of tile n into a mask for a register of two bf16.
+__device__ inline uint32_t pair_mask(uint32_t bits, int n, int r) {
+  return pick_bytes(bits << n, 0, r == 0 ? 0x9988u : 0xbbaau);
+}
+__device__ inline bool bit_of(uint32_t bits, int n, int e) {
+  return (bits >> (8 * e + 7 - n) & 1u) != 0;
+}
+
+// Which keys of tile jt the two rows of a lane see, as decisions.
+__device__ inline uint32_t seen_bits(const KeyRange* seen, int jt, int lane) {
+  const auto upward = [](int x) {  // bits of the tiles n with 8n >= x
+    const int n = (x + 7) >> 3;
+    return n <= 0 ? 0xffu : n >= 8 ? 0u : 0xffu >> n;
+  };
   uint32_t bits = 0;
   AERIE_UNROLL
-  for (int n = 0; n < kTile / 8; ++n) {
-    const PhiloxBlock block =
-        philox_block(state.dropout_key, dropout.site, position, number + uint32_t(n) * 2);
-    // Bits 0, 1: the even lane's columns; 2, 3: the odd one's.
-    uint32_t drawn = 0;
-    AERIE_UNROLL
-    for (int e = 0; e < 4; ++e) drawn |= block.v[e] > below ? 1u << e : 0u;
-    bits |= drawn << (4 * n);
+  for (int e = 0; e < 4; ++e) {
+    const int first = jt * kTile + lane % 4 * 2 + e % 2;
+    bits |= (upward(seen[e / 2].first - first) & ~upward(seen[e / 2].end - first)) << (8 * e);
   }
-  // The even lane keeps its low pairs and hands over the high ones; the odd the other way round.
-  const uint32_t low = bits & 0x33333333u, high = bits >> 2 & 0x33333333u;
-  const uint32_t other = __shfl_xor_sync(kFullWarp, odd ? low : high, 1);
-  return odd ? other | high << 2 : low | other << 2;
+  return bits;
 }
+
+// Draws of dropout for a warp's values from (i, j) on. Four neighbouring columns are one Philox
+// block: of two lanes that share one, the even makes the upper row's, the odd the lower row's.
+struct KeepDraw {
+  PhiloxKey key;
+  uint64_t position;
+  uint32_t site, number, below, bits;
+
+  KeepDraw() = default;
+  __device__ KeepDraw(const Dropout& dropout, int item, int head, int i, int lane) {
+    const RandomState& state = *dropout.state;
+    key = state.dropout_key;
+    position = item_position(state, uint64_t(item));
+    site = dropout.site;
+    number = (uint32_t(head) << 24) + (uint32_t(i + lane / 4 + lane % 2 * 8) << 11) +
+             uint32_t(lane % 4 / 2);
+    below = uint32_t(dropout.threshold - 1);  // the threshold is at least 1
+    bits = 0;
+  }
+  // C tiles [n, n + 4) of tile jt; together, because they share the keys of the rounds.
+  __device__ void draw(int jt, int n) {
+    PhiloxBlock block[4];
+    AERIE_UNROLL
+    for (int k = 0; k < 4; ++k)
+      block[k] = {{number + uint32_t(jt * (kTile / 4) + (n + k) * 2), site, uint32_t(position),
+                   uint32_t(position >> 32)}};
+    PhiloxKey round_key = key;
+    AERIE_UNROLL
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      AERIE_UNROLL
+      for (int k = 0; k < 4; ++k) philox_round(block[k], round_key);
+      round_key = philox_next_key(round_key);
+    }
+    AERIE_UNROLL
+    for (int k = 0; k < 4; ++k) AERIE_UNROLL
+    for (int e = 0; e < 4; ++e) bits |= block[k].v[e] > below ? 1u << (8 * e + 7 - (n + k)) : 0u;
+  }
+  // After all eight: the even lane keeps its two lower bytes, which are its own columns, and hands
+  // over the upper ones; the odd lane the other way round.
+  __device__ uint32_t finish(int lane) {
+    const bool odd = lane % 2 != 0;
+    const uint32_t other = __shfl_xor_sync(kFullWarp, odd ? bits : bits >> 16, 1);
+    const uint32_t out = pick_bytes(bits, other, odd ? 0x3254u : 0x5410u);
+    bits = 0;
+    return out;
+  }
+};
 
 __device__ inline size_t head_of(const Attention& a, int item, int head) {
   return size_t(item) * a.heads + head;

@@ -101,15 +101,21 @@ __device__ inline uint32_t transpose_matrix(uint32_t pair) {
 #endif
 }
 
-// Bytes of low (0 to 3) and high (4 to 7) picked by the four digits of selector.
+// Bytes of low (0 to 3) and high (4 to 7) picked by the four digits of selector, lowest first; with
+// 8 added to a digit, the byte's sign in all its bits.
 __device__ inline uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t selector) {
 #ifdef __CUDACC__
-  return __byte_perm(low, high, selector);
+  uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
+  return out;
 #else
   const uint64_t both = uint64_t(high) << 32 | low;
   uint32_t out = 0;
-  for (unsigned i = 0; i < 4; ++i)
-    out |= uint32_t(both >> (selector >> 4 * i & 7u) * 8 & 255u) << 8 * i;
+  for (unsigned i = 0; i < 4; ++i) {
+    const uint32_t digit = selector >> 4 * i & 15u,
+                   byte = uint32_t(both >> (digit & 7u) * 8) & 255u;
+    out |= (digit < 8 ? byte : (byte & 128u) != 0 ? 255u : 0u) << 8 * i;
+  }
   return out;
 #endif
 }
