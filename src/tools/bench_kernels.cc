@@ -419,8 +419,9 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--help" || args[i] == "-h") {
       std::printf(
-          "usage: aerie bench kernels [--step|--memory] [--recompute] [--batch N] [--seconds N]\n"
-          "                           [--width N] [--heads N] [--layers N] [--classes N] "
+          "usage: aerie bench kernels [--step|--memory] [--recompute] [--untuned] [--batch N]\n"
+          "                           [--seconds N] [--width N] [--heads N] [--layers N] "
+          "[--classes N] "
           "[--channels N]\n\n"
           "Times every CUDA kernel at the shapes of a NEST step (defaults: NEST-L, 16 x 15 s) as\n"
           "graph replays and prints them beside their floors. --step runs a whole training step\n"
@@ -432,6 +433,7 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
     bool* const on = args[i] == "--step"        ? &options.step
                      : args[i] == "--recompute" ? &options.recompute
                      : args[i] == "--memory"    ? &options.memory
+                     : args[i] == "--untuned"   ? &options.untuned
                                                 : nullptr;
     if (on != nullptr) {
       *on = true;

@@ -19,6 +19,7 @@ struct KernelBenchOptions {
   bool step = false;       // a whole NestStep, call by call
   bool memory = false;     // its memory alone, no GPU needed
   bool recompute = false;  // of that step
+  bool untuned = false;    // products: cuBLASLt's first suggestion
   int64_t parameters = 112964608;
   double gb_per_s = 4200.0;    // what copies reach on the device
   double tflop_per_s = 700.0;  // what bf16 matrix products reach

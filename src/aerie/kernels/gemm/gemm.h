@@ -1,6 +1,7 @@
 // C = op(A) * op(B) (+ bias) (+ C), row-major, float32 accumulation. A and B share a dtype; C may
-// be of the same or float32 (weight gradients). On CUDA this is cuBLASLt; there is no kernel of our
-// own to emulate.
+// be of the same or float32 (weight gradients). Several products of one shape whose operands lie at
+// constant distances are one call. On CUDA this is cuBLASLt; there is no kernel of our own to
+// emulate.
 #pragma once
 
 #include "aerie/kernels/types.h"
@@ -16,10 +17,17 @@ struct Gemm {
   void* c = nullptr;        // (m,n)
   int lda = 0, ldb = 0, ldc = 0;
   bool transpose_a = false, transpose_b = false;
+  // Products of this shape, and the elements from one's operand to the next's (0: shared).
+  int count = 1;
+  int64_t step_a = 0, step_b = 0, step_c = 0;
   const void* bias = nullptr;  // (n), of C's dtype; null: none
   bool accumulate = false;     // adds to C; not together with a bias
   bool tf32 = false;           // float32 operands may be rounded to TF32
-  void* workspace = nullptr;   // device scratch for cuBLASLt
+  // CUDA: the first call of a shape outside a capture times cuBLASLt's candidates and keeps the
+  // fastest; otherwise its first suggestion is taken. Either way the choice stays for the life of
+  // the process; only the second is the same in every process.
+  bool tune = false;
+  void* workspace = nullptr;  // device scratch for cuBLASLt
   size_t workspace_bytes = 0;
 };
 

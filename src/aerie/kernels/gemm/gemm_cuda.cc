@@ -1,15 +1,18 @@
-// cuBLASLt, loaded at run time (torch brings the same library), one plan per shape and kept.
+// cuBLASLt, loaded at run time (torch brings the same library), one plan per shape and kept. A plan
+// is cuBLASLt's first suggestion, or the fastest of its suggestions, timed once.
 //
 // Row-major C = op(A) op(B) is column-major C^T = op(B)^T op(A)^T: operands change places, their
 // transposition does not. The bias then runs along the rows of C^T, as cuBLASLt's epilogue wants
 // it.
+#include <algorithm>
+#include <array>
 #include <dlfcn.h>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
 
 #include <cublasLt.h>
+#include <cuda_runtime.h>
 
 #include "aerie/kernels/gemm/gemm.h"
 
@@ -26,6 +29,7 @@ struct Library {
   decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
   decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
   decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = nullptr;
   decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
@@ -45,6 +49,7 @@ struct Library {
          find(desc_set, "cublasLtMatmulDescSetAttribute") &&
          find(layout_create, "cublasLtMatrixLayoutCreate") &&
          find(layout_destroy, "cublasLtMatrixLayoutDestroy") &&
+         find(layout_set, "cublasLtMatrixLayoutSetAttribute") &&
          find(preference_create, "cublasLtMatmulPreferenceCreate") &&
          find(preference_destroy, "cublasLtMatmulPreferenceDestroy") &&
          find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
@@ -75,12 +80,93 @@ struct Plan {
   bool ok = false;
 };
 
-using Key = std::tuple<int, int, int, int, int, int, int, int, size_t>;
+using Key = std::array<int64_t, 13>;
+constexpr int kCandidates = 24;
+constexpr int kTimedCalls = 8;  // per replay of a candidate
+
+int multiply(cublasLtHandle_t handle, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
+             const Gemm& g, void* c, void* stream) {
+  const float one = 1.0f, beta = g.accumulate ? 1.0f : 0.0f;
+  const cublasStatus_t status = library().matmul(
+      handle, plan.desc, &one, g.b, plan.a, g.a, plan.b, &beta, c, plan.c, c, plan.c, &algorithm,
+      g.workspace, g.workspace_bytes, static_cast<cudaStream_t>(stream));
+  return status == CUBLAS_STATUS_SUCCESS ? kOk : kUnsupported;
+}
+
+bool capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess ||
+         status != cudaStreamCaptureStatusNone;
+}
+
+// Stream, events and memory for timing candidates.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    ok_ = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) == cudaSuccess &&
+          cudaEventCreate(&begin_) == cudaSuccess && cudaEventCreate(&end_) == cudaSuccess;
+  }
+  ~Stopwatch() {
+    cudaFree(memory_);
+    if (begin_ != nullptr) cudaEventDestroy(begin_);
+    if (end_ != nullptr) cudaEventDestroy(end_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  bool ok() const { return ok_; }
+  // Zeroed memory of the watch's life; null when there is none.
+  void* allocate(size_t bytes) {
+    if (cudaMalloc(&memory_, bytes) != cudaSuccess ||
+        cudaMemsetAsync(memory_, 0, bytes, stream_) != cudaSuccess) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    return memory_;
+  }
+  // Milliseconds of kTimedCalls calls as a graph, the least of three replays; negative on failure.
+  template <typename Call>
+  float time(Call call) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    float best = -1.0f;
+    if (cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal) == cudaSuccess) {
+      int failed = kOk;
+      for (int i = 0; i < kTimedCalls && failed == kOk; ++i) failed = call(stream_);
+      const bool captured = cudaStreamEndCapture(stream_, &graph) == cudaSuccess;
+      if (captured && failed == kOk && cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess) {
+        for (int i = 0; i < 4; ++i) {
+          float ms = 0.0f;
+          cudaEventRecord(begin_, stream_);
+          cudaGraphLaunch(executable, stream_);
+          cudaEventRecord(end_, stream_);
+          if (cudaStreamSynchronize(stream_) != cudaSuccess ||
+              cudaEventElapsedTime(&ms, begin_, end_) != cudaSuccess) {
+            best = -1.0f;
+            break;
+          }
+          if (i > 0) best = best < 0.0f ? ms : std::min(best, ms);
+        }
+      }
+    }
+    if (executable != nullptr) cudaGraphExecDestroy(executable);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    return best;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  void* memory_ = nullptr;
+  bool ok_ = false;
+};
 
 class Plans {
  public:
   // Null when cuBLASLt has nothing for the shape.
-  const Plan* get(const Gemm& g) {
+  const Plan* get(const Gemm& g, void* stream) {
     const int flags = int(g.transpose_a) | int(g.transpose_b) << 1 | int(g.bias != nullptr) << 2 |
                       int(g.tf32) << 3 | int(g.accumulate) << 4;
     const Key key{int(g.dtype) * 4 + int(g.out_dtype),
@@ -91,9 +177,13 @@ class Plans {
                   g.ldb,
                   g.ldc,
                   flags,
-                  g.workspace_bytes};
+                  int64_t(g.workspace_bytes),
+                  g.count,
+                  g.step_a,
+                  g.step_b,
+                  g.step_c};
     auto [entry, fresh] = plans_.try_emplace(key);
-    if (fresh) make(g, entry->second);
+    if (fresh) make(g, entry->second, stream);
     return entry->second.ok ? &entry->second : nullptr;
   }
   cublasLtHandle_t handle() {
@@ -103,7 +193,7 @@ class Plans {
   std::mutex mutex;
 
  private:
-  void make(const Gemm& g, Plan& plan) {
+  void make(const Gemm& g, Plan& plan, void* stream) {
     Library& lt = library();
     const cublasComputeType_t compute =
         g.dtype == Dtype::kFloat && g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -120,26 +210,71 @@ class Plans {
       lt.desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g.bias, sizeof(g.bias));
     }
     const auto layout = [&](cublasLtMatrixLayout_t* out, Dtype dtype, int rows, int columns,
-                            int stride) {
-      return lt.layout_create(out, data_type(dtype), static_cast<uint64_t>(rows),
-                              static_cast<uint64_t>(columns), stride) == CUBLAS_STATUS_SUCCESS;
+                            int stride, int64_t step) {
+      if (lt.layout_create(out, data_type(dtype), static_cast<uint64_t>(rows),
+                           static_cast<uint64_t>(columns), stride) != CUBLAS_STATUS_SUCCESS)
+        return false;
+      const int32_t count = g.count;
+      return count == 1 || (lt.layout_set(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                          sizeof(count)) == CUBLAS_STATUS_SUCCESS &&
+                            lt.layout_set(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
+                                          sizeof(step)) == CUBLAS_STATUS_SUCCESS);
     };
     // Column-major shapes as stored: a row-major (r,c) matrix is (c,r).
-    if (!layout(&plan.a, g.dtype, g.transpose_b ? g.k : g.n, g.transpose_b ? g.n : g.k, g.ldb) ||
-        !layout(&plan.b, g.dtype, g.transpose_a ? g.m : g.k, g.transpose_a ? g.k : g.m, g.lda) ||
-        !layout(&plan.c, g.out_dtype, g.n, g.m, g.ldc))
+    if (!layout(&plan.a, g.dtype, g.transpose_b ? g.k : g.n, g.transpose_b ? g.n : g.k, g.ldb,
+                g.step_b) ||
+        !layout(&plan.b, g.dtype, g.transpose_a ? g.m : g.k, g.transpose_a ? g.k : g.m, g.lda,
+                g.step_a) ||
+        !layout(&plan.c, g.out_dtype, g.n, g.m, g.ldc, g.step_c))
       return;
     cublasLtMatmulPreference_t preference = nullptr;
     if (lt.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return;
     lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g.workspace_bytes,
                       sizeof(g.workspace_bytes));
-    cublasLtMatmulHeuristicResult_t result{};
+    // Weights of a flat buffer start at multiples of 128 bytes, not of the 256 assumed otherwise.
+    const uint32_t alignment = 16;
+    for (const cublasLtMatmulPreferenceAttributes_t which :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      lt.preference_set(preference, which, &alignment, sizeof(alignment));
+    // Sums over parts of k go through the workspace, in a fixed order.
+    const uint32_t reductions =
+        CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    lt.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                      sizeof(reductions));
+    const bool tune = g.tune && !capturing(stream);
+    cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
     int found = 0;
-    plan.ok = lt.heuristic(handle(), plan.desc, plan.a, plan.b, plan.c, plan.c, preference, 1,
-                           &result, &found) == CUBLAS_STATUS_SUCCESS &&
+    plan.ok = lt.heuristic(handle(), plan.desc, plan.a, plan.b, plan.c, plan.c, preference,
+                           tune ? kCandidates : 1, results, &found) == CUBLAS_STATUS_SUCCESS &&
               found > 0;
-    plan.algorithm = result.algo;
+    plan.algorithm = results[0].algo;
+    if (plan.ok && found > 1) choose(g, plan, results, found, stream);
     lt.preference_destroy(preference);
+  }
+
+  // The fastest candidate. C itself takes the results unless they would be added to it.
+  void choose(const Gemm& g, Plan& plan, const cublasLtMatmulHeuristicResult_t* results, int found,
+              void* stream) {
+    Stopwatch watch;
+    if (!watch.ok() || cudaStreamSynchronize(static_cast<cudaStream_t>(stream)) != cudaSuccess)
+      return;
+    void* c = g.c;
+    if (g.accumulate) {
+      const int64_t last = int64_t{g.m - 1} * g.ldc + g.n + (g.count - 1) * g.step_c;
+      c = watch.allocate(static_cast<size_t>(last) * dtype_size(g.out_dtype));
+      if (c == nullptr) return;
+    }
+    float best = -1.0f;
+    for (int i = 0; i < found; ++i) {
+      if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+      const float ms =
+          watch.time([&](void* on) { return multiply(handle(), plan, results[i].algo, g, c, on); });
+      // The earlier suggestion wins what the clock cannot tell apart.
+      if (ms < 0.0f || (best >= 0.0f && ms > 0.985f * best)) continue;
+      best = ms;
+      plan.algorithm = results[i].algo;
+    }
   }
 
   std::map<Key, Plan> plans_;
@@ -155,19 +290,15 @@ Plans& plans() {
 
 int gemm(const Gemm& g, void* stream) {
   if (!library().ok || (g.accumulate && g.bias != nullptr)) return kUnsupported;
-  if (g.m <= 0 || g.n <= 0 || g.k <= 0) return kUnsupported;
+  if (g.m <= 0 || g.n <= 0 || g.k <= 0 || g.count <= 0) return kUnsupported;
   Plans& all = plans();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const Plan* plan = all.get(g);
+  const Plan* plan = all.get(g, stream);
   if (plan == nullptr) return kUnsupported;
   // The plan is shared by all calls of this shape; the bias is this call's.
   if (g.bias != nullptr)
     library().desc_set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g.bias, sizeof(g.bias));
-  const float one = 1.0f, beta = g.accumulate ? 1.0f : 0.0f;
-  const cublasStatus_t status = library().matmul(
-      all.handle(), plan->desc, &one, g.b, plan->a, g.a, plan->b, &beta, g.c, plan->c, g.c, plan->c,
-      &plan->algorithm, g.workspace, g.workspace_bytes, static_cast<cudaStream_t>(stream));
-  return status == CUBLAS_STATUS_SUCCESS ? kOk : kUnsupported;
+  return multiply(all.handle(), *plan, plan->algorithm, g, g.c, stream);
 }
 
 }  // namespace aerie::kernels::cuda

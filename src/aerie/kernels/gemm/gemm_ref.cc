@@ -7,6 +7,21 @@ int gemm(const Gemm& g, void*) {
   const auto at = [](int row, int column, int stride) {
     return static_cast<size_t>(row) * static_cast<size_t>(stride) + static_cast<size_t>(column);
   };
+  if (g.count > 1) {
+    Gemm one = g;
+    one.count = 1;
+    for (int i = 0; i < g.count; ++i) {
+      const auto offset = [&](const void* p, int64_t step, Dtype dtype) {
+        return static_cast<const unsigned char*>(p) +
+               i * step * static_cast<int64_t>(dtype_size(dtype));
+      };
+      one.a = offset(g.a, g.step_a, g.dtype);
+      one.b = offset(g.b, g.step_b, g.dtype);
+      one.c = const_cast<unsigned char*>(offset(g.c, g.step_c, g.out_dtype));
+      gemm(one, nullptr);
+    }
+    return kOk;
+  }
   for (int i = 0; i < g.m; ++i)
     for (int j = 0; j < g.n; ++j) {
       double sum = 0.0;

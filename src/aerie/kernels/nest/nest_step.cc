@@ -1,5 +1,7 @@
 #include "aerie/kernels/nest/nest_step.h"
 
+#include <cstdlib>
+
 #include "aerie/kernels/nest/nest_workspace.h"
 
 namespace aerie::kernels {
@@ -12,14 +14,47 @@ namespace aerie::kernels {
 
 NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
                    const NestStepParams& params)
-    : kernels_(&kernels), config_(config), params_(params) {
-  Workspace w(*kernels_, config_, nullptr, nullptr);
+    : kernels_(&kernels), config_(config), params_(params), joined_(find_joined(config, params)) {
+  Workspace w(*kernels_, config_, joined_, nullptr, nullptr);
   memory_bytes_ = w.used();
+}
+
+NestStep::Joined NestStep::find_joined(const NestStepConfig& config, const NestStepParams& params) {
+  // Elements between two parameters, where copy and gradient agree; 0 where they do not.
+  const auto step = [&](const NestParam& from, const NestParam& to) -> int64_t {
+    if (from.compute == nullptr || to.compute == nullptr) return 0;
+    const auto distance = [](const void* a, const void* b, size_t size) -> int64_t {
+      const int64_t bytes =
+          static_cast<int64_t>(reinterpret_cast<intptr_t>(b) - reinterpret_cast<intptr_t>(a));
+      return bytes % static_cast<int64_t>(size) == 0 ? bytes / static_cast<int64_t>(size) : 0;
+    };
+    const int64_t out = distance(from.compute, to.compute, dtype_size(config.dtype));
+    return !config.training || distance(from.grad, to.grad, sizeof(float)) == out ? out : 0;
+  };
+  Joined out;
+  const int64_t width = config.width;
+  out.qkv = !params.layers.empty();
+  for (const NestLayerParams& p : params.layers) {
+    out.qkv = out.qkv && step(p.q.weight, p.k.weight) == width * width &&
+              step(p.k.weight, p.v.weight) == width * width;
+    const bool no_bias =
+        p.q.bias.compute == nullptr && p.k.bias.compute == nullptr && p.v.bias.compute == nullptr;
+    out.qkv = out.qkv &&
+              (no_bias || (step(p.q.bias, p.k.bias) == width && step(p.k.bias, p.v.bias) == width));
+  }
+  for (size_t i = 1; i < params.layers.size(); ++i) {
+    const int64_t here = step(params.layers[i - 1].pos.weight, params.layers[i].pos.weight);
+    if (i > 1 && here != out.pos_step) return {out.qkv, 0};
+    out.pos_step = here;
+  }
+  // Strides of matrix products: overlapping or misaligned weights are no pattern.
+  if (std::abs(out.pos_step) < width * width || out.pos_step % 8 != 0) out.pos_step = 0;
+  return out;
 }
 
 int NestStep::run(void* memory, const NestStepInputs& inputs, const NestStepOutputs& outputs,
                   void* stream) {
-  Workspace w(*kernels_, config_, static_cast<unsigned char*>(memory), stream);
+  Workspace w(*kernels_, config_, joined_, static_cast<unsigned char*>(memory), stream);
   return execute(w, inputs, outputs);
 }
 
@@ -31,10 +66,12 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   selected_ = w.selected;
   encoded_ = w.encoded;
   AERIE_TRY(front(w));
+  AERIE_TRY(position_products(w));
   for (int i = 0; i < config_.layers; ++i) AERIE_TRY(layer_forward(w, i));
   AERIE_TRY(head(w));
   if (!config_.training) return kOk;
   for (int i = config_.layers - 1; i >= 0; --i) AERIE_TRY(layer_backward(w, i));
+  AERIE_TRY(position_gradients(w));
   return front_backward(w);
 }
 
@@ -151,6 +188,89 @@ int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, 
   return w.product(activated, p.second.weight.compute, w.branch, w.rows, c.width, c.feed_forward);
 }
 
+// Query, key and value of a layer side by side.
+int NestStep::project(Workspace& w, int index) {
+  const int width = config_.width;
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const void* in = s.norms[kNormSelfAtt].out;
+  if (joined_.qkv)
+    return w.product(in, p.q.weight.compute, s.qkv, w.rows, 3 * width, width, 0, p.q.bias.compute);
+  int i = 0;
+  for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v})
+    AERIE_TRY(w.product(in, linear->weight.compute, w.part(s.qkv, i++), w.rows, width, width,
+                        3 * width, linear->bias.compute));
+  return kOk;
+}
+
+// From their gradients (w.grad_hidden) to that of the input (w.grad_in).
+int NestStep::project_backward(Workspace& w, int index) {
+  const int width = config_.width;
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
+  if (joined_.qkv) {
+    AERIE_TRY(w.weight_gradient(w.grad_hidden, in, p.q.weight, w.rows, 3 * width, width));
+    AERIE_TRY(w.bias_gradient(w.grad_hidden, p.q.bias, w.rows, 3 * width, 3 * width));
+    return w.input_gradient(w.grad_hidden, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
+  }
+  int i = 0;
+  for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
+    const void* grad = w.part(w.grad_hidden, i);
+    AERIE_TRY(w.weight_gradient(grad, in, linear->weight, w.rows, width, width, 3 * width));
+    AERIE_TRY(w.bias_gradient(grad, linear->bias, w.rows, width, 3 * width));
+    AERIE_TRY(w.input_gradient(grad, linear->weight.compute, w.grad_in, w.rows, width, width,
+                               3 * width, i > 0));
+    ++i;
+  }
+  return kOk;
+}
+
+// What every layer makes of the positions.
+int NestStep::position_products(Workspace& w) {
+  const int count = 2 * w.frames - 1, width = config_.width;
+  if (joined_.pos_step == 0) {
+    for (size_t i = 0; i < w.layers.size(); ++i)
+      AERIE_TRY(w.product(params_.positions, params_.layers[i].pos.weight.compute, w.layers[i].pos,
+                          count, width, width));
+    return kOk;
+  }
+  const size_t first = joined_.pos_step < 0 ? w.layers.size() - 1 : 0;
+  Gemm g = w.gemm(count, width, width);
+  g.a = params_.positions;
+  g.b = params_.layers[first].pos.weight.compute;
+  g.c = w.layers[first].pos;
+  g.lda = g.ldb = g.ldc = width;
+  g.transpose_b = true;
+  g.out_dtype = config_.dtype;
+  g.count = config_.layers;
+  g.step_b = std::abs(joined_.pos_step);
+  g.step_c = static_cast<int64_t>(w.pos_size);
+  return kernels_->gemm(g, w.stream);
+}
+
+int NestStep::position_gradients(Workspace& w) {
+  const int count = 2 * w.frames - 1, width = config_.width;
+  if (joined_.pos_step == 0) {
+    for (size_t i = 0; i < w.layers.size(); ++i)
+      AERIE_TRY(w.weight_gradient(w.layers[i].grad_pos, params_.positions,
+                                  params_.layers[i].pos.weight, count, width, width));
+    return kOk;
+  }
+  const size_t first = joined_.pos_step < 0 ? w.layers.size() - 1 : 0;
+  Gemm g = w.gemm(width, width, count);
+  g.a = w.layers[first].grad_pos;
+  g.b = params_.positions;
+  g.c = params_.layers[first].pos.weight.grad;
+  g.lda = g.ldb = g.ldc = width;
+  g.transpose_a = true;
+  g.out_dtype = Dtype::kFloat;
+  g.accumulate = config_.accumulate;
+  g.count = config_.layers;
+  g.step_a = static_cast<int64_t>(w.pos_size);
+  g.step_c = std::abs(joined_.pos_step);
+  return kernels_->gemm(g, w.stream);
+}
+
 int NestStep::gate(Workspace& w, int index) {
   const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
   GluForward glu;
@@ -196,15 +316,7 @@ int NestStep::layer_forward(Workspace& w, int index) {
                          s.ff1_active, s.ff1_keep, sites));
 
   AERIE_TRY(norm(s.norms[kNormSelfAtt]));
-  const void* in = s.norms[kNormSelfAtt].out;
-  AERIE_TRY(w.product(in, p.q.weight.compute, w.part(s.qkv, 0), w.rows, c.width, c.width,
-                      3 * c.width, p.q.bias.compute));
-  AERIE_TRY(w.product(in, p.k.weight.compute, w.part(s.qkv, 1), w.rows, c.width, c.width,
-                      3 * c.width, p.k.bias.compute));
-  AERIE_TRY(w.product(in, p.v.weight.compute, w.part(s.qkv, 2), w.rows, c.width, c.width,
-                      3 * c.width, p.v.bias.compute));
-  AERIE_TRY(w.product(params_.positions, p.pos.weight.compute, s.pos, 2 * w.frames - 1, c.width,
-                      c.width));
+  AERIE_TRY(project(w, index));
   AERIE_TRY(kernels_->attention(w.attention(s, p, w.dropout(sites + 2, c.dropout_att)), w.stream));
   AERIE_TRY(w.product(s.attended, p.out.weight.compute, w.branch, w.rows, c.width, c.width));
 
@@ -408,7 +520,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.grad_k = w.part(w.grad_hidden, 1);
   attention.grad_v = w.part(w.grad_hidden, 2);
   attention.grad_stride = 3 * c.width;
-  attention.grad_p = w.grad_pos;
+  attention.grad_p = s.grad_pos;
   attention.grad_p_stride = c.width;
   attention.grad_bias_u = p.bias_u.grad;
   attention.grad_bias_v = p.bias_v.grad;
@@ -418,17 +530,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.bias_partial = w.attention_bias_partial;
   attention.p_partial = w.attention_p_partial;
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
-  const NestLayerParams::Linear* projections[3] = {&p.q, &p.k, &p.v};
-  for (size_t i = 0; i < 3; ++i) {
-    const void* grad = w.part(w.grad_hidden, static_cast<int>(i));
-    AERIE_TRY(w.weight_gradient(grad, s.norms[kNormSelfAtt].out, projections[i]->weight, w.rows,
-                                c.width, c.width, 3 * c.width));
-    AERIE_TRY(w.bias_gradient(grad, projections[i]->bias, w.rows, c.width, 3 * c.width));
-    AERIE_TRY(w.input_gradient(grad, projections[i]->weight.compute, w.grad_in, w.rows, c.width,
-                               c.width, 3 * c.width, i > 0));
-  }
-  AERIE_TRY(w.weight_gradient(w.grad_pos, params_.positions, p.pos.weight, 2 * w.frames - 1,
-                              c.width, c.width));
+  AERIE_TRY(project_backward(w, index));
   AERIE_TRY(norm(s.norms[kNormSelfAtt]));
 
   AERIE_TRY(feed_forward_backward(w, p.feed_forward1, s.norms[kNormFeedForward1].out, s.ff1_hidden,

@@ -6,6 +6,10 @@
 // dropout of positions; every shape is fixed at construction except the lengths, which are device
 // values.
 //
+// Weights that lie well in memory are multiplied at once: q, k and v when their weights are
+// adjacent (and their biases, if any), and the positional products of all layers when these lie at
+// a constant distance from each other. Other layouts take more products, with the same results.
+//
 // All activations come from one block of memory whose size is known beforehand. Nothing is owned
 // here; nothing allocates, waits or looks at device memory. One thread.
 #pragma once
@@ -86,6 +90,7 @@ struct NestStepConfig {
   bool nan_when_empty = false;
   float loss_weight = 1.0f;  // 1/accumulate
   bool accumulate = false;   // adds to the gradients that are there
+  bool tune = true;          // products: Gemm::tune
   // Less memory: what SiLU, GLU and BatchNorm put out is computed again in backward.
   bool recompute = false;
 };
@@ -125,6 +130,12 @@ class NestStep {
   const float* encoded() const { return encoded_; }      // (B,T/8,d)
 
  private:
+  // Weights that lie so that one product serves several.
+  struct Joined {
+    bool qkv = false;      // of every layer
+    int64_t pos_step = 0;  // elements from a layer's positional weight to the next's; 0: no pattern
+  };
+  static Joined find_joined(const NestStepConfig& config, const NestStepParams& params);
   struct Workspace;  // the bump allocator and what all layers share
   int execute(Workspace& w, const NestStepInputs& inputs, const NestStepOutputs& outputs);
   int front(Workspace& w);
@@ -136,6 +147,10 @@ class NestStep {
                    void* hidden, void* activated, uint8_t* keep, uint32_t site);
   int activate(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
                void* activated, uint8_t* keep, uint32_t site);
+  int position_products(Workspace& w);
+  int position_gradients(Workspace& w);
+  int project(Workspace& w, int index);
+  int project_backward(Workspace& w, int index);
   int gate(Workspace& w, int index);
   int normalize_conv(Workspace& w, int index);
   int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
@@ -144,6 +159,7 @@ class NestStep {
   const KernelTable* kernels_;
   NestStepConfig config_;
   NestStepParams params_;
+  Joined joined_;
   size_t memory_bytes_ = 0;
   const float* features_ = nullptr;
   const int32_t* tokens_ = nullptr;

@@ -25,15 +25,26 @@ struct Outcome {
 // Uploads parameters with repeatable values and remembers where their gradients go.
 class Params {
  public:
-  Params(Backend& backend, Dtype dtype) : backend_(backend), dtype_(dtype) {}
+  // `flat`: in blocks of that many values, one behind the other, as a model's registry has them.
+  Params(Backend& backend, Dtype dtype, bool flat) : backend_(backend), dtype_(dtype) {
+    if (!flat) return;
+    const std::vector<float> nothing(kFlat);
+    values_ = backend.upload(nothing);
+    compute_ = dtype == Dtype::kFloat ? values_ : backend.upload_as(dtype, nothing);
+    flat_grads_ = backend.scratch<float>(kFlat);
+  }
 
   NestParam add(const std::string& name, int count, float scale, float centre = 0.0f) {
     std::vector<float> values = random_values(static_cast<size_t>(count), ++seed_, scale);
     for (float& value : values) value += centre;
     NestParam out;
-    out.value = backend_.upload(values);
-    out.compute = dtype_ == Dtype::kFloat ? out.value : backend_.upload_as(dtype_, values);
-    out.grad = backend_.scratch<float>(values.size());
+    if (values_ != nullptr) {
+      out = place(values);
+    } else {
+      out.value = backend_.upload(values);
+      out.compute = dtype_ == Dtype::kFloat ? out.value : backend_.upload_as(dtype_, values);
+      out.grad = backend_.scratch<float>(values.size());
+    }
     grads_.push_back({name, {out.grad, values.size()}});
     return out;
   }
@@ -52,16 +63,39 @@ class Params {
   }
 
  private:
+  static constexpr size_t kFlat = size_t{1} << 18;
+
+  NestParam place(const std::vector<float>& values) {
+    NestParam out;
+    out.value = values_ + used_;
+    backend_.write(values_ + used_, values.data(), values.size() * sizeof(float));
+    out.compute = static_cast<unsigned char*>(compute_) + used_ * dtype_size(dtype_);
+    if (dtype_ != Dtype::kFloat) {
+      std::vector<uint16_t> bits;
+      for (const float value : values)
+        bits.push_back(dtype_ == Dtype::kBf16 ? float_to_bf16_bits(value)
+                                              : float_to_half_bits(value));
+      backend_.write(static_cast<uint16_t*>(compute_) + used_, bits.data(), bits.size() * 2);
+    }
+    out.grad = flat_grads_ + used_;
+    used_ += (values.size() + 63) / 64 * 64;
+    EXPECT_LE(used_, kFlat);
+    return out;
+  }
+
   Backend& backend_;
   Dtype dtype_;
+  float *values_ = nullptr, *flat_grads_ = nullptr;
+  void* compute_ = nullptr;
+  size_t used_ = 0;
   uint64_t seed_ = 100;
   std::vector<std::pair<std::string, std::pair<float*, size_t>>> grads_;
 };
 
-Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples) {
+Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples, bool flat = false) {
   c.batch = static_cast<int>(samples.size());
   c.samples = *std::max_element(samples.begin(), samples.end()) + 7;
-  Params make(b, c.dtype);
+  Params make(b, c.dtype, flat);
   NestStepParams p;
   const int channels = c.sub_channels, width = c.width;
   const int bins3 = strided(strided(strided(c.bins)));
@@ -83,9 +117,13 @@ Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples) {
                        make.linear(at + "ff1.2", width, c.feed_forward)};
     l.feed_forward2 = {make.linear(at + "ff2.1", c.feed_forward, width),
                        make.linear(at + "ff2.2", width, c.feed_forward)};
-    l.q = make.linear(at + "q", width, width);
-    l.k = make.linear(at + "k", width, width);
-    l.v = make.linear(at + "v", width, width);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(width));
+    l.q.weight = make.add(at + "q.weight", width * width, scale);
+    l.k.weight = make.add(at + "k.weight", width * width, scale);
+    l.v.weight = make.add(at + "v.weight", width * width, scale);
+    l.q.bias = make.add(at + "q.bias", width, scale);
+    l.k.bias = make.add(at + "k.bias", width, scale);
+    l.v.bias = make.add(at + "v.bias", width, scale);
     l.out = make.linear(at + "att_out", width, width);
     l.pos.weight = make.add(at + "pos", width * width, 1.0f / std::sqrt(static_cast<float>(width)));
     l.bias_u = make.add(at + "u", width, 0.3f);
@@ -215,6 +253,20 @@ void compare(Backend& backend, const NestStepConfig& c, double tolerance) {
 
 AERIE_KERNEL_TEST(NestStep, Float32EqualsTheReference) {
   compare(backend, small(Dtype::kFloat), 1e-4);
+}
+
+// Weights that lie one behind the other are multiplied together: the same values.
+AERIE_KERNEL_TEST(NestStep, FlatWeightsGiveTheSame) {
+  const std::vector<int32_t> samples = {10000, 200, 7777};
+  NestStepConfig c = small(Dtype::kFloat);
+  c.layers = 3;
+  const Outcome apart = run(backend, c, samples);
+  const Outcome flat = run(backend, c, samples, true);
+  EXPECT_NEAR(flat.loss, apart.loss, 1e-5 * apart.loss);
+  ASSERT_EQ(flat.gradients.size(), apart.gradients.size());
+  for (size_t i = 0; i < apart.gradients.size(); ++i)
+    testing::expect_close(flat.gradients[i].second, apart.gradients[i].second, 1e-4, 1e-6,
+                          apart.gradients[i].first);
 }
 
 // Computing activations again must change no bit.

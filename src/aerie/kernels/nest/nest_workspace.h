@@ -36,15 +36,15 @@ struct LayerBuffers {
   NormBuffers norms[kNumNorms];
   void *ff1_hidden, *ff1_active, *ff2_hidden, *ff2_active;
   uint8_t *ff1_keep, *ff2_keep;
-  void *qkv, *pos, *attended, *gates, *gated, *conv, *normed;
+  void *qkv, *pos, *grad_pos, *attended, *gates, *gated, *conv, *normed;
   float *log_sum, *bn_mean, *bn_rstd;
   uint32_t* attention_keep = nullptr;
 };
 
 struct NestStep::Workspace {
   // With base null the pointers mean nothing, but used() is right.
-  Workspace(const KernelTable& table, const NestStepConfig& config, unsigned char* base,
-            void* cuda_stream)
+  Workspace(const KernelTable& table, const NestStepConfig& config, const Joined& joined,
+            unsigned char* base, void* cuda_stream)
       : kernels(&table), c(config), stream(cuda_stream), base_(base) {
     frames = c.frames / 8;
     rows = c.batch * frames;
@@ -77,10 +77,18 @@ struct NestStep::Workspace {
       shared_gated = take_compute(n * width);
       shared_normed = take_compute(n * width);
     }
+    // Positions of all layers in the order of their weights in memory.
+    pos_size = size(2 * frames - 1) * width;
+    void* const all_pos = take_compute(pos_size * size(c.layers));
+    void* const all_grad_pos =
+        c.training ? take_compute(pos_size * size(c.layers)) : static_cast<void*>(nullptr);
     const float* stream_in = nullptr;
     for (int i = 0; i < c.layers; ++i) {
       layers.emplace_back();
       stream_in = take_layer(layers.back(), stream_in, i);
+      const size_t slot = size(joined.pos_step < 0 ? c.layers - 1 - i : i);
+      layers.back().pos = at(all_pos, slot * pos_size);
+      layers.back().grad_pos = at(all_grad_pos, slot * pos_size);
     }
     encoded = layers.back().norms[kNormOut].out_float;
     encoded_compute = layers.back().norms[kNormOut].out;
@@ -91,6 +99,19 @@ struct NestStep::Workspace {
   }
 
   size_t used() const { return used_; }
+
+  Gemm gemm(int m, int n, int k) const {
+    Gemm g;
+    g.dtype = c.dtype;
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.tf32 = c.tf32;
+    g.tune = c.tune;
+    g.workspace = gemm_workspace;
+    g.workspace_bytes = gemm_workspace != nullptr ? kGemmWorkspace : 0;
+    return g;
+  }
 
   // Products with a weight (n,k): forward, and the gradients of weight, input and bias.
   int product(const void* in, const void* weight, void* out, int count, int n, int k,
@@ -163,9 +184,7 @@ struct NestStep::Workspace {
   }
 
   // Part i of rows that hold several tensors of the model's width side by side.
-  void* part(void* all, int i) const {
-    return static_cast<unsigned char*>(all) + size(i) * size(c.width) * dtype_size(c.dtype);
-  }
+  void* part(void* all, int i) const { return at(all, size(i) * size(c.width)); }
 
   StatisticsFrames counted() const {
     StatisticsFrames out;
@@ -311,6 +330,7 @@ struct NestStep::Workspace {
   void* stream;
   NestStepInputs inputs;
   NestStepOutputs outputs;
+  size_t pos_size = 0;  // values of one layer's positions
   int frames = 0, rows = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;
   int conv1_rows = 0, conv2_rows = 0;
   float* features = nullptr;
@@ -326,7 +346,7 @@ struct NestStep::Workspace {
   float* row_loss = nullptr;
   // Gradients, reused by every layer.
   void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
-  void *grad_gated = nullptr, *grad_pos = nullptr, *grad_conv1 = nullptr, *grad_conv2 = nullptr;
+  void *grad_gated = nullptr, *grad_conv1 = nullptr, *grad_conv2 = nullptr;
   float *grad_stream = nullptr, *out_weight_grad = nullptr, *partial = nullptr;
   void *attention_weights = nullptr, *attention_grads = nullptr;
   float *attention_bias_partial = nullptr, *attention_p_partial = nullptr;
@@ -365,16 +385,9 @@ struct NestStep::Workspace {
     return {&p.norm_out, p.feed_forward2.second.bias, sites + 6, c.dropout, 0.5f};
   }
 
-  Gemm gemm(int m, int n, int k) const {
-    Gemm g;
-    g.dtype = c.dtype;
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.tf32 = c.tf32;
-    g.workspace = gemm_workspace;
-    g.workspace_bytes = gemm_workspace != nullptr ? kGemmWorkspace : 0;
-    return g;
+  // Element i of memory in the compute dtype.
+  void* at(void* all, size_t i) const {
+    return all != nullptr ? static_cast<unsigned char*>(all) + i * dtype_size(c.dtype) : nullptr;
   }
 
   // Returns the stream behind the layer.
@@ -403,7 +416,6 @@ struct NestStep::Workspace {
     s.ff2_active = c.recompute ? shared_active : take_compute(n * hidden);
     s.ff2_keep = take<uint8_t>(n * hidden / 8);
     s.qkv = take_compute(n * width * 3);
-    s.pos = take_compute(size(2 * frames - 1) * width);
     s.attended = take_compute(n * width);
     s.log_sum = take<float>(n * size(c.heads));
     if (c.training && c.dropout_att > 0.0 && c.dtype != Dtype::kFloat)
@@ -424,7 +436,6 @@ struct NestStep::Workspace {
     grad_hidden = take_compute(n * std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
     grad_gated = take_compute(n * width);
-    grad_pos = take_compute(size(2 * frames - 1) * width);
     grad_conv1 = take_compute(size(conv1_rows) * channels);
     grad_conv2 = take_compute(size(conv2_rows) * channels);
     grad_stream = take<float>(n * width);
