@@ -6,6 +6,8 @@
 #include <cuda_runtime.h>
 #define AERIE_BACKEND cuda
 #define AERIE_UNROLL _Pragma("unroll")
+#define AERIE_PRAGMA(text) _Pragma(#text)
+#define AERIE_UNROLL_BY(n) AERIE_PRAGMA(unroll n)
 // Shared memory of a block. AERIE_SHARED(type, name, count) declares a pointer-like array.
 #define AERIE_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define AERIE_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
@@ -13,6 +15,7 @@
 #include "aerie/kernels/emulation/emulation.h"
 #define AERIE_BACKEND emulated
 #define AERIE_UNROLL
+#define AERIE_UNROLL_BY(n)
 #define AERIE_SHARED(type, name, count)  \
   static const char name##_tag = 0;      \
   type* const name = static_cast<type*>( \
@@ -24,6 +27,7 @@
 
 #include <cmath>
 
+#include "aerie/kernels/sums/partial_sums.h"
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
@@ -68,7 +72,7 @@ int launch(void*, LaunchShape shape, void (*kernel)(Params...), const Given&... 
   } while (false)
 
 template <typename A, typename B>
-constexpr A ceil_div(A a, B b) {
+__host__ __device__ constexpr A ceil_div(A a, B b) {
   return static_cast<A>((a + b - 1) / b);
 }
 
@@ -143,13 +147,15 @@ __device__ inline float warp_max(float value) {
 __device__ inline void dropout8(const Dropout& dropout, uint64_t row, uint64_t index, float* out) {
   const RandomState& state = *dropout.state;
   const uint64_t position = item_position(state, row);
+  // 32 bits are enough: where the threshold is 2^32, nothing is kept, the scale is zero as well.
+  const uint32_t threshold =
+      dropout.threshold > 0xffffffffu ? 0xffffffffu : uint32_t(dropout.threshold);
   AERIE_UNROLL
   for (int half = 0; half < 2; ++half) {
     const PhiloxBlock block =
         philox_block(state.dropout_key, dropout.site, position, uint32_t(index >> 2) + half);
     AERIE_UNROLL
-    for (int i = 0; i < 4; ++i)
-      out[half * 4 + i] = block.v[i] >= dropout.threshold ? dropout.scale : 0.0f;
+    for (int i = 0; i < 4; ++i) out[half * 4 + i] = block.v[i] >= threshold ? dropout.scale : 0.0f;
   }
 }
 
@@ -177,9 +183,23 @@ __device__ inline uint8_t keep_bits8(const float* factors) {
 __device__ inline float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
+// For values that are rounded to T: the device's approximations (two units in the last place of a
+// float) where T has 16 bits.
+template <typename T>
+__device__ inline float sigmoid_for(float x) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 2) {
+    float out;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(1.0f + __expf(-x)));
+    return out;
+  }
+#endif
+  return sigmoid(x);
+}
 // d/dx of x*sigmoid(x).
-__device__ inline float silu_slope(float x) {
-  const float s = sigmoid(x);
+template <typename T>
+__device__ inline float silu_slope_for(float x) {
+  const float s = sigmoid_for<T>(x);
   return s * (1.0f + x * (1.0f - s));
 }
 
@@ -233,6 +253,23 @@ __device__ inline void write_partial(float* partial, int columns, int column, co
 inline int launch_column_sums(void* stream, const ColumnSums& a) {
   return launch(stream, {dim3(unsigned(ceil_div(a.sections * a.width, 32))), dim3(kColumnThreads)},
                 sum_columns<kColumnThreads>, a);
+}
+
+// The same later, in one launch with others (partial_sums.h), where there is a list with room.
+inline int finish_column_sums(void* stream, const ColumnSums& a, PartialSums* later) {
+  if (later == nullptr || later->count + a.sections > PartialSums::kMost)
+    return launch_column_sums(stream, a);
+  for (int s = 0; s < a.sections; ++s) {
+    if (a.out[s] == nullptr) continue;
+    PartialSum& sum = later->sums[later->count++];
+    sum.partial = a.partial + size_t(s) * a.width;
+    sum.out = a.out[s];
+    sum.stride = int64_t(a.stride > 0 ? a.stride : size_t(a.sections) * a.width);
+    sum.parts = a.parts;
+    sum.columns = a.width;
+    sum.accumulate = a.accumulate;
+  }
+  return kOk;
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

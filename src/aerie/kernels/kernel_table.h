@@ -19,6 +19,7 @@
 #include "aerie/kernels/quantizer/quantize.h"
 #include "aerie/kernels/results/record_loss.h"
 #include "aerie/kernels/subsampling/subsampling.h"
+#include "aerie/kernels/sums/partial_sums.h"
 
 // X(name, arguments)
 #define AERIE_KERNELS(X)                              \
@@ -51,6 +52,7 @@
   X(mix_rows, MixRows)                                \
   X(record_loss, RecordLoss)                          \
   X(gemm, Gemm)                                       \
+  X(add_partials, PartialSums)                        \
   X(bias_gradient, BiasGradient)                      \
   X(swap_inner, SwapInner)                            \
   X(cast, Cast)                                       \

@@ -18,18 +18,20 @@ __device__ inline void add8(Vec8& x, const float* bias, int column) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) silu_forward_kernel(SiluForward a) {
-  const unsigned per_item = unsigned(a.frames) * unsigned(a.channels / 8);
-  const unsigned vec = blockIdx.x * kThreads + threadIdx.x;
-  if (vec >= per_item * unsigned(a.batch)) return;
-  const unsigned item = vec / per_item, inside = vec % per_item;
-  Vec8 x = load8(static_cast<const T*>(a.x) + size_t(vec) * 8);
-  add8(x, a.bias, int(inside % unsigned(a.channels / 8)) * 8);
+  const unsigned per_row = unsigned(a.channels / 8), per_item = unsigned(a.frames) * per_row;
+  const unsigned inside = blockIdx.x * kThreads + threadIdx.x, item = blockIdx.y;
+  if (inside >= per_item) return;
+  const size_t vec = size_t(item) * per_item + inside;
+  Vec8 x = load8(static_cast<const T*>(a.x) + vec * 8);
+  const unsigned column =
+      (per_row & (per_row - 1)) == 0 ? inside & (per_row - 1) : inside % per_row;
+  add8(x, a.bias, int(column) * 8);
   float factors[8];
   dropout8(a.dropout, nullptr, 0, item, uint64_t(inside) * 8, factors);
   if (a.keep != nullptr) a.keep[vec] = keep_bits8(factors);
   AERIE_UNROLL
-  for (int k = 0; k < 8; ++k) x.v[k] *= sigmoid(x.v[k]) * factors[k];
-  store8(static_cast<T*>(a.out) + size_t(vec) * 8, x);
+  for (int k = 0; k < 8; ++k) x.v[k] *= sigmoid_for<T>(x.v[k]) * factors[k];
+  store8(static_cast<T*>(a.out) + vec * 8, x);
 }
 
 template <typename T>
@@ -39,6 +41,7 @@ __global__ void __launch_bounds__(kThreads) silu_backward_kernel(SiluBackward a)
   const int rows = a.batch * a.frames;
   Vec8 sum = {};
   if (column < a.channels) {
+    AERIE_UNROLL_BY(2)
     for (int row = blockIdx.y * kWarps + threadIdx.x / 32; row < rows; row += gridDim.y * kWarps) {
       const size_t at = size_t(row) * a.channels + column;
       Vec8 x = load8(static_cast<const T*>(a.x) + at);
@@ -49,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) silu_backward_kernel(SiluBackward a)
                uint64_t(row % a.frames) * a.channels + column, factors);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
-        grad.v[k] *= factors[k] * silu_slope(x.v[k]);
+        grad.v[k] *= factors[k] * silu_slope_for<T>(x.v[k]);
         sum.v[k] += grad.v[k];
       }
       store8(static_cast<T*>(a.grad_x) + at, grad);
@@ -72,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) glu_forward_kernel(GluForward a) {
     add8(left, a.bias, column);
     add8(right, a.bias, a.channels + column);
     AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) out.v[k] = left.v[k] * sigmoid(right.v[k]);
+    for (int k = 0; k < 8; ++k) out.v[k] = left.v[k] * sigmoid_for<T>(right.v[k]);
   }
   store8(static_cast<T*>(a.out) + size_t(vec) * 8, out);
 }
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) glu_backward_kernel(GluBackward a) {
             load8(static_cast<const T*>(a.grad_out) + size_t(row) * a.channels + column);
         AERIE_UNROLL
         for (int k = 0; k < 8; ++k) {
-          const float s = sigmoid(right.v[k]);
+          const float s = sigmoid_for<T>(right.v[k]);
           right.v[k] = grad.v[k] * left.v[k] * s * (1.0f - s);
           left.v[k] = grad.v[k] * s;
           left_sum.v[k] += left.v[k];
@@ -123,7 +126,7 @@ int parts_of(int rows) {
 }
 
 int sum_bias(void* stream, float* grad_bias, const float* partial, int rows, int columns,
-             bool accumulate) {
+             bool accumulate, PartialSums* later) {
   if (grad_bias == nullptr) return kOk;
   ColumnSums sums;
   sums.out[0] = grad_bias;
@@ -132,7 +135,7 @@ int sum_bias(void* stream, float* grad_bias, const float* partial, int rows, int
   sums.partial = partial;
   sums.parts = parts_of(rows);
   sums.accumulate = accumulate;
-  return launch_column_sums(stream, sums);
+  return finish_column_sums(stream, sums, later);
 }
 
 template <typename Args>
@@ -152,7 +155,8 @@ LaunchShape column_shape(int rows, int columns) {
 int silu_forward(const SiluForward& a, void* stream) {
   if (!covered(a)) return kUnsupported;
   return dispatch(a.dtype, [&](auto zero) {
-    return launch(stream, flat_shape(size_t(a.batch) * a.frames * (a.channels / 8)),
+    const unsigned blocks = unsigned(ceil_div(size_t(a.frames) * (a.channels / 8), kThreads));
+    return launch(stream, {dim3(blocks, unsigned(a.batch)), dim3(kThreads)},
                   silu_forward_kernel<decltype(zero)>, a);
   });
 }
@@ -163,7 +167,7 @@ int silu_backward(const SiluBackward& a, void* stream) {
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return launch(stream, column_shape(rows, a.channels), silu_backward_kernel<decltype(zero)>, a);
   }));
-  return sum_bias(stream, a.grad_bias, a.partial, rows, a.channels, a.accumulate);
+  return sum_bias(stream, a.grad_bias, a.partial, rows, a.channels, a.accumulate, a.later);
 }
 
 int glu_forward(const GluForward& a, void* stream) {
@@ -180,7 +184,7 @@ int glu_backward(const GluBackward& a, void* stream) {
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return launch(stream, column_shape(rows, a.channels), glu_backward_kernel<decltype(zero)>, a);
   }));
-  return sum_bias(stream, a.grad_bias, a.partial, rows, 2 * a.channels, a.accumulate);
+  return sum_bias(stream, a.grad_bias, a.partial, rows, 2 * a.channels, a.accumulate, a.later);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

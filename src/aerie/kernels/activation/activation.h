@@ -4,6 +4,7 @@
 // Backward reads the same x again; sums over rows for the bias go through partial results.
 #pragma once
 
+#include "aerie/kernels/sums/partial_sums.h"
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
@@ -29,7 +30,8 @@ struct SiluBackward {
   void* grad_x = nullptr;         // may be grad_out
   float* grad_bias = nullptr;     // null: not wanted
   bool accumulate = false;
-  float* partial = nullptr;  // scratch: activation_scratch(channels) floats
+  float* partial = nullptr;      // scratch: activation_scratch(channels) floats
+  PartialSums* later = nullptr;  // null: the second stage follows at once
 };
 
 struct GluForward {
@@ -51,7 +53,8 @@ struct GluBackward {
   void* grad_x = nullptr;      // (B,T,2C)
   float* grad_bias = nullptr;  // (2C); null: not wanted
   bool accumulate = false;
-  float* partial = nullptr;  // scratch: activation_scratch(2 * channels) floats
+  float* partial = nullptr;      // scratch: activation_scratch(2 * channels) floats
+  PartialSums* later = nullptr;  // null: the second stage follows at once
 };
 
 constexpr int kActivationParts = 64;

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(BatchNormForward a) {
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) {
       const float z = (x.v[k] - mean.v[k]) * gain.v[k] + bias.v[k];
-      x.v[k] = z * sigmoid(z);
+      x.v[k] = z * sigmoid_for<T>(z);
     }
     store8(static_cast<T*>(a.out) + at, x);
   }
@@ -95,7 +95,7 @@ __device__ inline void undo_silu(const BatchNormBackward& a, size_t at, const Ve
   AERIE_UNROLL
   for (int k = 0; k < 8; ++k) {
     normal->v[k] = (normal->v[k] - mean.v[k]) * rstd.v[k];
-    grad->v[k] *= silu_slope(normal->v[k] * weight.v[k] + bias.v[k]);
+    grad->v[k] *= silu_slope_for<T>(normal->v[k] * weight.v[k] + bias.v[k]);
   }
 }
 

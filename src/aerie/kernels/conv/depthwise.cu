@@ -198,12 +198,12 @@ int depthwise_backward(const DepthwiseBackward& a, void* stream) {
   sums.parts = parts;
   sums.stride = size_t(a.channels) * (a.kernel + 1);
   sums.accumulate = a.accumulate;
-  AERIE_TRY(launch_column_sums(stream, sums));
+  AERIE_TRY(finish_column_sums(stream, sums, a.later));
   if (a.grad_bias == nullptr) return kOk;
   sums.out[0] = a.grad_bias;
   sums.width = a.channels;
   sums.partial = a.partial + size_t(a.channels) * a.kernel;
-  return launch_column_sums(stream, sums);
+  return finish_column_sums(stream, sums, a.later);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -5,6 +5,7 @@
 // of 8.
 #pragma once
 
+#include "aerie/kernels/sums/partial_sums.h"
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
@@ -48,7 +49,8 @@ struct DepthwiseBackward {
   float* grad_weight = nullptr;  // (C,K)
   float* grad_bias = nullptr;    // null: not wanted
   bool accumulate = false;
-  float* partial = nullptr;  // scratch: depthwise_scratch(channels, kernel) floats
+  float* partial = nullptr;      // scratch: depthwise_scratch(channels, kernel) floats
+  PartialSums* later = nullptr;  // null: the second stage follows at once
 };
 
 constexpr int depthwise_strips(int batch, int frames) {

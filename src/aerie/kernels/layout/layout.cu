@@ -54,7 +54,7 @@ int bias_gradient(const BiasGradient& a, void* stream) {
   sums.partial = a.partial;
   sums.parts = parts;
   sums.accumulate = a.accumulate;
-  return launch_column_sums(stream, sums);
+  return finish_column_sums(stream, sums, a.later);
 }
 
 int swap_inner(const SwapInner& s, void* stream) {

@@ -1,6 +1,7 @@
 // Small helpers around matrix products.
 #pragma once
 
+#include "aerie/kernels/sums/partial_sums.h"
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
@@ -13,7 +14,8 @@ struct BiasGradient {
   int stride = 0;  // from row to row; a multiple of 8
   float* out = nullptr;
   bool accumulate = false;
-  float* partial = nullptr;  // scratch: bias_gradient_scratch(columns) floats
+  float* partial = nullptr;      // scratch: bias_gradient_scratch(columns) floats
+  PartialSums* later = nullptr;  // null: the second stage follows at once
 };
 constexpr int kBiasGradientParts = 64;
 constexpr size_t bias_gradient_scratch(int columns) {

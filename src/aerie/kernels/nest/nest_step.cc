@@ -210,14 +210,14 @@ int NestStep::project_backward(Workspace& w, int index) {
   const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
   if (joined_.qkv) {
     AERIE_TRY(w.weight_gradient(w.grad_hidden, in, p.q.weight, w.rows, 3 * width, width));
-    AERIE_TRY(w.bias_gradient(w.grad_hidden, p.q.bias, w.rows, 3 * width, 3 * width));
+    AERIE_TRY(w.bias_gradient(w.grad_hidden, p.q.bias, w.rows, 3 * width, 3 * width, true));
     return w.input_gradient(w.grad_hidden, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
   }
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
     const void* grad = w.part(w.grad_hidden, i);
     AERIE_TRY(w.weight_gradient(grad, in, linear->weight, w.rows, width, width, 3 * width));
-    AERIE_TRY(w.bias_gradient(grad, linear->bias, w.rows, width, 3 * width));
+    AERIE_TRY(w.bias_gradient(grad, linear->bias, w.rows, width, 3 * width, true));
     AERIE_TRY(w.input_gradient(grad, linear->weight.compute, w.grad_in, w.rows, width, width,
                                3 * width, i > 0));
     ++i;
@@ -395,7 +395,7 @@ int NestStep::head(Workspace& w) {
 
   AERIE_TRY(
       w.weight_gradient(w.logits, w.chosen_rows, params_.decoder.weight, w.rows, outputs, c.width));
-  AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.rows, outputs, outputs));
+  AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.rows, outputs, outputs, false));
   AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.chosen_rows, w.rows,
                              outputs, c.width));
   gather.rows = w.slots;
@@ -427,7 +427,7 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   silu.grad_x = w.grad_hidden;
   silu.grad_bias = p.first.bias.grad;
   silu.accumulate = c.accumulate;
-  silu.partial = w.partial;
+  w.wait_for_sums(silu, activation_scratch(c.feed_forward));
   AERIE_TRY(kernels_->silu_backward(silu, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_hidden, in, p.first.weight, w.rows, c.feed_forward, c.width));
   return w.input_gradient(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward,
@@ -488,7 +488,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   conv.grad_weight = p.depthwise.weight.grad;
   conv.grad_bias = p.depthwise.bias.grad;
   conv.accumulate = c.accumulate;
-  conv.partial = w.partial;
+  w.wait_for_sums(conv, depthwise_scratch(c.width, c.conv_kernel));
   AERIE_TRY(kernels_->depthwise_backward(conv, w.stream));
   GluBackward glu;
   glu.dtype = c.dtype;
@@ -502,7 +502,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   glu.grad_x = w.grad_hidden;
   glu.grad_bias = p.pointwise1.bias.grad;
   glu.accumulate = c.accumulate;
-  glu.partial = w.partial;
+  w.wait_for_sums(glu, activation_scratch(2 * c.width));
   AERIE_TRY(kernels_->glu_backward(glu, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_hidden, s.norms[kNormConv].out, p.pointwise1.weight, w.rows,
                               2 * c.width, c.width));
@@ -535,7 +535,8 @@ int NestStep::layer_backward(Workspace& w, int index) {
 
   AERIE_TRY(feed_forward_backward(w, p.feed_forward1, s.norms[kNormFeedForward1].out, s.ff1_hidden,
                                   s.ff1_active, s.ff1_keep, sites));
-  return norm(s.norms[kNormFeedForward1]);
+  AERIE_TRY(norm(s.norms[kNormFeedForward1]));
+  return w.add_waiting();
 }
 
 int NestStep::front_backward(Workspace& w) {

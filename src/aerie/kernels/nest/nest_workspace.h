@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "aerie/base/check.h"
 #include "aerie/kernels/nest/nest_step.h"
 
 namespace aerie::kernels {
@@ -159,7 +160,9 @@ struct NestStep::Workspace {
     g.accumulate = accumulate;
     return kernels->gemm(g, stream);
   }
-  int bias_gradient(const void* grad, const NestParam& bias, int count, int n, int stride) {
+  // `wait`: with the sums of a layer.
+  int bias_gradient(const void* grad, const NestParam& bias, int count, int n, int stride,
+                    bool wait) {
     if (bias.grad == nullptr) return kOk;
     BiasGradient b;
     b.dtype = c.dtype;
@@ -169,8 +172,28 @@ struct NestStep::Workspace {
     b.stride = stride;
     b.out = bias.grad;
     b.accumulate = c.accumulate;
-    b.partial = partial;
+    if (wait) {
+      wait_for_sums(b, bias_gradient_scratch(n));
+    } else {
+      b.partial = partial;
+    }
     return kernels->bias_gradient(b, stream);
+  }
+
+  // Scratch of a kernel that sums over rows, and the list that its second stage goes to; both are
+  // used up by add_waiting().
+  template <typename Args>
+  void wait_for_sums(Args& args, size_t scratch) {
+    AERIE_CHECK(later_used_ + scratch <= later_size_, "a layer's sums do not fit their scratch");
+    args.partial = later_ + later_used_;
+    args.later = &waiting_;
+    later_used_ += scratch;
+  }
+  int add_waiting() {
+    const int code = waiting_.count > 0 ? kernels->add_partials(waiting_, stream) : kOk;
+    waiting_.count = 0;
+    later_used_ = 0;
+    return code;
   }
 
   Dropout dropout(uint32_t site, double p) const {
@@ -264,7 +287,7 @@ struct NestStep::Workspace {
 
   // The last layer's gradient comes from the head (grad_in); otherwise what stands in grad_stream
   // is the gradient of kNormOut's output, or of the sum for the other norms.
-  LayerNormBackward norm_backward(const NormBuffers& n, const NestStepParams& p, int layer) const {
+  LayerNormBackward norm_backward(const NormBuffers& n, const NestStepParams& p, int layer) {
     const Place place = place_of(n, p, layer);
     LayerNormBackward b;
     b.dtype = c.dtype;
@@ -294,7 +317,7 @@ struct NestStep::Workspace {
     b.grad_weight = place.norm->weight.grad;
     b.grad_bias = place.norm->bias.grad;
     b.accumulate = c.accumulate;
-    b.partial = partial;
+    wait_for_sums(b, layer_norm_scratch(c.width));
     return b;
   }
 
@@ -440,11 +463,13 @@ struct NestStep::Workspace {
     grad_conv2 = take_compute(size(conv2_rows) * channels);
     grad_stream = take<float>(n * width);
     out_weight_grad = take<float>(width * size(bins3) * channels);
-    partial = take<float>(
-        std::max({layer_norm_scratch(c.width), activation_scratch(c.feed_forward),
-                  activation_scratch(2 * c.width), depthwise_scratch(c.width, c.conv_kernel),
-                  batch_norm_scratch(c.width), subsample_scratch(c.sub_channels),
-                  bias_gradient_scratch(std::max(c.width, c.classes * c.books))}));
+    partial = take<float>(std::max({batch_norm_scratch(c.width), subsample_scratch(c.sub_channels),
+                                    bias_gradient_scratch(c.classes * c.books)}));
+    // Sums of one layer that wait for their second stage.
+    later_size_ = size(kNumNorms) * layer_norm_scratch(c.width) +
+                  2 * activation_scratch(c.feed_forward) + activation_scratch(2 * c.width) +
+                  depthwise_scratch(c.width, c.conv_kernel) + bias_gradient_scratch(3 * c.width);
+    later_ = take<float>(later_size_);
     attention_weights = take_compute(attention_square(c.batch, c.heads, frames));
     attention_grads = take_compute(attention_square(c.batch, c.heads, frames));
     attention_bias_partial =
@@ -463,6 +488,9 @@ struct NestStep::Workspace {
 
   unsigned char* base_;
   size_t used_ = 0;
+  PartialSums waiting_;
+  float* later_ = nullptr;
+  size_t later_size_ = 0, later_used_ = 0;
 };
 
 }  // namespace aerie::kernels

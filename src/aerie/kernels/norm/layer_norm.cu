@@ -67,20 +67,29 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
   }
 }
 
+// Warps of a block backward: the sums of 16 (8, 4) warps with 2 (4, 8) vectors a lane fill the
+// registers of a multiprocessor, and one block of shared memory whatever the width.
+template <int kVecs>
+constexpr int kBackwardWarps = kVecs <= 2   ? 16
+                               : kVecs == 4 ? 8
+                                            : 4;
+
 template <typename T, int kVecs>
-__global__ void __launch_bounds__(kWarps * 32) layer_norm_backward_kernel(LayerNormBackward a) {
+__global__ void __launch_bounds__(kBackwardWarps<kVecs> * 32, 1)
+    layer_norm_backward_kernel(LayerNormBackward a) {
+  constexpr int kBlockWarps = kBackwardWarps<kVecs>;
   AERIE_DYNAMIC_SHARED(memory);
-  float* sums = reinterpret_cast<float*>(memory);  // 3 * channels
+  float* sums = reinterpret_cast<float*>(memory);  // (warps, 3 * channels)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = a.batch * a.frames, vecs = a.channels / 8;
   Vec8 d_weight[kVecs] = {}, d_bias[kVecs] = {}, d_y_bias[kVecs] = {};
 
-  for (int row = blockIdx.x * kWarps + warp; row < rows; row += gridDim.x * kWarps) {
+  for (int row = blockIdx.x * kBlockWarps + warp; row < rows; row += gridDim.x * kBlockWarps) {
     const int item = row / a.frames, frame = row % a.frames;
     const size_t base = size_t(row) * a.channels;
     const float mean = a.mean[row], rstd = a.rstd[row];
-    Vec8 normal[kVecs] = {}, grad[kVecs] = {};
-    float sum_grad = 0.0f, sum_product = 0.0f;
+    // All loads before the first sum.
+    Vec8 normal[kVecs] = {}, grad[kVecs] = {}, out[kVecs] = {};
     AERIE_UNROLL
     for (int j = 0; j < kVecs; ++j) {
       const int vec = lane + 32 * j;
@@ -88,11 +97,18 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_backward_kernel(LayerN
       const size_t at = base + vec * 8;
       normal[j] = load8(a.sum + at);
       if (a.grad_out != nullptr) grad[j] = load8(static_cast<const T*>(a.grad_out) + at);
+      if (a.grad_sum != nullptr) out[j] = load8(a.grad_sum + at);
       if (a.grad_out_float != nullptr) {
         const Vec8 more = load8(a.grad_out_float + at);
         AERIE_UNROLL
         for (int k = 0; k < 8; ++k) grad[j].v[k] += more.v[k];
       }
+    }
+    float sum_grad = 0.0f, sum_product = 0.0f;
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const int vec = lane + 32 * j;
+      if (vec >= vecs) continue;
       const Vec8 weight = load8(a.weight + vec * 8);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
@@ -111,49 +127,39 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_backward_kernel(LayerN
       const int vec = lane + 32 * j;
       if (vec >= vecs) continue;
       const size_t at = base + vec * 8;
-      Vec8 out;
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k)
-        out.v[k] = rstd * (grad[j].v[k] - sum_grad - normal[j].v[k] * sum_product);
-      if (a.grad_sum != nullptr) {
-        const Vec8 more = load8(a.grad_sum + at);
-        AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) out.v[k] += more.v[k];
-      }
-      store8(a.grad_residual + at, out);
+        out[j].v[k] += rstd * (grad[j].v[k] - sum_grad - normal[j].v[k] * sum_product);
+      store8(a.grad_residual + at, out[j]);
       if (a.grad_y == nullptr) continue;
       float factors[8];
       dropout8(a.dropout, a.keep, at / 8, item, uint64_t(frame) * a.channels + vec * 8, factors);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
-        out.v[k] *= a.scale * factors[k];
-        d_y_bias[j].v[k] += out.v[k];
+        out[j].v[k] *= a.scale * factors[k];
+        d_y_bias[j].v[k] += out[j].v[k];
       }
-      store8(static_cast<T*>(a.grad_y) + at, out);
+      store8(static_cast<T*>(a.grad_y) + at, out[j]);
     }
   }
 
-  // The block's warps add their columns one after the other.
-  for (int turn = 0; turn < kWarps; ++turn) {
-    if (warp == turn) {
-      AERIE_UNROLL
-      for (int j = 0; j < kVecs; ++j) {
-        const int vec = lane + 32 * j;
-        if (vec >= vecs) continue;
-        AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) {
-          const int c = vec * 8 + k;
-          const float w = d_weight[j].v[k], b = d_bias[j].v[k], y = d_y_bias[j].v[k];
-          sums[c] = turn == 0 ? w : sums[c] + w;
-          sums[a.channels + c] = turn == 0 ? b : sums[a.channels + c] + b;
-          sums[2 * a.channels + c] = turn == 0 ? y : sums[2 * a.channels + c] + y;
-        }
-      }
-    }
-    __syncthreads();
+  float* mine = sums + size_t(warp) * 3 * a.channels;
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int vec = lane + 32 * j;
+    if (vec >= vecs) continue;
+    store8(mine + vec * 8, d_weight[j]);
+    store8(mine + a.channels + vec * 8, d_bias[j]);
+    store8(mine + 2 * a.channels + vec * 8, d_y_bias[j]);
   }
+  __syncthreads();
   float* partial = a.partial + size_t(blockIdx.x) * 3 * a.channels;
-  for (int c = threadIdx.x; c < 3 * a.channels; c += kWarps * 32) partial[c] = sums[c];
+  for (int c = threadIdx.x; c < 3 * a.channels; c += kBlockWarps * 32) {
+    float sum = 0.0f;
+    AERIE_UNROLL
+    for (int w = 0; w < kBlockWarps; ++w) sum += sums[w * 3 * a.channels + c];
+    partial[c] = sum;
+  }
 }
 
 // Calls body with the number of 8-vectors per lane as a constant.
@@ -183,15 +189,18 @@ int layer_norm_forward(const LayerNormForward& a, void* stream) {
 
 int layer_norm_backward(const LayerNormBackward& a, void* stream) {
   const int rows = a.batch * a.frames;
-  const int wanted = ceil_div(rows, kWarps);
-  const int parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
   if (rows == 0) return kUnsupported;
-  const LaunchShape shape{dim3(unsigned(parts)), dim3(kWarps * 32),
-                          size_t(a.channels) * 3 * sizeof(float)};
+  int parts = 0;
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return with_vecs(a.channels, [&](auto vecs) {
-      return launch(stream, shape,
-                    layer_norm_backward_kernel<decltype(zero), decltype(vecs)::value>, a);
+      constexpr int kVecs = decltype(vecs)::value;
+      constexpr int kBlockWarps = kBackwardWarps<kVecs>;
+      const int wanted = ceil_div(rows, kBlockWarps);
+      parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
+      return launch(stream,
+                    {dim3(unsigned(parts)), dim3(kBlockWarps * 32),
+                     size_t(kBlockWarps) * 3 * a.channels * sizeof(float)},
+                    layer_norm_backward_kernel<decltype(zero), kVecs>, a);
     });
   }));
   ColumnSums sums;
@@ -203,7 +212,7 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
   sums.partial = a.partial;
   sums.parts = parts;
   sums.accumulate = a.accumulate;
-  return launch_column_sums(stream, sums);
+  return finish_column_sums(stream, sums, a.later);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

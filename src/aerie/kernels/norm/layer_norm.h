@@ -5,6 +5,7 @@
 // 2048.
 #pragma once
 
+#include "aerie/kernels/sums/partial_sums.h"
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
@@ -50,9 +51,10 @@ struct LayerNormBackward {
   float* grad_y_bias = nullptr;  // null: not wanted
   bool accumulate = false;       // adds to the last three
   float* partial = nullptr;      // scratch: layer_norm_scratch(channels) floats
+  PartialSums* later = nullptr;  // null: the second stage follows at once
 };
 
-constexpr int kLayerNormParts = 264;
+constexpr int kLayerNormParts = 132;
 constexpr size_t layer_norm_scratch(int channels) {
   return size_t{3} * kLayerNormParts * static_cast<size_t>(channels);
 }
