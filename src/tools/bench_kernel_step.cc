@@ -74,25 +74,19 @@ Cost cost_of(const kernels::SiluForward& a) {
   return {4.125 * elements(a), 0.0};
 }
 Cost cost_of(const kernels::SiluBackward& a) {
-  return {6.125 * elements(a), 0.0};
+  return {(a.out != nullptr ? 8.125 : 6.125) * elements(a), 0.0};
 }
-Cost cost_of(const kernels::GluForward& a) {
+Cost cost_of(const kernels::GatedConv& a) {
   return {6.0 * elements(a), 0.0};
 }
-Cost cost_of(const kernels::GluBackward& a) {
-  return {10.0 * elements(a), 0.0};
-}
-Cost cost_of(const kernels::DepthwiseForward& a) {
-  return {4.0 * elements(a), 0.0};
-}
-Cost cost_of(const kernels::DepthwiseBackward& a) {
-  return {6.0 * elements(a), 0.0};
+Cost cost_of(const kernels::GatedConvBackward& a) {
+  return {12.0 * elements(a.forward), 0.0};
 }
 Cost cost_of(const kernels::BatchNormForward& a) {
   return {4.0 * elements(a), 0.0};
 }
-Cost cost_of(const kernels::BatchNormBackward& a) {
-  return {10.0 * elements(a), 0.0};
+Cost cost_of(const kernels::BatchNormReduce& a) {
+  return {(a.out != nullptr ? 6.0 : 4.0) * elements(a), 0.0};
 }
 Cost cost_of(const kernels::BiasGradient& a) {
   return {2.0 * a.rows * static_cast<double>(a.columns), 0.0};
@@ -243,7 +237,7 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.classes = c.code_classes = o.classes;
   c.masking.block = 48;
   c.masking.probability = 0.01;
-  c.recompute = o.recompute;
+  c.recompute = !o.keep;
   c.tune = !o.untuned;
   return c;
 }

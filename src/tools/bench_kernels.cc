@@ -74,8 +74,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   uint8_t* keep = m.take<uint8_t>(n);
   float* partial = m.take<float>(
       std::max({kernels::layer_norm_scratch(width), kernels::activation_scratch(hidden),
-                kernels::depthwise_scratch(width, 9), kernels::batch_norm_scratch(width),
-                kernels::subsample_scratch(channels)}));
+                kernels::batch_norm_scratch(width), kernels::subsample_scratch(channels)}));
 
   kernels::AdamwStep adamw;
   const size_t p = static_cast<size_t>(o.parameters / 8 * 8);
@@ -151,47 +150,19 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   silu_back.partial = partial;
   rows.push_back({"silu_backward", 6.1 * 4 * dn, 0.0,
                   [=](void* s) { return k->silu_backward(silu_back, s); }});
-  kernels::GluForward glu;
-  fill(glu);
-  glu.x = x;
-  glu.bias = small;
-  glu.lengths = lengths;
-  glu.out = y;
-  rows.push_back({"glu_forward", 6.0 * dn, 0.0, [=](void* s) { return k->glu_forward(glu, s); }});
-  kernels::GluBackward glu_back;
-  fill(glu_back);
-  glu_back.x = x;
-  glu_back.bias = small;
-  glu_back.lengths = lengths;
-  glu_back.grad_out = y;
-  glu_back.grad_x = z;
-  glu_back.grad_bias = small_out;
-  glu_back.partial = partial;
-  rows.push_back(
-      {"glu_backward", 10.0 * dn, 0.0, [=](void* s) { return k->glu_backward(glu_back, s); }});
 
-  kernels::DepthwiseForward conv;
+  kernels::GatedConv conv;
   fill(conv);
   conv.x = x;
+  conv.gate_bias = small;
+  conv.lengths = lengths;
   conv.weight = small;
   conv.bias = small + 9 * c;
   conv.out = y;
   conv.statistics =
-      m.take<float>(static_cast<size_t>(kernels::depthwise_strips(o.batch, frames)) * 2 * c);
+      m.take<float>(static_cast<size_t>(kernels::conv_parts(o.batch, frames)) * 2 * c);
   conv.counted.frames = m.upload(std::vector<int32_t>{frames});
-  rows.push_back(
-      {"depthwise_forward", 4.0 * dn, 0.0, [=](void* s) { return k->depthwise_forward(conv, s); }});
-  kernels::DepthwiseBackward conv_back;
-  fill(conv_back);
-  conv_back.x = x;
-  conv_back.weight = small;
-  conv_back.grad_out = y;
-  conv_back.grad_x = z;
-  conv_back.grad_weight = small_out;
-  conv_back.grad_bias = small_out + 9 * c;
-  conv_back.partial = partial;
-  rows.push_back({"depthwise_backward", 6.0 * dn, 0.0,
-                  [=](void* s) { return k->depthwise_backward(conv_back, s); }});
+  rows.push_back({"gated_conv", 6.0 * dn, 0.0, [=](void* s) { return k->gated_conv(conv, s); }});
   kernels::BatchNormFinish finish;
   finish.batch = o.batch;
   finish.frames = frames;
@@ -204,27 +175,39 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   finish.mean = small_out + 2 * c;
   finish.rstd = small_out + 3 * c;
   rows.push_back({"batch_norm_finish",
-                  static_cast<double>(kernels::depthwise_strips(o.batch, frames)) * 8.0 * width,
-                  0.0, [=](void* s) { return k->batch_norm_finish(finish, s); }});
+                  static_cast<double>(kernels::conv_parts(o.batch, frames)) * 8.0 * width, 0.0,
+                  [=](void* s) { return k->batch_norm_finish(finish, s); }});
   kernels::BatchNormForward bn;
   fill(bn);
-  bn.x = x;
+  bn.x = y;
   bn.mean = bn.rstd = bn.weight = bn.bias = small;
-  bn.out = y;
+  bn.out = z;
   rows.push_back(
       {"batch_norm_forward", 4.0 * dn, 0.0, [=](void* s) { return k->batch_norm_forward(bn, s); }});
-  kernels::BatchNormBackward bn_back;
-  fill(bn_back);
-  bn_back.x = x;
-  bn_back.mean = bn_back.rstd = bn_back.weight = bn_back.bias = small;
-  bn_back.counted = conv.counted;
-  bn_back.grad_out = y;
-  bn_back.grad_x = z;
-  bn_back.grad_weight = small_out;
-  bn_back.grad_bias = small_out + c;
-  bn_back.partial = partial;
-  rows.push_back({"batch_norm_backward", 10.0 * dn, 0.0,
-                  [=](void* s) { return k->batch_norm_backward(bn_back, s); }});
+  kernels::BatchNormReduce reduce;
+  fill(reduce);
+  reduce.x = y;
+  reduce.mean = reduce.rstd = reduce.weight = reduce.bias = small;
+  reduce.counted = conv.counted;
+  reduce.grad_out = z;
+  reduce.totals = small_out + 4 * c;
+  reduce.grad_weight = small_out;
+  reduce.grad_bias = small_out + c;
+  reduce.partial = partial;
+  rows.push_back({"batch_norm_reduce", 4.0 * dn, 0.0,
+                  [=](void* s) { return k->batch_norm_reduce(reduce, s); }});
+  kernels::GatedConvBackward conv_back;
+  conv_back.forward = conv;
+  conv_back.mean = conv_back.rstd = conv_back.norm_weight = conv_back.norm_bias = small;
+  conv_back.totals = reduce.totals;
+  conv_back.grad_out = z;
+  conv_back.grad_x = m.take<Bf16>(2 * n);
+  conv_back.grad_weight = small_out + 6 * c;
+  conv_back.grad_bias = small_out + 15 * c;
+  conv_back.grad_gate_bias = small_out + 16 * c;
+  conv_back.partial = m.take<float>(kernels::gated_conv_scratch(o.batch, frames, width, 9));
+  rows.push_back({"gated_conv_backward", 12.0 * dn, 0.0,
+                  [=](void* s) { return k->gated_conv_backward(conv_back, s); }});
 
   kernels::Attention attention;
   attention.dtype = Dtype::kBf16;
@@ -419,7 +402,7 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--help" || args[i] == "-h") {
       std::printf(
-          "usage: aerie bench kernels [--step|--memory] [--recompute] [--untuned] [--batch N]\n"
+          "usage: aerie bench kernels [--step|--memory] [--keep] [--untuned] [--batch N]\n"
           "                           [--seconds N] [--width N] [--heads N] [--layers N] "
           "[--classes N] "
           "[--channels N]\n\n"
@@ -430,11 +413,11 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
           "prints how much device memory such a step takes and needs no GPU.\n");
       return ok_status();
     }
-    bool* const on = args[i] == "--step"        ? &options.step
-                     : args[i] == "--recompute" ? &options.recompute
-                     : args[i] == "--memory"    ? &options.memory
-                     : args[i] == "--untuned"   ? &options.untuned
-                                                : nullptr;
+    bool* const on = args[i] == "--step"      ? &options.step
+                     : args[i] == "--keep"    ? &options.keep
+                     : args[i] == "--memory"  ? &options.memory
+                     : args[i] == "--untuned" ? &options.untuned
+                                              : nullptr;
     if (on != nullptr) {
       *on = true;
       continue;

@@ -143,54 +143,54 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-// Dropout factors of the eight values from `index` on (a multiple of 8) of stream (site, row).
-__device__ inline void dropout8(const Dropout& dropout, uint64_t row, uint64_t index, float* out) {
+// Dropout factors of the eight values from `index` on (a multiple of 8) of stream (site, row), and
+// which of them are kept.
+__device__ inline uint32_t dropout8(const Dropout& dropout, uint64_t row, uint64_t index,
+                                    float* out) {
   const RandomState& state = *dropout.state;
   const uint64_t position = item_position(state, row);
   // 32 bits are enough: where the threshold is 2^32, nothing is kept, the scale is zero as well.
   const uint32_t threshold =
       dropout.threshold > 0xffffffffu ? 0xffffffffu : uint32_t(dropout.threshold);
+  uint32_t bits = 0;
   AERIE_UNROLL
   for (int half = 0; half < 2; ++half) {
     const PhiloxBlock block =
         philox_block(state.dropout_key, dropout.site, position, uint32_t(index >> 2) + half);
     AERIE_UNROLL
-    for (int i = 0; i < 4; ++i) out[half * 4 + i] = block.v[i] >= threshold ? dropout.scale : 0.0f;
+    for (int i = 0; i < 4; ++i) {
+      const bool kept = block.v[i] >= threshold;
+      out[half * 4 + i] = kept ? dropout.scale : 0.0f;
+      bits |= kept ? 1u << (half * 4 + i) : 0u;
+    }
   }
+  return dropout.scale != 0.0f ? bits : 0u;
 }
 
-// The same through the keep bits of an earlier pass when there are any (one byte per eight values).
-__device__ inline void dropout8(const Dropout& dropout, const uint8_t* keep, uint64_t vec,
-                                uint64_t row, uint64_t index, float* out) {
-  if (dropout.threshold == 0) {
-    AERIE_UNROLL
-    for (int i = 0; i < 8; ++i) out[i] = 1.0f;
-  } else if (keep != nullptr) {
-    const uint32_t bits = keep[vec];
-    AERIE_UNROLL
-    for (int i = 0; i < 8; ++i) out[i] = (bits >> i) & 1u ? dropout.scale : 0.0f;
-  } else {
-    dropout8(dropout, row, index, out);
-  }
-}
-__device__ inline uint8_t keep_bits8(const float* factors) {
-  uint32_t bits = 0;
+// The same through the keep bits of an earlier pass when there are any (one byte per eight values);
+// without dropout, everything is kept.
+__device__ inline uint32_t dropout8(const Dropout& dropout, const uint8_t* keep, uint64_t vec,
+                                    uint64_t row, uint64_t index, float* out) {
+  if (dropout.threshold != 0 && keep == nullptr) return dropout8(dropout, row, index, out);
+  const uint32_t bits = dropout.threshold == 0 ? 0xffu : keep[vec];
+  const float scale = dropout.threshold == 0 ? 1.0f : dropout.scale;
   AERIE_UNROLL
-  for (int i = 0; i < 8; ++i) bits |= factors[i] != 0.0f ? 1u << i : 0u;
-  return uint8_t(bits);
+  for (int i = 0; i < 8; ++i) out[i] = (bits >> i) & 1u ? scale : 0.0f;
+  return bits;
 }
 
 __device__ inline float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
-// For values that are rounded to T: the device's approximations (two units in the last place of a
-// float) where T has 16 bits.
+// For values that are rounded to T: the device's approximations (relative errors below 1e-6 where
+// it matters) where T has 16 bits.
 template <typename T>
 __device__ inline float sigmoid_for(float x) {
 #ifdef __CUDA_ARCH__
   if constexpr (sizeof(T) == 2) {
     float out;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(1.0f + __expf(-x)));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x * -1.4426950408889634f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(1.0f + out));
     return out;
   }
 #endif

@@ -7,7 +7,7 @@
 #include "aerie/kernels/adamw/saved_state.h"
 #include "aerie/kernels/attention/attention.h"
 #include "aerie/kernels/conv/batch_norm.h"
-#include "aerie/kernels/conv/depthwise.h"
+#include "aerie/kernels/conv/gated_conv.h"
 #include "aerie/kernels/features/log_mel.h"
 #include "aerie/kernels/gemm/gemm.h"
 #include "aerie/kernels/layout/cast.h"
@@ -28,13 +28,11 @@
   X(layer_norm_backward, LayerNormBackward)           \
   X(silu_forward, SiluForward)                        \
   X(silu_backward, SiluBackward)                      \
-  X(glu_forward, GluForward)                          \
-  X(glu_backward, GluBackward)                        \
-  X(depthwise_forward, DepthwiseForward)              \
-  X(depthwise_backward, DepthwiseBackward)            \
+  X(gated_conv, GatedConv)                            \
+  X(gated_conv_backward, GatedConvBackward)           \
   X(batch_norm_finish, BatchNormFinish)               \
   X(batch_norm_forward, BatchNormForward)             \
-  X(batch_norm_backward, BatchNormBackward)           \
+  X(batch_norm_reduce, BatchNormReduce)               \
   X(block_mask, BlockMask)                            \
   X(select_rows, SelectRows)                          \
   X(gather_rows, GatherRows)                          \

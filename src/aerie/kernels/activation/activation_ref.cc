@@ -41,45 +41,11 @@ int silu_backward(const SiluBackward& a, void*) {
   for (size_t i = 0; i < static_cast<size_t>(a.batch) * per_item; ++i) {
     const double x = with_bias(a.x, a.dtype, i, a.bias, i % channels);
     const double s = sigmoid(x);
-    const double grad = load(a.grad_out, a.dtype, i) * s * (1.0 + x * (1.0 - s)) *
-                        dropout_factor(a.dropout, i / per_item, i % per_item);
+    const double factor = dropout_factor(a.dropout, i / per_item, i % per_item);
+    const double grad = load(a.grad_out, a.dtype, i) * s * (1.0 + x * (1.0 - s)) * factor;
+    if (a.out != nullptr) store(a.out, a.dtype, i, static_cast<float>(x * s * factor));
     sums[i % channels] += grad;
     store(a.grad_x, a.dtype, i, static_cast<float>(grad));
-  }
-  put_bias(a.grad_bias, sums, a.accumulate);
-  return kOk;
-}
-
-int glu_forward(const GluForward& a, void*) {
-  const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
-  for (size_t row = 0; row < static_cast<size_t>(a.batch) * frames; ++row) {
-    const bool valid = static_cast<int32_t>(row % frames) < a.lengths[row / frames];
-    for (size_t c = 0; c < channels; ++c) {
-      const size_t at = row * 2 * channels + c;
-      const double left = with_bias(a.x, a.dtype, at, a.bias, c);
-      const double right = with_bias(a.x, a.dtype, at + channels, a.bias, channels + c);
-      store(a.out, a.dtype, row * channels + c,
-            valid ? static_cast<float>(left * sigmoid(right)) : 0.0f);
-    }
-  }
-  return kOk;
-}
-
-int glu_backward(const GluBackward& a, void*) {
-  const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
-  std::vector<double> sums(2 * channels);
-  for (size_t row = 0; row < static_cast<size_t>(a.batch) * frames; ++row) {
-    const bool valid = static_cast<int32_t>(row % frames) < a.lengths[row / frames];
-    for (size_t c = 0; c < channels; ++c) {
-      const size_t at = row * 2 * channels + c;
-      const double left = with_bias(a.x, a.dtype, at, a.bias, c);
-      const double s = sigmoid(with_bias(a.x, a.dtype, at + channels, a.bias, channels + c));
-      const double grad = valid ? load(a.grad_out, a.dtype, row * channels + c) : 0.0f;
-      store(a.grad_x, a.dtype, at, static_cast<float>(grad * s));
-      store(a.grad_x, a.dtype, at + channels, static_cast<float>(grad * left * s * (1.0 - s)));
-      sums[c] += grad * s;
-      sums[channels + c] += grad * left * s * (1.0 - s);
-    }
   }
   put_bias(a.grad_bias, sums, a.accumulate);
   return kOk;

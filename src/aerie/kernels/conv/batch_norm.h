@@ -1,12 +1,12 @@
 // BatchNorm over (B,T,C) in training, followed by SiLU, as in the convolution module.
-//   batch_norm_finish     partial statistics (depthwise.h) to mean and 1/std, running statistics
+//   batch_norm_finish     partial statistics (gated_conv.h) to mean and 1/std, running statistics
 //   batch_norm_forward    out = silu((x - mean) * rstd * weight + bias)
-//   batch_norm_backward   gradients of x, weight and bias
+//   batch_norm_reduce     gradients of weight and bias, and the sums for that of x
 // Which frames count is decided on the device (StatisticsFrames), so that padding to a larger T
-// changes nothing. Gradients arriving at frames that do not count must be zero; theirs are zero.
+// changes nothing. Gradients arriving at frames that do not count are not looked at.
 #pragma once
 
-#include "aerie/kernels/conv/depthwise.h"
+#include "aerie/kernels/conv/gated_conv.h"
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
@@ -14,7 +14,7 @@ namespace aerie::kernels {
 struct BatchNormFinish {
   int batch = 0, frames = 0, channels = 0;
   bool training = true;               // false: mean and rstd from the running statistics
-  const float* statistics = nullptr;  // as DepthwiseForward writes it
+  const float* statistics = nullptr;  // as GatedConv has it
   StatisticsFrames counted;
   float momentum = 0.1f, eps = 1e-5f;
   float* running_mean = nullptr;
@@ -35,7 +35,9 @@ struct BatchNormForward {
   void* out = nullptr;
 };
 
-struct BatchNormBackward {
+// The sums over frames that the gradient of x needs (gated_conv_backward applies them), which are
+// the gradients of weight and bias as well.
+struct BatchNormReduce {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
   const void* x = nullptr;
@@ -45,7 +47,8 @@ struct BatchNormBackward {
   const float* bias = nullptr;
   StatisticsFrames counted;
   const void* grad_out = nullptr;
-  void* grad_x = nullptr;  // may be grad_out
+  void* out = nullptr;      // batch_norm_forward's result once more; null: not wanted
+  float* totals = nullptr;  // (2,C): of gradients before SiLU, and of these times normalised x
   float* grad_weight = nullptr;
   float* grad_bias = nullptr;
   bool accumulate = false;
@@ -54,11 +57,11 @@ struct BatchNormBackward {
 
 constexpr int kBatchNormParts = 128;
 constexpr size_t batch_norm_scratch(int channels) {
-  return static_cast<size_t>(kBatchNormParts + 1) * 2 * static_cast<size_t>(channels);
+  return static_cast<size_t>(kBatchNormParts) * 2 * static_cast<size_t>(channels);
 }
 
 AERIE_DECLARE_KERNEL(batch_norm_finish, BatchNormFinish)
 AERIE_DECLARE_KERNEL(batch_norm_forward, BatchNormForward)
-AERIE_DECLARE_KERNEL(batch_norm_backward, BatchNormBackward)
+AERIE_DECLARE_KERNEL(batch_norm_reduce, BatchNormReduce)
 
 }  // namespace aerie::kernels

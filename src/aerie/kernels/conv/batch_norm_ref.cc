@@ -21,7 +21,7 @@ void for_each_counted(const Args& a, Body body) {
 }  // namespace
 
 int batch_norm_finish(const BatchNormFinish& a, void*) {
-  const int strips = depthwise_strips(1, a.frames);
+  const int strips = conv_parts(1, a.frames);
   for (int c = 0; c < a.channels; ++c) {
     if (!a.training) {
       a.mean[c] = a.running_mean[c];
@@ -33,9 +33,9 @@ int batch_norm_finish(const BatchNormFinish& a, void*) {
     for (int pass = 0; pass < 2; ++pass) {
       for (int part = 0; part < a.batch * strips; ++part) {
         const int left =
-            statistics_limit(a.counted, part / strips, a.frames) - part % strips * kDepthwiseStrip;
+            statistics_limit(a.counted, part / strips, a.frames) - part % strips * kConvRows;
         if (left <= 0) continue;
-        const double n = left < kDepthwiseStrip ? left : kDepthwiseStrip;
+        const double n = left < kConvRows ? left : kConvRows;
         const float* s =
             a.statistics + static_cast<size_t>(part) * 2 * static_cast<size_t>(a.channels);
         if (pass == 0) {
@@ -72,33 +72,35 @@ int batch_norm_forward(const BatchNormForward& a, void*) {
   return kOk;
 }
 
-int batch_norm_backward(const BatchNormBackward& a, void*) {
+int batch_norm_reduce(const BatchNormReduce& a, void*) {
   const size_t channels = static_cast<size_t>(a.channels);
-  const size_t rows = static_cast<size_t>(a.batch) * static_cast<size_t>(a.frames);
-  const auto normal = [&](size_t row, size_t c) {
-    return (load(a.x, a.dtype, row * channels + c) - static_cast<double>(a.mean[c])) * a.rstd[c];
-  };
-  const auto grad = [&](size_t row, size_t c) {
-    const double z = normal(row, c) * a.weight[c] + a.bias[c];
-    const double s = sigmoid(z);
-    return load(a.grad_out, a.dtype, row * channels + c) * s * (1.0 + z * (1.0 - s));
-  };
+  if (a.out != nullptr) {
+    BatchNormForward f;
+    f.dtype = a.dtype;
+    f.batch = a.batch;
+    f.frames = a.frames;
+    f.channels = a.channels;
+    f.x = a.x;
+    f.mean = a.mean;
+    f.rstd = a.rstd;
+    f.weight = a.weight;
+    f.bias = a.bias;
+    f.out = a.out;
+    batch_norm_forward(f, nullptr);
+  }
   for (size_t c = 0; c < channels; ++c) {
-    double count = 0.0, sum = 0.0, product = 0.0;
+    double sum = 0.0, product = 0.0;
     for_each_counted(a, [&](size_t row) {
-      count += 1.0;
-      sum += grad(row, c);
-      product += grad(row, c) * normal(row, c);
+      const size_t at = row * channels + c;
+      const double normal = (load(a.x, a.dtype, at) - static_cast<double>(a.mean[c])) * a.rstd[c];
+      const double z = normal * a.weight[c] + a.bias[c];
+      const double s = sigmoid(z);
+      const double grad = load(a.grad_out, a.dtype, at) * s * (1.0 + z * (1.0 - s));
+      sum += grad;
+      product += grad * normal;
     });
-    size_t next = 0;  // rows in between do not count
-    for_each_counted(a, [&](size_t row) {
-      for (; next < row; ++next) store(a.grad_x, a.dtype, next * channels + c, 0.0f);
-      const double out = a.weight[c] * static_cast<double>(a.rstd[c]) *
-                         (grad(row, c) - sum / count - normal(row, c) * product / count);
-      store(a.grad_x, a.dtype, row * channels + c, static_cast<float>(out));
-      next = row + 1;
-    });
-    for (; next < rows; ++next) store(a.grad_x, a.dtype, next * channels + c, 0.0f);
+    a.totals[c] = static_cast<float>(sum);
+    a.totals[channels + c] = static_cast<float>(product);
     put(a.grad_weight + c, product, a.accumulate);
     put(a.grad_bias + c, sum, a.accumulate);
   }

@@ -165,26 +165,21 @@ int NestStep::front(Workspace& w) {
   return w.product(w.conv2_out, w.out_weight, w.branch, w.rows, c.width, w.bins3 * c.sub_channels);
 }
 
-int NestStep::activate(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
-                       void* activated, uint8_t* keep, uint32_t site) {
-  SiluForward silu;
-  silu.dtype = config_.dtype;
-  silu.batch = config_.batch;
-  silu.frames = w.frames;
-  silu.channels = config_.feed_forward;
-  silu.x = hidden;
-  silu.bias = p.first.bias.value;
-  silu.dropout = w.dropout(site, config_.dropout);
-  silu.keep = keep;
-  silu.out = activated;
-  return kernels_->silu_forward(silu, w.stream);
-}
-
 int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
                            void* hidden, void* activated, uint8_t* keep, uint32_t site) {
   const NestStepConfig& c = config_;
   AERIE_TRY(w.product(in, p.first.weight.compute, hidden, w.rows, c.feed_forward, c.width));
-  AERIE_TRY(activate(w, p, hidden, activated, keep, site));
+  SiluForward silu;
+  silu.dtype = c.dtype;
+  silu.batch = c.batch;
+  silu.frames = w.frames;
+  silu.channels = c.feed_forward;
+  silu.x = hidden;
+  silu.bias = p.first.bias.value;
+  silu.dropout = w.dropout(site, c.dropout);
+  silu.keep = keep;
+  silu.out = activated;
+  AERIE_TRY(kernels_->silu_forward(silu, w.stream));
   return w.product(activated, p.second.weight.compute, w.branch, w.rows, c.width, c.feed_forward);
 }
 
@@ -271,20 +266,6 @@ int NestStep::position_gradients(Workspace& w) {
   return kernels_->gemm(g, w.stream);
 }
 
-int NestStep::gate(Workspace& w, int index) {
-  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
-  GluForward glu;
-  glu.dtype = config_.dtype;
-  glu.batch = config_.batch;
-  glu.frames = w.frames;
-  glu.channels = config_.width;
-  glu.x = s.gates;
-  glu.bias = params_.layers[static_cast<size_t>(index)].pointwise1.bias.value;
-  glu.lengths = w.inputs.frames_encoder;
-  glu.out = s.gated;
-  return kernels_->glu_forward(glu, w.stream);
-}
-
 int NestStep::normalize_conv(Workspace& w, int index) {
   const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
@@ -300,6 +281,31 @@ int NestStep::normalize_conv(Workspace& w, int index) {
   bn.bias = p.batch_norm.bias.value;
   bn.out = s.normed;
   return kernels_->batch_norm_forward(bn, w.stream);
+}
+
+// The sums of BatchNorm's backward, and what it put out if that was not kept.
+int NestStep::normalize_conv_backward(Workspace& w, int index) {
+  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  BatchNormReduce bn;
+  bn.dtype = config_.dtype;
+  bn.batch = config_.batch;
+  bn.frames = w.frames;
+  bn.channels = config_.width;
+  bn.x = s.conv;
+  bn.mean = s.bn_mean;
+  bn.rstd = s.bn_rstd;
+  bn.weight = p.batch_norm.weight.value;
+  bn.bias = p.batch_norm.bias.value;
+  bn.counted = w.counted();
+  bn.grad_out = w.grad_conv;
+  if (config_.recompute) bn.out = s.normed;
+  bn.totals = w.bn_totals;
+  bn.grad_weight = p.batch_norm.weight.grad;
+  bn.grad_bias = p.batch_norm.bias.grad;
+  bn.accumulate = config_.accumulate;
+  bn.partial = w.partial;
+  return kernels_->batch_norm_reduce(bn, w.stream);
 }
 
 int NestStep::layer_forward(Workspace& w, int index) {
@@ -323,21 +329,7 @@ int NestStep::layer_forward(Workspace& w, int index) {
   AERIE_TRY(norm(s.norms[kNormConv]));
   AERIE_TRY(w.product(s.norms[kNormConv].out, p.pointwise1.weight.compute, s.gates, w.rows,
                       2 * c.width, c.width));
-  AERIE_TRY(gate(w, index));
-  DepthwiseForward conv;
-  conv.dtype = c.dtype;
-  conv.batch = c.batch;
-  conv.frames = w.frames;
-  conv.channels = c.width;
-  conv.kernel = c.conv_kernel;
-  conv.left = c.conv_left;
-  conv.x = s.gated;
-  conv.weight = p.depthwise.weight.value;
-  conv.bias = p.depthwise.bias.value;
-  conv.out = s.conv;
-  conv.statistics = c.training ? w.statistics : nullptr;
-  conv.counted = w.counted();
-  AERIE_TRY(kernels_->depthwise_forward(conv, w.stream));
+  AERIE_TRY(kernels_->gated_conv(w.conv(s, p), w.stream));
   BatchNormFinish finish;
   finish.batch = c.batch;
   finish.frames = w.frames;
@@ -409,9 +401,6 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
                                     const void* in, const void* hidden, void* activated,
                                     uint8_t* keep, uint32_t site) {
   const NestStepConfig& c = config_;
-  if (c.recompute) AERIE_TRY(activate(w, p, hidden, activated, keep, site));
-  AERIE_TRY(w.weight_gradient(w.grad_branch, activated, p.second.weight, w.rows, c.width,
-                              c.feed_forward));
   AERIE_TRY(w.input_gradient(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows, c.width,
                              c.feed_forward));
   SiluBackward silu;
@@ -425,10 +414,13 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   silu.dropout = w.dropout(site, c.dropout);
   silu.keep = keep;
   silu.grad_x = w.grad_hidden;
+  if (c.recompute) silu.out = activated;
   silu.grad_bias = p.first.bias.grad;
   silu.accumulate = c.accumulate;
   w.wait_for_sums(silu, activation_scratch(c.feed_forward));
   AERIE_TRY(kernels_->silu_backward(silu, w.stream));
+  AERIE_TRY(w.weight_gradient(w.grad_branch, activated, p.second.weight, w.rows, c.width,
+                              c.feed_forward));
   AERIE_TRY(w.weight_gradient(w.grad_hidden, in, p.first.weight, w.rows, c.feed_forward, c.width));
   return w.input_gradient(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward,
                           c.width);
@@ -448,62 +440,26 @@ int NestStep::layer_backward(Workspace& w, int index) {
                                   s.ff2_active, s.ff2_keep, sites + 5));
   AERIE_TRY(norm(s.norms[kNormFeedForward2]));
 
-  if (c.recompute) {
-    AERIE_TRY(gate(w, index));
-    AERIE_TRY(normalize_conv(w, index));
-  }
-  AERIE_TRY(
-      w.weight_gradient(w.grad_branch, s.normed, p.pointwise2.weight, w.rows, c.width, c.width));
   AERIE_TRY(w.input_gradient(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows,
                              c.width, c.width));
-  BatchNormBackward bn;
-  bn.dtype = c.dtype;
-  bn.batch = c.batch;
-  bn.frames = w.frames;
-  bn.channels = c.width;
-  bn.x = s.conv;
-  bn.mean = s.bn_mean;
-  bn.rstd = s.bn_rstd;
-  bn.weight = p.batch_norm.weight.value;
-  bn.bias = p.batch_norm.bias.value;
-  bn.counted = w.counted();
-  bn.grad_out = w.grad_conv;
-  bn.grad_x = w.grad_conv;
-  bn.grad_weight = p.batch_norm.weight.grad;
-  bn.grad_bias = p.batch_norm.bias.grad;
-  bn.accumulate = c.accumulate;
-  bn.partial = w.partial;
-  AERIE_TRY(kernels_->batch_norm_backward(bn, w.stream));
-  DepthwiseBackward conv;
-  conv.dtype = c.dtype;
-  conv.batch = c.batch;
-  conv.frames = w.frames;
-  conv.channels = c.width;
-  conv.kernel = c.conv_kernel;
-  conv.left = c.conv_left;
-  conv.x = s.gated;
-  conv.weight = p.depthwise.weight.value;
+  AERIE_TRY(normalize_conv_backward(w, index));
+  AERIE_TRY(
+      w.weight_gradient(w.grad_branch, s.normed, p.pointwise2.weight, w.rows, c.width, c.width));
+  GatedConvBackward conv;
+  conv.forward = w.conv(s, p);
+  conv.mean = s.bn_mean;
+  conv.rstd = s.bn_rstd;
+  conv.norm_weight = p.batch_norm.weight.value;
+  conv.norm_bias = p.batch_norm.bias.value;
+  conv.totals = w.bn_totals;
   conv.grad_out = w.grad_conv;
-  conv.grad_x = w.grad_gated;
+  conv.grad_x = w.grad_hidden;
   conv.grad_weight = p.depthwise.weight.grad;
   conv.grad_bias = p.depthwise.bias.grad;
+  conv.grad_gate_bias = p.pointwise1.bias.grad;
   conv.accumulate = c.accumulate;
-  w.wait_for_sums(conv, depthwise_scratch(c.width, c.conv_kernel));
-  AERIE_TRY(kernels_->depthwise_backward(conv, w.stream));
-  GluBackward glu;
-  glu.dtype = c.dtype;
-  glu.batch = c.batch;
-  glu.frames = w.frames;
-  glu.channels = c.width;
-  glu.x = s.gates;
-  glu.bias = p.pointwise1.bias.value;
-  glu.lengths = w.inputs.frames_encoder;
-  glu.grad_out = w.grad_gated;
-  glu.grad_x = w.grad_hidden;
-  glu.grad_bias = p.pointwise1.bias.grad;
-  glu.accumulate = c.accumulate;
-  w.wait_for_sums(glu, activation_scratch(2 * c.width));
-  AERIE_TRY(kernels_->glu_backward(glu, w.stream));
+  w.wait_for_sums(conv, gated_conv_scratch(c.batch, w.frames, c.width, c.conv_kernel));
+  AERIE_TRY(kernels_->gated_conv_backward(conv, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_hidden, s.norms[kNormConv].out, p.pointwise1.weight, w.rows,
                               2 * c.width, c.width));
   AERIE_TRY(w.input_gradient(w.grad_hidden, p.pointwise1.weight.compute, w.grad_in, w.rows,

@@ -91,8 +91,9 @@ struct NestStepConfig {
   float loss_weight = 1.0f;  // 1/accumulate
   bool accumulate = false;   // adds to the gradients that are there
   bool tune = true;          // products: Gemm::tune
-  // Less memory: what SiLU, GLU and BatchNorm put out is computed again in backward.
-  bool recompute = false;
+  // Less memory: what SiLU and BatchNorm put out is computed again in backward, where its inputs
+  // are read anyway.
+  bool recompute = true;
 };
 
 // Device memory of one micro-batch.
@@ -145,14 +146,12 @@ class NestStep {
   int front_backward(Workspace& w);
   int feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
                    void* hidden, void* activated, uint8_t* keep, uint32_t site);
-  int activate(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
-               void* activated, uint8_t* keep, uint32_t site);
   int position_products(Workspace& w);
   int position_gradients(Workspace& w);
   int project(Workspace& w, int index);
   int project_backward(Workspace& w, int index);
-  int gate(Workspace& w, int index);
   int normalize_conv(Workspace& w, int index);
+  int normalize_conv_backward(Workspace& w, int index);
   int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
                             const void* hidden, void* activated, uint8_t* keep, uint32_t site);
 

@@ -37,7 +37,7 @@ struct LayerBuffers {
   NormBuffers norms[kNumNorms];
   void *ff1_hidden, *ff1_active, *ff2_hidden, *ff2_active;
   uint8_t *ff1_keep, *ff2_keep;
-  void *qkv, *pos, *grad_pos, *attended, *gates, *gated, *conv, *normed;
+  void *qkv, *pos, *grad_pos, *attended, *gates, *conv, *normed;
   float *log_sum, *bn_mean, *bn_rstd;
   uint32_t* attention_keep = nullptr;
 };
@@ -71,11 +71,10 @@ struct NestStep::Workspace {
     conv2_out = take_compute(size(conv2_rows) * channels);
     out_weight = take_compute(width * size(bins3) * channels);
     branch = take_compute(n * width);
-    statistics = take<float>(size(depthwise_strips(c.batch, frames)) * 2 * width);
+    statistics = take<float>(size(conv_parts(c.batch, frames)) * 2 * width);
 
     if (c.recompute) {
       shared_active = take_compute(n * size(c.feed_forward));
-      shared_gated = take_compute(n * width);
       shared_normed = take_compute(n * width);
     }
     // Positions of all layers in the order of their weights in memory.
@@ -321,6 +320,25 @@ struct NestStep::Workspace {
     return b;
   }
 
+  GatedConv conv(const LayerBuffers& s, const NestLayerParams& p) const {
+    GatedConv f;
+    f.dtype = c.dtype;
+    f.batch = c.batch;
+    f.frames = frames;
+    f.channels = c.width;
+    f.kernel = c.conv_kernel;
+    f.left = c.conv_left;
+    f.x = s.gates;
+    f.gate_bias = p.pointwise1.bias.value;
+    f.lengths = inputs.frames_encoder;
+    f.weight = p.depthwise.weight.value;
+    f.bias = p.depthwise.bias.value;
+    f.out = s.conv;
+    f.statistics = c.training ? statistics : nullptr;
+    f.counted = counted();
+    return f;
+  }
+
   Attention attention(const LayerBuffers& s, const NestLayerParams& p, const Dropout& drop) const {
     Attention a;
     a.dtype = c.dtype;
@@ -362,15 +380,16 @@ struct NestStep::Workspace {
   void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr, *conv2_mixed = nullptr;
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
   float* statistics = nullptr;
-  void *shared_active = nullptr, *shared_gated = nullptr, *shared_normed = nullptr;
+  void *shared_active = nullptr, *shared_normed = nullptr;
   std::vector<LayerBuffers> layers;
   float* encoded = nullptr;
   void *encoded_compute = nullptr, *chosen_rows = nullptr, *logits = nullptr;
   float* row_loss = nullptr;
   // Gradients, reused by every layer.
   void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
-  void *grad_gated = nullptr, *grad_conv1 = nullptr, *grad_conv2 = nullptr;
-  float *grad_stream = nullptr, *out_weight_grad = nullptr, *partial = nullptr;
+  void *grad_conv1 = nullptr, *grad_conv2 = nullptr;
+  float *bn_totals = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
+        *partial = nullptr;
   void *attention_weights = nullptr, *attention_grads = nullptr;
   float *attention_bias_partial = nullptr, *attention_p_partial = nullptr;
   void* gemm_workspace = nullptr;
@@ -444,7 +463,6 @@ struct NestStep::Workspace {
     if (c.training && c.dropout_att > 0.0 && c.dtype != Dtype::kFloat)
       s.attention_keep = take<uint32_t>(attention_keep(c.batch, c.heads, frames));
     s.gates = take_compute(n * width * 2);
-    s.gated = c.recompute ? shared_gated : take_compute(n * width);
     s.conv = take_compute(n * width);
     s.normed = c.recompute ? shared_normed : take_compute(n * width);
     s.bn_mean = take<float>(width);
@@ -458,7 +476,7 @@ struct NestStep::Workspace {
     grad_branch = take_compute(n * width);
     grad_hidden = take_compute(n * std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
-    grad_gated = take_compute(n * width);
+    bn_totals = take<float>(2 * width);
     grad_conv1 = take_compute(size(conv1_rows) * channels);
     grad_conv2 = take_compute(size(conv2_rows) * channels);
     grad_stream = take<float>(n * width);
@@ -467,8 +485,9 @@ struct NestStep::Workspace {
                                     bias_gradient_scratch(c.classes * c.books)}));
     // Sums of one layer that wait for their second stage.
     later_size_ = size(kNumNorms) * layer_norm_scratch(c.width) +
-                  2 * activation_scratch(c.feed_forward) + activation_scratch(2 * c.width) +
-                  depthwise_scratch(c.width, c.conv_kernel) + bias_gradient_scratch(3 * c.width);
+                  2 * activation_scratch(c.feed_forward) +
+                  gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
+                  bias_gradient_scratch(3 * c.width);
     later_ = take<float>(later_size_);
     attention_weights = take_compute(attention_square(c.batch, c.heads, frames));
     attention_grads = take_compute(attention_square(c.batch, c.heads, frames));

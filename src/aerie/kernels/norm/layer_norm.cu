@@ -32,8 +32,9 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
         for (int k = 0; k < 8; ++k) y.v[k] += bias.v[k];
       }
       float factors[8];
-      dropout8(a.dropout, nullptr, 0, item, uint64_t(frame) * a.channels + vec * 8, factors);
-      if (a.keep != nullptr) a.keep[at / 8] = keep_bits8(factors);
+      const uint32_t bits =
+          dropout8(a.dropout, nullptr, 0, item, uint64_t(frame) * a.channels + vec * 8, factors);
+      if (a.keep != nullptr) a.keep[at / 8] = uint8_t(bits);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) x[j].v[k] += a.scale * (factors[k] * y.v[k]);
     }
