@@ -238,7 +238,7 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.masking.block = 48;
   c.masking.probability = 0.01;
   c.recompute = !o.keep;
-  c.tune = !o.untuned;
+  c.tune = o.tune;
   return c;
 }
 

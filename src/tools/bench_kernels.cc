@@ -402,7 +402,7 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--help" || args[i] == "-h") {
       std::printf(
-          "usage: aerie bench kernels [--step|--memory] [--keep] [--untuned] [--batch N]\n"
+          "usage: aerie bench kernels [--step|--memory] [--keep] [--tune] [--batch N]\n"
           "                           [--seconds N] [--width N] [--heads N] [--layers N] "
           "[--classes N] "
           "[--channels N]\n\n"
@@ -413,11 +413,11 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
           "prints how much device memory such a step takes and needs no GPU.\n");
       return ok_status();
     }
-    bool* const on = args[i] == "--step"      ? &options.step
-                     : args[i] == "--keep"    ? &options.keep
-                     : args[i] == "--memory"  ? &options.memory
-                     : args[i] == "--untuned" ? &options.untuned
-                                              : nullptr;
+    bool* const on = args[i] == "--step"     ? &options.step
+                     : args[i] == "--keep"   ? &options.keep
+                     : args[i] == "--memory" ? &options.memory
+                     : args[i] == "--tune"   ? &options.tune
+                                             : nullptr;
     if (on != nullptr) {
       *on = true;
       continue;

@@ -16,10 +16,10 @@ namespace aerie::tools {
 
 struct KernelBenchOptions {
   int batch = 16, seconds = 15, width = 512, heads = 8, layers = 17, classes = 8192, channels = 256;
-  bool step = false;     // a whole NestStep, call by call
-  bool memory = false;   // its memory alone, no GPU needed
-  bool keep = false;     // of that step: nothing is computed twice
-  bool untuned = false;  // products: cuBLASLt's first suggestion
+  bool step = false;    // a whole NestStep, call by call
+  bool memory = false;  // its memory alone, no GPU needed
+  bool keep = false;    // of that step: nothing is computed twice
+  bool tune = false;    // products: the fastest algorithm, not the first suggestion
   int64_t parameters = 112964608;
   double gb_per_s = 4200.0;    // what copies reach on the device
   double tflop_per_s = 700.0;  // what bf16 matrix products reach

@@ -90,7 +90,7 @@ struct NestStepConfig {
   bool nan_when_empty = false;
   float loss_weight = 1.0f;  // 1/accumulate
   bool accumulate = false;   // adds to the gradients that are there
-  bool tune = true;          // products: Gemm::tune
+  bool tune = false;         // products: Gemm::tune; other processes may then choose others
   // Less memory: what SiLU and BatchNorm put out is computed again in backward, where its inputs
   // are read anyway.
   bool recompute = true;
