@@ -337,6 +337,57 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   rows.push_back({"subsample_next_backward", 4.5 * dq, 0.0,
                   [=](void* s) { return k->subsample_next_backward(next_back, s); }});
 
+  kernels::Relu relu;
+  relu.dtype = Dtype::kBf16;
+  relu.batch = o.batch;
+  relu.frames = frames;
+  relu.bins = 10;
+  relu.channels = channels;
+  relu.x = next.out;
+  relu.bias = taps;
+  relu.lengths = lengths;
+  relu.out = m.take<Bf16>(quarter / 4);
+  rows.push_back({"relu", dq, 0.0, [=](void* s) { return k->relu(relu, s); }});
+  kernels::Relu relu_back = relu;
+  relu_back.grad_out = relu_back.grad_x = relu.out;
+  relu_back.grad_bias = tap_grads;
+  relu_back.partial = partial;
+  rows.push_back(
+      {"relu (backward)", 1.5 * dq, 0.0, [=](void* s) { return k->relu(relu_back, s); }});
+  kernels::SwapInner swap;
+  swap.to = Dtype::kBf16;
+  swap.rows = width;
+  swap.a = channels;
+  swap.b = 10;
+  const double swapped = 10.0 * width * channels;
+  swap.x = m.take<float>(static_cast<size_t>(swapped));
+  swap.out = m.take<float>(static_cast<size_t>(swapped));
+  rows.push_back(
+      {"swap_inner", 6.0 * swapped, 0.0, [=](void* s) { return k->swap_inner(swap, s); }});
+  kernels::SwapInner swap_back = swap;
+  swap_back.to = Dtype::kFloat;
+  swap_back.a = 10;
+  swap_back.b = channels;
+  rows.push_back({"swap_inner (gradient)", 8.0 * swapped, 0.0,
+                  [=](void* s) { return k->swap_inner(swap_back, s); }});
+
+  kernels::BlockMask mask;
+  mask.batch = o.batch;
+  mask.frames = features;
+  mask.lengths = frame_lengths;
+  mask.state = state;
+  mask.mask = m.take<uint8_t>(b * static_cast<size_t>(features));
+  uint8_t* selected = m.take<uint8_t>(b * static_cast<size_t>(frames));
+  mask.selected = selected;
+  rows.push_back({"block_mask", 0.0, 0.0, [=](void* s) { return k->block_mask(mask, s); }});
+  kernels::SelectRows select;
+  select.rows_in = select.capacity = o.batch * frames;
+  select.selected = selected;
+  select.rows = m.take<int32_t>(b * static_cast<size_t>(frames));
+  select.slots = m.take<int32_t>(b * static_cast<size_t>(frames));
+  select.count = m.take<int32_t>(1);
+  rows.push_back({"select_rows", 0.0, 0.0, [=](void* s) { return k->select_rows(select, s); }});
+
   // A third of the frames enters the loss.
   kernels::CrossEntropy loss;
   loss.dtype = Dtype::kBf16;
@@ -347,23 +398,58 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   loss.logits = m.take<Bf16>(logits);
   loss.tokens = m.take<int32_t>(b * static_cast<size_t>(frames));
   loss.num_rows = m.upload(std::vector<int32_t>{masked});
+  loss.rest_is_zero = true;
   loss.row_loss = scalars;
   loss.loss = small_out;
-  rows.push_back({"cross_entropy",
-                  static_cast<double>(o.classes) * (4.0 * masked + 2.0 * (loss.capacity - masked)),
-                  0.0, [=](void* s) { return k->cross_entropy(loss, s); }});
+  rows.push_back({"cross_entropy", static_cast<double>(o.classes) * 4.0 * masked, 0.0,
+                  [=](void* s) { return k->cross_entropy(loss, s); }});
+  kernels::BiasGradient decoder_bias;
+  decoder_bias.dtype = Dtype::kBf16;
+  decoder_bias.rows = loss.capacity;
+  decoder_bias.columns = decoder_bias.stride = o.classes;
+  decoder_bias.num_rows = loss.num_rows;
+  decoder_bias.x = loss.logits;
+  decoder_bias.out = m.take<float>(static_cast<size_t>(o.classes));
+  decoder_bias.partial = m.take<float>(kernels::bias_gradient_scratch(o.classes));
+  rows.push_back({"bias_gradient (decoder)", 2.0 * static_cast<double>(o.classes) * masked, 0.0,
+                  [=](void* s) { return k->bias_gradient(decoder_bias, s); }});
   kernels::Quantize quantize;
   quantize.capacity = o.batch * frames;
   std::vector<int32_t> chosen(static_cast<size_t>(quantize.capacity), -1);
-  for (int i = 0; i < masked; ++i) chosen[static_cast<size_t>(i)] = i * 3;
+  size_t count = 0;
+  for (int i = 0; i < quantize.capacity && count < static_cast<size_t>(masked); ++i)
+    if (i % 2 == 0 && i % frames < feature_lengths[static_cast<size_t>(i / frames)] / 8)
+      chosen[count++] = i;
   quantize.rows = m.upload(chosen);
+  kernels::GatherRows gather;
+  gather.dtype = Dtype::kBf16;
+  gather.count = quantize.capacity;
+  gather.channels = width;
+  gather.rows = quantize.rows;
+  gather.x = x;
+  gather.out = y;
+  rows.push_back({"gather_rows", 2.0 * width * (masked + quantize.capacity), 0.0,
+                  [=](void* s) { return k->gather_rows(gather, s); }});
   quantize.inputs = 640;
   quantize.classes = o.classes;
   quantize.dim = 16;
   quantize.features = mel.out;
   quantize.projection = m.take<float>(16 * 640);
-  quantize.codebooks = m.take<double>(static_cast<size_t>(o.classes) * 16);
-  quantize.codebooks_float = m.take<float>(static_cast<size_t>(o.classes) * 16);
+  // Codes of unit length, as the quantizer's are: on others most comparisons would be close calls.
+  std::vector<double> codes(static_cast<size_t>(o.classes) * 16);
+  RandomStream random(1, Purpose::kTest, 0, 0);
+  for (size_t i = 0; i < codes.size(); i += 16) {
+    double squares = 0.0;
+    for (size_t d = 0; d < 16; ++d) {
+      codes[i + d] = random.normal();
+      squares += codes[i + d] * codes[i + d];
+    }
+    for (size_t d = 0; d < 16; ++d) codes[i + d] /= std::sqrt(squares);
+  }
+  quantize.codebooks = m.upload(codes);
+  quantize.codebooks_float = m.upload(std::vector<float>(codes.begin(), codes.end()));
+  quantize.scratch = m.take<float>(
+      kernels::quantize_scratch(quantize.capacity, 1, quantize.classes, quantize.dim));
   quantize.tokens = m.take<int32_t>(static_cast<size_t>(quantize.capacity));
   rows.push_back(
       {"quantize", 2560.0 * masked, 0.0, [=](void* s) { return k->quantize(quantize, s); }});
@@ -405,13 +491,20 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
           "usage: aerie bench kernels [--step|--memory] [--keep] [--tune] [--batch N]\n"
           "                           [--seconds N] [--width N] [--heads N] [--layers N] "
           "[--classes N] "
-          "[--channels N]\n\n"
+          "[--channels N]\n"
+          "                           [--only NAME]\n\n"
           "Times every CUDA kernel at the shapes of a NEST step (defaults: NEST-L, 16 x 15 s) as\n"
           "graph replays and prints them beside their floors. --step runs a whole training step\n"
           "instead: its calls grouped by kernel and shape, and the time of the step as one graph. "
           "--memory\n"
-          "prints how much device memory such a step takes and needs no GPU.\n");
+          "prints how much device memory such a step takes and needs no GPU. --only takes the "
+          "kernels\n"
+          "whose names contain NAME.\n");
       return ok_status();
+    }
+    if (args[i] == "--only" && i + 1 < args.size()) {
+      options.only = args[++i];
+      continue;
     }
     bool* const on = args[i] == "--step"     ? &options.step
                      : args[i] == "--keep"   ? &options.keep
@@ -444,6 +537,7 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
   std::printf("%-26s %10s %10s %8s %9s %9s\n", "kernel", "us", "floor us", "share", "GB/s",
               "TFLOP/s");
   for (const Row& row : rows) {
+    if (std::string(row.name).find(options.only) == std::string::npos) continue;
     const auto time = module->time_us(row.call, 10, 15);
     if (!time.ok()) {
       std::printf("%-26s %s\n", row.name, time.status().to_string().c_str());

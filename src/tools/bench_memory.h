@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct KernelBenchOptions {
   int64_t parameters = 112964608;
   double gb_per_s = 4200.0;    // what copies reach on the device
   double tflop_per_s = 700.0;  // what bf16 matrix products reach
+  std::string only;            // part of the names wanted; empty: all
 };
 
 // Device memory for the length of the command. Values are random: matrix products of zeros draw

@@ -1,5 +1,5 @@
-// Column sums walk down columns; the swap reads in order and writes scattered, on tensors of a few
-// megabytes that stay in the cache.
+// Column sums walk down columns; the swap takes a row through shared memory, so that both sides are
+// touched in order.
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/layout/layout.h"
 
@@ -13,10 +13,11 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) bias_gradient_kernel(BiasGradient a) {
   AERIE_SHARED(float, sums, kThreads * 8);
   const int column = (blockIdx.x * 32 + threadIdx.x % 32) * 8;
+  int rows = a.rows;
+  if (a.num_rows != nullptr && *a.num_rows < rows) rows = *a.num_rows;
   Vec8 sum = {};
   if (column < a.columns) {
-    for (int row = blockIdx.y * kWarps + threadIdx.x / 32; row < a.rows;
-         row += gridDim.y * kWarps) {
+    for (int row = blockIdx.y * kWarps + threadIdx.x / 32; row < rows; row += gridDim.y * kWarps) {
       const Vec8 x = load8(static_cast<const T*>(a.x) + size_t(row) * a.stride + column);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) sum.v[k] += x.v[k];
@@ -25,8 +26,26 @@ __global__ void __launch_bounds__(kThreads) bias_gradient_kernel(BiasGradient a)
   write_partial(a.partial, a.columns, column, sum, sums);
 }
 
+// One block per row. The tile's stride is odd: neither direction meets the same bank over and over.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads) swap_kernel(SwapInner s) {
+  AERIE_DYNAMIC_SHARED(memory);
+  float* tile = reinterpret_cast<float*>(memory);  // (a, b | 1)
+  const int inner = s.a * s.b, stride = s.b | 1;
+  const From* x = static_cast<const From*>(s.x) + size_t(blockIdx.x) * inner;
+  To* out = static_cast<To*>(s.out) + size_t(blockIdx.x) * inner;
+  for (int i = threadIdx.x; i < inner; i += kThreads)
+    tile[i / s.b * stride + i % s.b] = to_float(x[i]);
+  __syncthreads();
+  for (int i = threadIdx.x; i < inner; i += kThreads) {
+    const float value = tile[i % s.a * stride + i / s.a];
+    out[i] = from_float<To>(s.accumulate ? to_float(out[i]) + value : value);
+  }
+}
+
+// Rows too long for shared memory.
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads) swap_scattered(SwapInner s) {
   const unsigned inner = unsigned(s.a) * unsigned(s.b);
   const unsigned i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= unsigned(s.rows) * inner) return;
@@ -60,10 +79,17 @@ int bias_gradient(const BiasGradient& a, void* stream) {
 int swap_inner(const SwapInner& s, void* stream) {
   const size_t count = size_t(s.rows) * s.a * s.b;
   if (count == 0 || count >= (size_t(1) << 31)) return kUnsupported;
-  const LaunchShape shape{dim3(unsigned(ceil_div(count, size_t(kThreads)))), dim3(kThreads)};
+  const size_t tile = size_t(s.a) * (size_t(s.b) | 1) * sizeof(float);
+  const bool fits = tile <= 200 * 1024;
+  const LaunchShape shape =
+      fits ? LaunchShape{dim3(unsigned(s.rows)), dim3(kThreads), tile}
+           : LaunchShape{dim3(unsigned(ceil_div(count, size_t(kThreads)))), dim3(kThreads)};
   return dispatch(s.from, [&](auto from) {
     return dispatch(s.to, [&](auto to) {
-      return launch(stream, shape, swap_kernel<decltype(from), decltype(to)>, s);
+      using From = decltype(from);
+      using To = decltype(to);
+      return fits ? launch(stream, shape, swap_kernel<From, To>, s)
+                  : launch(stream, shape, swap_scattered<From, To>, s);
     });
   });
 }

@@ -10,6 +10,7 @@ namespace aerie::kernels {
 struct BiasGradient {
   Dtype dtype = Dtype::kFloat;
   int rows = 0, columns = 0;
+  const int32_t* num_rows = nullptr;  // device scalar: rows from here on are left out; null: none
   const void* x = nullptr;
   int stride = 0;  // from row to row; a multiple of 8
   float* out = nullptr;

@@ -1,12 +1,15 @@
+#include <algorithm>
+
 #include "aerie/kernels/layout/layout.h"
 #include "aerie/kernels/reference.h"
 
 namespace aerie::kernels::reference {
 
 int bias_gradient(const BiasGradient& a, void*) {
+  const int rows = a.num_rows != nullptr ? std::min(*a.num_rows, a.rows) : a.rows;
   for (size_t c = 0; c < static_cast<size_t>(a.columns); ++c) {
     double sum = 0.0;
-    for (size_t row = 0; row < static_cast<size_t>(a.rows); ++row)
+    for (size_t row = 0; row < static_cast<size_t>(std::max(rows, 0)); ++row)
       sum += load(a.x, a.dtype, row * static_cast<size_t>(a.stride) + c);
     put(a.out + c, sum, a.accumulate);
   }

@@ -8,7 +8,8 @@ namespace {
 using testing::Backend;
 using testing::random_values;
 
-std::vector<float> bias_gradient_of(Backend& b, Dtype dtype, int rows, int columns, bool add) {
+std::vector<float> bias_gradient_of(Backend& b, Dtype dtype, int rows, int columns, bool add,
+                                    const std::vector<int32_t>& num_rows = {}) {
   const size_t width = static_cast<size_t>(columns);
   BiasGradient a;
   a.dtype = dtype;
@@ -18,6 +19,7 @@ std::vector<float> bias_gradient_of(Backend& b, Dtype dtype, int rows, int colum
   a.x = b.upload_as(dtype, random_values(static_cast<size_t>(rows) * (width + 8), 1));
   a.out = b.upload(random_values(width, 2));
   a.accumulate = add;
+  a.num_rows = b.upload(num_rows);
   a.partial = b.scratch<float>(bias_gradient_scratch(columns));
   EXPECT_EQ(b.kernels().bias_gradient(a, nullptr), kOk);
   return b.download(a.out, width);
@@ -32,18 +34,30 @@ AERIE_KERNEL_TEST(BiasGradient, EqualsTheReference) {
                             "sum");
 }
 
-std::vector<float> swapped(Backend& b, Dtype from, Dtype to, bool add) {
+AERIE_KERNEL_TEST(BiasGradient, CountsTheRowsThatAreUsed) {
+  const auto reference = testing::reference_backend();
+  for (const int32_t used : {0, 1, 333, 900})
+    testing::expect_close(bias_gradient_of(backend, Dtype::kBf16, 700, 264, true, {used}),
+                          bias_gradient_of(*reference, Dtype::kBf16, 700, 264, true, {used}), 1e-6,
+                          0, "sum");
+  EXPECT_EQ(bias_gradient_of(backend, Dtype::kBf16, 700, 264, false, {900}),
+            bias_gradient_of(backend, Dtype::kBf16, 700, 264, false));
+}
+
+std::vector<float> swapped(Backend& b, Dtype from, Dtype to, bool add, int rows = 7,
+                           int inner_a = 5, int inner_b = 9) {
   SwapInner s;
   s.from = from;
   s.to = to;
-  s.rows = 7;
-  s.a = 5;
-  s.b = 9;
-  s.x = b.upload_as(from, random_values(7 * 45, 1));
-  s.out = b.upload_as(to, random_values(7 * 45, 2));
+  s.rows = rows;
+  s.a = inner_a;
+  s.b = inner_b;
+  const size_t count = static_cast<size_t>(rows * inner_a * inner_b);
+  s.x = b.upload_as(from, random_values(count, 1));
+  s.out = b.upload_as(to, random_values(count, 2));
   s.accumulate = add;
   EXPECT_EQ(b.kernels().swap_inner(s, nullptr), kOk);
-  return b.download_as(to, s.out, 7 * 45);
+  return b.download_as(to, s.out, count);
 }
 
 AERIE_KERNEL_TEST(SwapInner, EqualsTheReference) {
@@ -54,6 +68,11 @@ AERIE_KERNEL_TEST(SwapInner, EqualsTheReference) {
             swapped(*reference, Dtype::kFloat, Dtype::kFloat, true));
   EXPECT_EQ(swapped(backend, Dtype::kHalf, Dtype::kFloat, false),
             swapped(*reference, Dtype::kHalf, Dtype::kFloat, false));
+  EXPECT_EQ(swapped(backend, Dtype::kFloat, Dtype::kBf16, false, 2, 264, 10),
+            swapped(*reference, Dtype::kFloat, Dtype::kBf16, false, 2, 264, 10));
+  // Longer rows than shared memory holds.
+  EXPECT_EQ(swapped(backend, Dtype::kFloat, Dtype::kFloat, true, 2, 300, 200),
+            swapped(*reference, Dtype::kFloat, Dtype::kFloat, true, 2, 300, 200));
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) row_kernel(CrossEntropy a) {
   T* logits = static_cast<T*>(a.logits) + size_t(row) * a.classes;
   const bool used = row < *a.num_rows;
   if (!used) {
-    if (!a.backward) return;
+    if (!a.backward || a.rest_is_zero) return;
     for (int c = threadIdx.x * 8; c < a.classes; c += kThreads * 8) store8(logits + c, Vec8{});
     return;
   }
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) strided_kernel(CrossEntropy a) {
   const int row = blockIdx.x, book = blockIdx.y;
   T* logits = static_cast<T*>(a.logits) + size_t(row) * a.classes * a.books + book;
   if (row >= *a.num_rows) {
-    if (!a.backward) return;
+    if (!a.backward || a.rest_is_zero) return;
     for (int c = threadIdx.x; c < a.classes; c += kThreads) logits[c * a.books] = from_float<T>(0);
     return;
   }

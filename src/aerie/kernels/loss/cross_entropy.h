@@ -21,6 +21,7 @@ struct CrossEntropy {
   const float* loss_scale = nullptr;  // device scalar; null: 1
   float weight = 1.0f;                // of this micro-batch in the step
   bool backward = true;               // false: logits are left alone
+  bool rest_is_zero = false;          // rows at and beyond *num_rows are zero already
   bool nan_when_empty = false;        // loss of no rows; otherwise 0
   float* row_loss = nullptr;          // scratch: capacity*books
   float* loss = nullptr;              // device scalar, unweighted and unscaled

@@ -63,6 +63,27 @@ AERIE_KERNEL_TEST(CrossEntropy, LossAndGradientEqualTheReference) {
   }
 }
 
+AERIE_KERNEL_TEST(CrossEntropy, RowsThatAreZeroAlreadyAreLeftAlone) {
+  for (const int books : {1, 2}) {
+    CrossEntropy a;
+    a.capacity = 3;
+    a.classes = 16;
+    a.books = books;
+    const size_t n = static_cast<size_t>(16 * books);
+    float* logits = backend.upload(std::vector<float>(3 * n, 7.0f));
+    a.logits = logits;
+    a.tokens = backend.upload(std::vector<int32_t>(static_cast<size_t>(3 * books), 1));
+    a.num_rows = backend.upload(std::vector<int32_t>{1});
+    a.rest_is_zero = true;
+    a.row_loss = backend.scratch<float>(static_cast<size_t>(3 * books));
+    a.loss = backend.scratch<float>(1);
+    ASSERT_EQ(backend.kernels().cross_entropy(a, nullptr), kOk);
+    const std::vector<float> out = backend.download(logits, 3 * n);
+    EXPECT_LT(out[0], 1.0f);
+    for (size_t i = n; i < 3 * n; ++i) EXPECT_EQ(out[i], 7.0f);
+  }
+}
+
 AERIE_KERNEL_TEST(CrossEntropy, NoRowsGiveZeroOrNan) {
   CrossEntropy a;
   a.capacity = 1;

@@ -85,29 +85,39 @@ __global__ void __launch_bounds__(kThreads) block_mask_kernel(BlockMask a) {
 
 constexpr int kScanThreads = 1024;
 
+// Every warp has its own stretch of rows: it counts, learns how many come before it, and writes.
 __global__ void __launch_bounds__(kScanThreads) select_kernel(SelectRows a) {
-  AERIE_SHARED(int, warp_counts, kScanThreads / 32);
-  AERIE_SHARED(int, total, 1);
+  constexpr int kWarps = kScanThreads / 32;
+  AERIE_SHARED(int, counts, kWarps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int done = 0;
-  for (int begin = 0; begin < a.rows_in; begin += kScanThreads) {
-    const int row = begin + threadIdx.x;
-    const bool chosen = row < a.rows_in && a.selected[row] != 0;
-    const unsigned votes = __ballot_sync(kFullWarp, chosen);
-    if (lane == 0) warp_counts[warp] = __popc(votes);
-    __syncthreads();
-    int before = done;
-    for (int w = 0; w < warp; ++w) before += warp_counts[w];
-    if (threadIdx.x == kScanThreads - 1) total[0] = before + __popc(votes);
-    const int place = before + __popc(votes & ((1u << lane) - 1u));
-    const bool fits = chosen && place < a.capacity;
-    if (fits) a.rows[place] = row;
-    if (row < a.rows_in) a.slots[row] = fits ? place : -1;
-    __syncthreads();
-    done = total[0];
+  const int stretch = (a.rows_in + kScanThreads - 1) / kScanThreads * 32;
+  const int begin = warp * stretch;
+  const int end = begin + stretch < a.rows_in ? begin + stretch : a.rows_in;
+  const auto votes_of = [&](int first) {
+    const int row = first + lane;
+    return __ballot_sync(kFullWarp, row < end && a.selected[row] != 0);
+  };
+  int count = 0;
+  AERIE_UNROLL_BY(4)
+  for (int first = begin; first < end; first += 32) count += __popc(votes_of(first));
+  if (lane == 0) counts[warp] = count;
+  __syncthreads();
+  int before = 0, total = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    before += w < warp ? counts[w] : 0;
+    total += counts[w];
   }
-  for (int i = done + threadIdx.x; i < a.capacity; i += kScanThreads) a.rows[i] = -1;
-  if (threadIdx.x == 0) *a.count = done;
+  AERIE_UNROLL_BY(4)
+  for (int first = begin; first < end; first += 32) {
+    const unsigned votes = votes_of(first);
+    const int row = first + lane, place = before + __popc(votes & ((1u << lane) - 1u));
+    const bool fits = ((votes >> lane) & 1u) != 0 && place < a.capacity;
+    if (fits) a.rows[place] = row;
+    if (row < end) a.slots[row] = fits ? place : -1;
+    before += __popc(votes);
+  }
+  for (int i = total + threadIdx.x; i < a.capacity; i += kScanThreads) a.rows[i] = -1;
+  if (threadIdx.x == 0) *a.count = total;
 }
 
 template <typename T>

@@ -94,5 +94,31 @@ AERIE_KERNEL_TEST(BlockMask, TheListMayBeTooShort) {
   EXPECT_EQ(a.slots, e.slots);
 }
 
+// Few rows, and more of them than one pass of a block's threads.
+AERIE_KERNEL_TEST(SelectRows, AnyNumberOfRows) {
+  const auto reference = testing::reference_backend();
+  for (const int rows : {1, 31, 1024, 1025, 5000}) {
+    SCOPED_TRACE(rows);
+    const size_t n = static_cast<size_t>(rows);
+    std::vector<uint8_t> selected(n);
+    const std::vector<float> draws = testing::random_values(n, 3);
+    for (size_t i = 0; i < n; ++i) selected[i] = draws[i] > 0.4f;
+    const auto run = [&](Backend& b) {
+      SelectRows s;
+      s.rows_in = s.capacity = rows;
+      s.selected = b.upload(selected);
+      s.rows = b.scratch<int32_t>(n);
+      s.slots = b.scratch<int32_t>(n);
+      s.count = b.scratch<int32_t>(1);
+      EXPECT_EQ(b.kernels().select_rows(s, nullptr), kOk);
+      std::vector<int32_t> out = b.download(s.rows, n);
+      for (const int32_t slot : b.download(s.slots, n)) out.push_back(slot);
+      out.push_back(b.download(s.count, 1)[0]);
+      return out;
+    };
+    EXPECT_EQ(run(backend), run(*reference));
+  }
+}
+
 }  // namespace
 }  // namespace aerie::kernels

@@ -142,6 +142,7 @@ int NestStep::front(Workspace& w) {
   quantize.codebooks = params_.codebooks;
   quantize.codebooks_float = params_.codebooks_float;
   quantize.tokens = w.tokens;
+  quantize.scratch = w.quantizer;
   AERIE_TRY(kernels_->quantize(quantize, w.stream));
 
   AERIE_TRY(kernels_->subsample_first(w.first(params_), w.stream));
@@ -379,6 +380,7 @@ int NestStep::head(Workspace& w) {
   loss.loss_scale = w.inputs.loss_scale;
   loss.weight = c.loss_weight;
   loss.backward = c.training;
+  loss.rest_is_zero = true;  // products of the rows that gather_rows left empty
   loss.nan_when_empty = c.nan_when_empty;
   loss.row_loss = w.row_loss;
   loss.loss = w.outputs.loss;
@@ -387,7 +389,8 @@ int NestStep::head(Workspace& w) {
 
   AERIE_TRY(
       w.weight_gradient(w.logits, w.chosen_rows, params_.decoder.weight, w.rows, outputs, c.width));
-  AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.rows, outputs, outputs, false));
+  AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.rows, outputs, outputs, false,
+                            w.outputs.masked_rows));
   AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.chosen_rows, w.rows,
                              outputs, c.width));
   gather.rows = w.slots;

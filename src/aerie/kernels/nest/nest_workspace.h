@@ -64,6 +64,7 @@ struct NestStep::Workspace {
     chosen = take<int32_t>(n);
     slots = take<int32_t>(n);
     tokens = take<int32_t>(n * size(c.books));
+    quantizer = take<float>(quantize_scratch(rows, c.books, c.code_classes, c.code_dim));
     conv1 = take_compute(size(conv1_rows) * channels);
     conv1_mixed = take_compute(size(conv1_rows) * channels);
     conv2 = take_compute(size(conv2_rows) * channels);
@@ -159,14 +160,16 @@ struct NestStep::Workspace {
     g.accumulate = accumulate;
     return kernels->gemm(g, stream);
   }
-  // `wait`: with the sums of a layer.
+  // `wait`: with the sums of a layer. `used`: how many rows count, when that is known on the
+  // device.
   int bias_gradient(const void* grad, const NestParam& bias, int count, int n, int stride,
-                    bool wait) {
+                    bool wait, const int32_t* used = nullptr) {
     if (bias.grad == nullptr) return kOk;
     BiasGradient b;
     b.dtype = c.dtype;
     b.rows = count;
     b.columns = n;
+    b.num_rows = used;
     b.x = grad;
     b.stride = stride;
     b.out = bias.grad;
@@ -374,7 +377,7 @@ struct NestStep::Workspace {
   size_t pos_size = 0;  // values of one layer's positions
   int frames = 0, rows = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;
   int conv1_rows = 0, conv2_rows = 0;
-  float* features = nullptr;
+  float *features = nullptr, *quantizer = nullptr;
   uint8_t *mask = nullptr, *selected = nullptr;
   int32_t *chosen = nullptr, *slots = nullptr, *tokens = nullptr;
   void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr, *conv2_mixed = nullptr;

@@ -31,6 +31,7 @@ std::vector<int32_t> run(Backend& b, const Quantize& shape, const std::vector<fl
   a.codebooks_float = b.upload(std::vector<float>(codes.begin(), codes.end()));
   const size_t count = static_cast<size_t>(a.capacity * a.books);
   a.tokens = b.scratch<int32_t>(count);
+  a.scratch = b.scratch<float>(quantize_scratch(a.capacity, a.books, a.classes, a.dim));
   EXPECT_EQ(b.kernels().quantize(a, nullptr), kOk);
   return b.download(a.tokens, count);
 }
@@ -71,6 +72,48 @@ AERIE_KERNEL_TEST(Quantize, CloseCallsAreDecidedInDouble) {
   bool twin = false;
   for (const int32_t token : tokens) twin = twin || token >= 256;
   EXPECT_TRUE(twin);
+}
+
+// More vectors than one block takes, several tiles of codes with a ragged last one, odd sizes, and
+// blocks of which nothing is wanted.
+AERIE_KERNEL_TEST(Quantize, ManyVectorsAndOddSizes) {
+  const auto reference = testing::reference_backend();
+  struct Case {
+    int inputs, books, classes, dim, capacity;
+  };
+  for (const Case& c :
+       {Case{37, 2, 1, 4, 5}, Case{50, 1, 700, 12, 150}, Case{33, 3, 130, 64, 70}}) {
+    Quantize a;
+    a.inputs = c.inputs;
+    a.books = c.books;
+    a.classes = c.classes;
+    a.dim = c.dim;
+    a.capacity = c.capacity;
+    const std::vector<float> features =
+        testing::random_values(static_cast<size_t>(c.inputs * c.capacity), 6, 2.0f);
+    const std::vector<double> codes = unit_codes(c.books, c.classes, c.dim);
+    std::vector<int32_t> rows(static_cast<size_t>(c.capacity), -1);
+    for (int i = 0; i < c.capacity; ++i)
+      if (i % 3 != 1 && (i < 64 || i >= 128)) rows[static_cast<size_t>(i)] = c.capacity - 1 - i;
+    EXPECT_EQ(run(backend, a, features, rows, codes), run(*reference, a, features, rows, codes));
+  }
+}
+
+// All codes are close calls for a vector of zeros. The first ten are a little too long; of the
+// others, equally far, the first one wins.
+AERIE_KERNEL_TEST(Quantize, SilenceIsDecidedInDouble) {
+  const auto reference = testing::reference_backend();
+  Quantize a;
+  a.inputs = 32;
+  a.classes = 300;
+  a.dim = 16;
+  a.capacity = 3;
+  const std::vector<float> features(32 * 3, 0.0f);
+  std::vector<double> codes(300 * 16, 0.0);
+  for (size_t c = 0; c < 300; ++c) codes[c * 16 + c % 16] = c < 10 ? 1.0 + 1e-9 : 1.0;
+  const std::vector<int32_t> tokens = run(backend, a, features, {}, codes);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{10, 10, 10}));
+  EXPECT_EQ(tokens, run(*reference, a, features, {}, codes));
 }
 
 }  // namespace
