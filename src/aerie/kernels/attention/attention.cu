@@ -1,5 +1,7 @@
 // Which kernel runs where; and the float32 path: one warp per query (or key, or position), lanes
 // over keys for scores and over values for sums.
+#include <type_traits>
+
 #include "aerie/kernels/attention/attention.h"
 #include "aerie/kernels/attention/attention_backward.h"
 #include "aerie/kernels/attention/attention_forward.h"
@@ -273,30 +275,40 @@ bool covered(const Attention& a) {
   if (a.batch <= 0 || a.frames <= 0 || a.frames > 8192 || a.heads <= 0 || a.heads > 255 ||
       a.stride % 8 != 0 || a.p_stride % 8 != 0)
     return false;
-  if (a.dtype == Dtype::kBf16) return a.dim == 64 || a.dim == 128;
-  return a.dtype == Dtype::kFloat && a.dim > 0 && a.dim % 8 == 0 && a.dim <= 256;
+  if (a.dtype != Dtype::kFloat) return a.dim == 64 || a.dim == 128;
+  return a.dim > 0 && a.dim % 8 == 0 && a.dim <= 256;
 }
 
 dim3 grid_of(const Attention& a, int rows, int per_block, int layers) {
   return dim3(unsigned(ceil_div(rows, per_block)), unsigned(a.heads), unsigned(layers));
 }
 
-template <int kDim>
+// Calls body with a value of the 16-bit type and the number of values per head.
+template <typename Body>
+int for_type(const Attention& a, Body body) {
+  const auto with = [&](auto type) {
+    return a.dim == 64 ? body(type, std::integral_constant<int, 64>{})
+                       : body(type, std::integral_constant<int, 128>{});
+  };
+  return a.dtype == Dtype::kBf16 ? with(Bf16{}) : with(Half{});
+}
+
+template <typename T, int kDim>
 int forward_mma(const Attention& a, void* stream) {
   const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
                           query_shared<kDim>()};
-  return a.dropout.threshold != 0 ? launch(stream, shape, attention_forward_mma<kDim, true>, a)
-                                  : launch(stream, shape, attention_forward_mma<kDim, false>, a);
+  return a.dropout.threshold != 0 ? launch(stream, shape, attention_forward_mma<T, kDim, true>, a)
+                                  : launch(stream, shape, attention_forward_mma<T, kDim, false>, a);
 }
 
-template <int kDim>
+template <typename T, int kDim>
 int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   const dim3 block(kMmaThreads);
   AERIE_TRY(launch(stream, {grid_of(a, a.frames, kTile, a.batch), block, query_shared<kDim>()},
-                   attention_query_grad_mma<kDim>, b));
+                   attention_query_grad_mma<T, kDim>, b));
   return launch(stream, {dim3(unsigned(sum_blocks(a))), block, sum_shared<kDim>()},
-                attention_sums_mma<kDim>, b);
+                attention_sums_mma<T, kDim>, b);
 }
 
 int backward_float(const AttentionBackward& b, void* stream) {
@@ -315,8 +327,10 @@ int backward_float(const AttentionBackward& b, void* stream) {
 
 int attention(const Attention& a, void* stream) {
   if (!covered(a)) return kUnsupported;
-  if (a.dtype == Dtype::kBf16)
-    return a.dim == 64 ? forward_mma<64>(a, stream) : forward_mma<128>(a, stream);
+  if (a.dtype != Dtype::kFloat)
+    return for_type(a, [&](auto type, auto dim) {
+      return forward_mma<decltype(type), decltype(dim)::value>(a, stream);
+    });
   const size_t shared = sizeof(float) * kWarps * (2 * size_t(a.dim) + a.frames);
   if (shared > kMostShared) return kUnsupported;
   return launch(stream, {grid_of(a, a.frames, kAttentionTile, a.batch), dim3(kThreads), shared},
@@ -326,9 +340,10 @@ int attention(const Attention& a, void* stream) {
 int attention_backward(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   if (!covered(a) || b.grad_stride % 8 != 0 || b.grad_p_stride % 8 != 0) return kUnsupported;
-  AERIE_TRY(a.dtype == Dtype::kFloat ? backward_float(b, stream)
-            : a.dim == 64            ? backward_mma<64>(b, stream)
-                                     : backward_mma<128>(b, stream));
+  AERIE_TRY(
+      a.dtype == Dtype::kFloat ? backward_float(b, stream) : for_type(a, [&](auto type, auto dim) {
+        return backward_mma<decltype(type), decltype(dim)::value>(b, stream);
+      }));
   const int dense = a.heads * a.dim, tiles = attention_tiles(a.frames);
   Finish finish;
   finish.b = b;
@@ -337,8 +352,9 @@ int attention_backward(const AttentionBackward& b, void* stream) {
   finish.bias_blocks = ceil_div(2 * dense, 32);
   const int blocks = ceil_div((2 * a.frames - 1) * (dense / 8), kFinishThreads);
   const LaunchShape shape{dim3(unsigned(finish.bias_blocks + blocks)), dim3(kFinishThreads)};
-  return a.dtype == Dtype::kFloat ? launch(stream, shape, finish_backward<float>, finish)
-                                  : launch(stream, shape, finish_backward<Bf16>, finish);
+  return dispatch(a.dtype, [&](auto type) {
+    return launch(stream, shape, finish_backward<decltype(type)>, finish);
+  });
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

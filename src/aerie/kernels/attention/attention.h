@@ -5,9 +5,9 @@
 // Row m of p belongs to relative position frames - 1 - m. Keys at or beyond an item's length, and
 // those outside the context, are blocked; queries beyond it give zero.
 //
-// bf16 with 64 or 128 values per head runs on tensor cores; float32 (any multiple of 8 up to 256
-// values) is plain arithmetic. Backward keeps the weights and the scores' gradients of one layer in
-// scratch memory; nothing is added atomically, results repeat bitwise.
+// bf16 and fp16 with 64 or 128 values per head run on tensor cores; float32 (any multiple of 8 up
+// to 256 values) is plain arithmetic. Backward keeps the weights and the scores' gradients of one
+// layer in scratch memory; nothing is added atomically, results repeat bitwise.
 #pragma once
 
 #include "aerie/kernels/types.h"

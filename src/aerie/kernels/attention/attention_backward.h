@@ -4,34 +4,35 @@
 // and values, and of positions, each block for 64 keys of one item or 64 relative positions of a
 // group of items.
 //
-// Gradients of scores are kept without the softmax's scale; every sum over them is scaled at its
-// end. The biases' gradients need no sums of their own: that of u is the sum over keys of
-// (sum over queries of the score's gradient) * key, that of v the same over positions.
+// Gradients of scores include the softmax's scale. The biases' gradients need no sums of
+// their own: that of u is the sum over keys of (sum over queries of the score's gradient) * key,
+// that of v the same over positions.
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-template <int kDim>
+template <typename T, int kDim>
 __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     attention_query_grad_mma(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
   const Attention& a = b.forward;
-  QueryBlock<kDim> q(a, memory);
+  QueryBlock<T, kDim> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4, dense = a.heads * kDim;
   const size_t dense_base = size_t(q.item) * a.frames * dense + size_t(q.head) * kDim;
   const Skew skew = skew_of(lane);
   FragmentA with_u[kDim / 16], with_v[kDim / 16], grads[kDim / 16];
   FragmentC grad_q[kDim / 8] = {};
+  const float softmax_scale = 1.0f / sqrtf(float(kDim));
   float inner[2] = {0.0f, 0.0f}, log_sum[2] = {INFINITY, INFINITY};
   if (q.jt < q.tiles.end) {
     // Queries and gradients pass through the second stage of keys and values.
-    Bf16* queries = q.other(q.keys);
-    Bf16* grad_rows = q.other(q.values);
-    copy_tile<kDim>(queries, static_cast<const Bf16*>(a.q) + q.base_of(a), q.it * kTile, q.length,
+    T* queries = q.other(q.keys);
+    T* grad_rows = q.other(q.values);
+    copy_tile<kDim>(queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
                     a.stride);
-    copy_tile<kDim>(grad_rows, static_cast<const Bf16*>(b.grad_out) + dense_base, q.it * kTile,
+    copy_tile<kDim>(grad_rows, static_cast<const T*>(b.grad_out) + dense_base, q.it * kTile,
                     q.length, dense);
     q.copy_first(a);
     const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane);
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     for (int r = 0; r < 2; ++r) {
       const int row = q.i + g + r * 8;
       if (row >= q.length) continue;
-      const Bf16* out = static_cast<const Bf16*>(a.out) + dense_base + size_t(row) * dense + 2 * t;
+      const T* out = static_cast<const T*>(a.out) + dense_base + size_t(row) * dense + 2 * t;
       AERIE_UNROLL
       for (int n = 0; n < kDim / 8; ++n)
         outs[r][n] = *reinterpret_cast<const uint32_t*>(out + n * 8);
@@ -55,18 +56,18 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       AERIE_UNROLL
       for (int n = 0; n < kDim / 8; ++n) {
         const uint32_t mine = outs[r][n], grad = grads[n / 2].r[n % 2 * 2 + r];
-        inner[r] += low_of(mine) * low_of(grad) + high_of(mine) * high_of(grad);
+        inner[r] += low_of<T>(mine) * low_of<T>(grad) + high_of<T>(mine) * high_of<T>(grad);
       }
-      inner[r] = quad_sum(inner[r]);
+      inner[r] = quad_sum(inner[r]) * softmax_scale;
     }
     load_queries<kDim>(with_v, queries, q.warp, lane);
-    bias_u.add(with_u, with_v);
-    bias_v.add(with_v, with_v);
+    bias_u.template add<T>(with_u, with_v);
+    bias_v.template add<T>(with_v, with_v);
     __syncthreads();
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
-  const float softmax_scale = 1.0f / sqrtf(float(kDim)), scale = kLog2E * softmax_scale;
-  const float kept = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
+  const float scale = kLog2E * softmax_scale;
+  const float kept = softmax_scale * (a.dropout.threshold != 0 ? a.dropout.scale : 1.0f);
   const uint32_t* const decisions =
       a.keep != nullptr ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane
                         : nullptr;
@@ -85,35 +86,39 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       }
     }
     if (q.needs_mask()) visible = seen_bits(seen, q.jt, lane);
-    const Bf16 *keys = q.current(q.keys), *values = q.current(q.values);
-    const Band<kDim> band = q.current_band();
+    const T *keys = q.current(q.keys), *values = q.current(q.values);
+    const Band<T, kDim> band = q.current_band();
     // Gradients of the scores, two values per register: [C tile][upper or lower row].
     uint32_t d[kTile / 8][2], weights[2][2];
-    Relative<kDim> relative(with_v, band, skew, lane);
+    FragmentC scores[kTile / 8];
+    Relative<T, kDim> relative(with_v, band, skew, lane);
     AERIE_UNROLL
     for (int n = 0; n < kTile / 8; ++n) {
-      FragmentC scores = relative.scores(n), d_weight = {};
-      multiply_rows<kDim>(scores, with_u, keys, n * 8, lane);
+      scores[n] = relative.scores(n);
+      multiply_rows<kDim>(scores[n], with_u, keys, n * 8, lane);
+    }
+    AERIE_UNROLL
+    for (int n = 0; n < kTile / 8; ++n) {
+      FragmentC d_weight = {};
       multiply_rows<kDim>(d_weight, grads, values, n * 8, lane);
       float weight[4], d_score[4];
       AERIE_UNROLL
       for (int e = 0; e < 4; ++e) {
-        weight[e] = fast_exp2(scores.v[e] * scale - log_sum[e / 2]);
+        weight[e] = fast_exp2(scores[n].v[e] * scale - log_sum[e / 2]);
         const float through = bit_of(keep, n, e) ? d_weight.v[e] : 0.0f;
         d_score[e] = weight[e] * (through * kept - inner[e / 2]);
       }
       AERIE_UNROLL
       for (int r = 0; r < 2; ++r) {
         weights[n % 2][r] =
-            pack_bf16(weight[2 * r], weight[2 * r + 1]) & pair_mask(keep & visible, n, r);
-        d[n][r] = pack_bf16(d_score[2 * r], d_score[2 * r + 1]) & pair_mask(visible, n, r);
+            pack<T>(weight[2 * r], weight[2 * r + 1]) & pair_mask(keep & visible, n, r);
+        d[n][r] = pack<T>(d_score[2 * r], d_score[2 * r + 1]) & pair_mask(visible, n, r);
       }
       if (n % 2 == 0) continue;
       const size_t at = first_block + size_t(q.jt * (kTile / 16) + n / 2) * 256;
-      *reinterpret_cast<Bits16*>(static_cast<Bf16*>(b.weights) + at) = {
-          {weights[0][0], weights[1][0], weights[0][1], weights[1][1]}};
-      *reinterpret_cast<Bits16*>(static_cast<Bf16*>(b.grad_scores) +
-                                 at) = {{d[n - 1][0], d[n][0], d[n - 1][1], d[n][1]}};
+      store16(static_cast<T*>(b.weights) + at,
+              {{weights[0][0], weights[1][0], weights[0][1], weights[1][1]}});
+      store16(static_cast<T*>(b.grad_scores) + at, {{d[n - 1][0], d[n][0], d[n - 1][1], d[n][1]}});
     }
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k)
@@ -136,23 +141,25 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   for (int r = 0; r < 2; ++r) {
     const int row = q.i + g + r * 8;
     if (row >= a.frames) continue;
-    Bf16* out = static_cast<Bf16*>(b.grad_q) + (size_t(q.item) * a.frames + row) * b.grad_stride +
-                q.head * kDim + 2 * t;
+    T* out = static_cast<T*>(b.grad_q) + (size_t(q.item) * a.frames + row) * b.grad_stride +
+             q.head * kDim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n)
       *reinterpret_cast<uint32_t*>(out + n * 8) =
-          pack_bf16(grad_q[n].v[2 * r] * softmax_scale, grad_q[n].v[2 * r + 1] * softmax_scale);
+          pack<T>(grad_q[n].v[2 * r], grad_q[n].v[2 * r + 1]);
   }
 }
 
+template <typename T>
 __device__ inline FragmentB ones() {
-  return {{0x3f803f80u, 0x3f803f80u}};
+  const uint32_t pair = is_half<T> ? 0x3c003c00u : 0x3f803f80u;
+  return {{pair, pair}};
 }
 
 // Block (row, column) of a head's scratch square, this lane's part.
 __device__ inline const Bits16* block_of(const void* square, const Attention& a, int item, int head,
                                          int row, int column, int lane) {
-  return reinterpret_cast<const Bits16*>(static_cast<const Bf16*>(square) +
+  return reinterpret_cast<const Bits16*>(static_cast<const uint16_t*>(square) +
                                          attention_block_at(a, item, head, row, 0)) +
          ptrdiff_t(column) * 32 + lane;
 }
@@ -163,26 +170,26 @@ __device__ inline FragmentA transposed(const Bits16& m) {
 
 // Shared memory of the second kernel: two stages of queries and of gradients, and the rows (keys or
 // positions) whose sum is a bias's gradient. The first tile serves that sum at the end.
-template <int kDim>
+template <typename T, int kDim>
 struct SumTiles {
-  Bf16 *queries, *grads, *rows;
+  T *queries, *grads, *rows;
   float* weights;
   __device__ explicit SumTiles(unsigned char* memory)
-      : queries(reinterpret_cast<Bf16*>(memory)),
+      : queries(reinterpret_cast<T*>(memory)),
         grads(queries + 2 * kTileSize<kDim>),
         rows(grads + 2 * kTileSize<kDim>),
         weights(reinterpret_cast<float*>(rows + kTileSize<kDim>)) {}
 };
 template <int kDim>
 constexpr size_t sum_shared() {
-  return sizeof(Bf16) * 5 * kTileSize<kDim> + sizeof(float) * kTile;
+  return sizeof(uint16_t) * 5 * kTileSize<kDim> + sizeof(float) * kTile;
 }
 
-// out[0, kDim) = scale * sum over the tile's 64 rows of weight * row; all threads, behind the last
+// out[0, kDim) = sum over the tile's 64 rows of weight * row; all threads, behind the last
 // use of the stages. `sums` are a warp's weights: row g, row g + 8.
-template <int kDim>
-__device__ inline void sum_rows(float* out, const SumTiles<kDim>& tiles, float sum_upper,
-                                float sum_lower, float scale, int warp, int lane) {
+template <typename T, int kDim>
+__device__ inline void sum_rows(float* out, const SumTiles<T, kDim>& tiles, float sum_upper,
+                                float sum_lower, int warp, int lane) {
   constexpr int kPieces = kDim / 8, kParts = kMmaThreads / kPieces;
   float* partial = reinterpret_cast<float*>(tiles.queries);
   if (lane % 4 == 0) {
@@ -204,13 +211,13 @@ __device__ inline void sum_rows(float* out, const SumTiles<kDim>& tiles, float s
     float total = 0.0f;
     AERIE_UNROLL
     for (int p = 0; p < kParts; ++p) total += partial[p * kDim + threadIdx.x];
-    out[threadIdx.x] = total * scale;
+    out[threadIdx.x] = total;
   }
 }
 
 // Gradients of 64 keys and their values.
-template <int kDim>
-__device__ inline void key_grads(const AttentionBackward& b, const SumTiles<kDim>& tiles, int jt,
+template <typename T, int kDim>
+__device__ inline void key_grads(const AttentionBackward& b, const SumTiles<T, kDim>& tiles, int jt,
                                  int head, int item) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -231,12 +238,12 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<kDim
     }
   }
   const auto copy = [&](int tile, int stage) {
-    copy_tile<kDim>(tiles.queries + stage * kTileSize<kDim>, static_cast<const Bf16*>(a.q) + base,
+    copy_tile<kDim>(tiles.queries + stage * kTileSize<kDim>, static_cast<const T*>(a.q) + base,
                     tile * kTile, length, a.stride);
-    copy_tile<kDim>(tiles.grads + stage * kTileSize<kDim>,
-                    static_cast<const Bf16*>(b.grad_out) + size_t(item) * a.frames * dense +
-                        size_t(head) * kDim,
-                    tile * kTile, length, dense);
+    copy_tile<kDim>(
+        tiles.grads + stage * kTileSize<kDim>,
+        static_cast<const T*>(b.grad_out) + size_t(item) * a.frames * dense + size_t(head) * kDim,
+        tile * kTile, length, dense);
   };
   // Blocks of a tile come straight into registers, one tile ahead.
   const size_t pitch = size_t(attention_blocks(a.frames)) * 32;
@@ -255,7 +262,7 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<kDim
     copy(it, 0);
     load(it);
   }
-  copy_tile<kDim>(tiles.rows, static_cast<const Bf16*>(a.k) + base, jt * kTile, length, a.stride);
+  copy_tile<kDim>(tiles.rows, static_cast<const T*>(a.k) + base, jt * kTile, length, a.stride);
   FragmentC grad_k[kDim / 8] = {}, grad_v[kDim / 8] = {}, sums = {};
   for (int stage = 0; it < end; ++it, stage ^= 1) {
     FragmentA w[kTile / 16], d[kTile / 16];
@@ -274,10 +281,9 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<kDim
     for (int k = 0; k < kTile / 16; ++k) {
       multiply_columns<kDim>(grad_v, w[k], tiles.grads + stage * kTileSize<kDim>, k * 16, lane);
       multiply_columns<kDim>(grad_k, d[k], tiles.queries + stage * kTileSize<kDim>, k * 16, lane);
-      mma(sums, d[k], ones());
+      mma<T>(sums, d[k], ones<T>());
     }
   }
-  const float scale = 1.0f / sqrtf(float(kDim));
   const float kept = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
   const Bias<kDim> u(a.bias_u + head * kDim, lane);
   AERIE_UNROLL
@@ -288,22 +294,21 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<kDim
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
       const float sum = sums.v[2 * r];
-      *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.grad_k) + at + n * 8) =
-          pack_bf16((grad_k[n].v[2 * r] + sum * u.v[n].low) * scale,
-                    (grad_k[n].v[2 * r + 1] + sum * u.v[n].high) * scale);
-      *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(b.grad_v) + at + n * 8) =
-          pack_bf16(grad_v[n].v[2 * r] * kept, grad_v[n].v[2 * r + 1] * kept);
+      *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_k) + at + n * 8) = pack<T>(
+          grad_k[n].v[2 * r] + sum * u.v[n].low, grad_k[n].v[2 * r + 1] + sum * u.v[n].high);
+      *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_v) + at + n * 8) =
+          pack<T>(grad_v[n].v[2 * r] * kept, grad_v[n].v[2 * r + 1] * kept);
     }
   }
   copy_wait();
   __syncthreads();
   float* out = b.bias_partial + size_t(item * attention_tiles(a.frames) + jt) * dense + head * kDim;
-  sum_rows<kDim>(out, tiles, sums.v[0], sums.v[2], scale, warp, lane);
+  sum_rows<T, kDim>(out, tiles, sums.v[0], sums.v[2], warp, lane);
 }
 
 // Gradients of the 64 relative positions (key - query) from 64 * dt on, of one group of items.
-template <int kDim>
-__device__ inline void position_grads(const AttentionBackward& b, const SumTiles<kDim>& tiles,
+template <typename T, int kDim>
+__device__ inline void position_grads(const AttentionBackward& b, const SumTiles<T, kDim>& tiles,
                                       int number, int head, int group) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -331,10 +336,10 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
   const auto copy = [&](const Step& s, int stage) {
     copy_tile<kDim>(
         tiles.queries + stage * kTileSize<kDim>,
-        static_cast<const Bf16*>(a.q) + size_t(s.item) * a.frames * a.stride + size_t(head) * kDim,
+        static_cast<const T*>(a.q) + size_t(s.item) * a.frames * a.stride + size_t(head) * kDim,
         s.it * kTile, s.length, a.stride);
   };
-  copy_tile<kDim>(tiles.rows, static_cast<const Bf16*>(a.p) + size_t(head) * kDim, first, positions,
+  copy_tile<kDim>(tiles.rows, static_cast<const T*>(a.p) + size_t(head) * kDim, first, positions,
                   a.p_stride);
   // Blocks of a tile come straight into registers, one tile ahead: row k needs two, of which the
   // second may belong to the next tile of keys.
@@ -380,10 +385,9 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
       multiply_columns<kDim>(grad_p, d[k], tiles.queries + stage * kTileSize<kDim>, k * 16, lane);
-      mma(sums, d[k], ones());
+      mma<T>(sums, d[k], ones<T>());
     }
   }
-  const float scale = 1.0f / sqrtf(float(kDim));
   const Bias<kDim> v(a.bias_v + head * kDim, lane);
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
@@ -393,8 +397,8 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n)
       *reinterpret_cast<Pair*>(out + n * 8) = {
-          (grad_p[n].v[2 * r] + sums.v[2 * r] * v.v[n].low) * scale,
-          (grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v.v[n].high) * scale};
+          grad_p[n].v[2 * r] + sums.v[2 * r] * v.v[n].low,
+          grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v.v[n].high};
   }
   copy_wait();
   __syncthreads();
@@ -403,7 +407,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
       size_t(a.batch * attention_tiles(a.frames) + group * 2 * attention_tiles(a.frames) + number) *
           dense +
       head * kDim;
-  sum_rows<kDim>(out, tiles, sums.v[0], sums.v[2], scale, warp, lane);
+  sum_rows<T, kDim>(out, tiles, sums.v[0], sums.v[2], warp, lane);
 }
 
 template <int kDim>
@@ -411,22 +415,22 @@ constexpr int kSumBlocks = kDim == 64 ? 3 : 2;
 inline int sum_blocks(const Attention& a) {
   return attention_tiles(a.frames) * a.heads * (a.batch + 2 * kAttentionGroups);
 }
-template <int kDim>
+template <typename T, int kDim>
 __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
     attention_sums_mma(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
-  const SumTiles<kDim> tiles(memory);
+  const SumTiles<T, kDim> tiles(memory);
   const int count = attention_tiles(b.forward.frames), heads = b.forward.heads;
   // Positions first: they take longest.
   const int positions = 2 * count * heads * kAttentionGroups;
   int block = blockIdx.x;
   if (block < positions) {
-    position_grads<kDim>(b, tiles, block % (2 * count), block / (2 * count) % heads,
-                         block / (2 * count * heads));
+    position_grads<T, kDim>(b, tiles, block % (2 * count), block / (2 * count) % heads,
+                            block / (2 * count * heads));
     return;
   }
   block -= positions;
-  key_grads<kDim>(b, tiles, block % count, block / count % heads, block / (count * heads));
+  key_grads<T, kDim>(b, tiles, block % count, block / count % heads, block / (count * heads));
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -5,11 +5,11 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-template <int kDim, bool kDropout>
+template <typename T, int kDim, bool kDropout>
 __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     attention_forward_mma(Attention a) {
   AERIE_DYNAMIC_SHARED(memory);
-  QueryBlock<kDim> q(a, memory);
+  QueryBlock<T, kDim> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4;
   const Skew skew = skew_of(lane);
   FragmentA with_u[kDim / 16], with_v[kDim / 16];
@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
   if (q.jt < q.tiles.end) {
     // The queries pass through the second stage of the keys.
-    Bf16* queries = q.other(q.keys);
-    copy_tile<kDim>(queries, static_cast<const Bf16*>(a.q) + q.base_of(a), q.it * kTile, q.length,
+    T* queries = q.other(q.keys);
+    copy_tile<kDim>(queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
                     a.stride);
     q.copy_first(a);
     const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane);
@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     copy_wait();
     __syncthreads();
     load_queries<kDim>(with_v, queries, q.warp, lane);
-    bias_u.add(with_u, with_v);
-    bias_v.add(with_v, with_v);
+    bias_u.template add<T>(with_u, with_v);
+    bias_v.template add<T>(with_v, with_v);
     __syncthreads();
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   for (; q.jt < q.tiles.end; q.advance()) {
     q.copy_next(a);
     FragmentC scores[kTile / 8];
-    Relative<kDim> relative(with_v, q.current_band(), skew, lane);
+    Relative<T, kDim> relative(with_v, q.current_band(), skew, lane);
     AERIE_UNROLL
     for (int n = 0; n < kTile / 8; ++n) {
       scores[n] = relative.scores(n);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       AERIE_UNROLL
       for (int r = 0; r < 4; ++r) {
         const int n = 2 * k + r / 2;
-        weights.r[r] = pack_bf16(scores[n].v[r % 2 * 2], scores[n].v[r % 2 * 2 + 1]);
+        weights.r[r] = pack<T>(scores[n].v[r % 2 * 2], scores[n].v[r % 2 * 2 + 1]);
         if (kDropout) weights.r[r] &= pair_mask(keep, n, r % 2);
       }
       multiply_columns<kDim>(mixed, weights, q.current(q.values), k * 16, lane);
@@ -95,12 +95,12 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     if (row >= a.frames) continue;
     const bool valid = row < q.length && total > 0.0f;
     const float factor = valid ? dropped / total : 0.0f;
-    Bf16* out = static_cast<Bf16*>(a.out) + (size_t(q.item) * a.frames + row) * a.heads * kDim +
-                q.head * kDim + 2 * t;
+    T* out = static_cast<T*>(a.out) + (size_t(q.item) * a.frames + row) * a.heads * kDim +
+             q.head * kDim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n)
       *reinterpret_cast<uint32_t*>(out + n * 8) =
-          valid ? pack_bf16(mixed[n].v[2 * r] * factor, mixed[n].v[2 * r + 1] * factor) : 0u;
+          valid ? pack<T>(mixed[n].v[2 * r] * factor, mixed[n].v[2 * r + 1] * factor) : 0u;
     if (t == 0)
       a.log_sum[head_of(a, q.item, q.head) * a.frames + row] =
           valid ? largest[r] * (scale / kLog2E) + logf(total) : 0.0f;

@@ -1,4 +1,4 @@
-// Attention on tensor cores (bf16), included by attention.cu alone: what forward and backward
+// Attention on tensor cores (bf16, fp16), included by attention.cu alone: what forward and backward
 // share.
 //
 // A block of four warps takes 64 queries of one head and walks over tiles of 64 keys, the next tile
@@ -25,13 +25,13 @@ constexpr int kTileSize = kTile* kDim;  // values
 
 // 64 rows from row `first` of a matrix into a tile; zero outside [0, limit). A row's 16-byte pieces
 // are stored in an order that depends on the row, against bank conflicts.
-template <int kDim>
-__device__ inline void copy_tile(Bf16* tile, const Bf16* from, int first, int limit, int stride) {
+template <int kDim, typename T>
+__device__ inline void copy_tile(T* tile, const T* from, int first, int limit, int stride) {
   constexpr unsigned kPieces = kDim / 8, kRows = kMmaThreads / kPieces;  // at a time
   const unsigned row = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
-  Bf16* to = tile + row * kDim + (piece ^ row % 8) * 8;
+  T* to = tile + row * kDim + (piece ^ row % 8) * 8;
   const int begin = first + int(row);
-  const Bf16* source = from + ptrdiff_t(begin) * stride + piece * 8;
+  const T* source = from + ptrdiff_t(begin) * stride + piece * 8;
   AERIE_UNROLL
   for (unsigned e = 0; e < kTile / kRows; ++e) {
     const bool inside = unsigned(begin + int(e * kRows)) < unsigned(limit);
@@ -40,20 +40,20 @@ __device__ inline void copy_tile(Bf16* tile, const Bf16* from, int first, int li
 }
 
 // A of rows [row, row + 16) and columns [16k, 16k + 16); row is a multiple of 8 here and below.
-template <int kDim>
-__device__ inline FragmentA load_a(const Bf16* tile, int row, int k, int lane) {
+template <int kDim, typename T>
+__device__ inline FragmentA load_a(const T* tile, int row, int k, int lane) {
   const Bits16 m =
       load_matrices<false>(tile + (row + lane % 16) * kDim + ((lane / 16 ^ lane % 8) ^ 2 * k) * 8);
   return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
 }
 // B whose columns are the tile's rows [row, row + 8): two steps of 16, from 32k on.
-template <int kDim>
-__device__ inline Bits16 load_b(const Bf16* tile, int row, int k, int lane) {
+template <int kDim, typename T>
+__device__ inline Bits16 load_b(const T* tile, int row, int k, int lane) {
   return load_matrices<false>(tile + (row + lane % 8) * kDim + ((lane / 8 ^ lane % 8) ^ 4 * k) * 8);
 }
 // B whose rows are the tile's rows [row, row + 16): columns [16n, 16n + 8) and the next 8.
-template <int kDim>
-__device__ inline Bits16 load_b_transposed(const Bf16* tile, int row, int n, int lane) {
+template <int kDim, typename T>
+__device__ inline Bits16 load_b_transposed(const T* tile, int row, int n, int lane) {
   return load_matrices<true>(tile + (row + lane % 16) * kDim +
                              ((lane / 16 ^ lane % 8) ^ 2 * n) * 8);
 }
@@ -65,39 +65,33 @@ __device__ inline FragmentB second_of(const Bits16& m) {
 }
 
 // c (16x8) += a (16 x kDim) * rows [row, row + 8) of the tile, transposed.
-template <int kDim>
-__device__ inline void multiply_rows(FragmentC& c, const FragmentA* a, const Bf16* tile, int row,
+template <int kDim, typename T>
+__device__ inline void multiply_rows(FragmentC& c, const FragmentA* a, const T* tile, int row,
                                      int lane) {
   AERIE_UNROLL
   for (int k = 0; k < kDim / 32; ++k) {
     const Bits16 b = load_b<kDim>(tile, row, k, lane);
-    mma(c, a[2 * k], first_of(b));
-    mma(c, a[2 * k + 1], second_of(b));
+    mma<T>(c, a[2 * k], first_of(b));
+    mma<T>(c, a[2 * k + 1], second_of(b));
   }
 }
 // c (16 x kDim) += a (16x16) * rows [row, row + 16) of the tile.
-template <int kDim>
-__device__ inline void multiply_columns(FragmentC* c, const FragmentA& a, const Bf16* tile, int row,
+template <int kDim, typename T>
+__device__ inline void multiply_columns(FragmentC* c, const FragmentA& a, const T* tile, int row,
                                         int lane) {
   AERIE_UNROLL
   for (int n = 0; n < kDim / 16; ++n) {
     const Bits16 b = load_b_transposed<kDim>(tile, row, n, lane);
-    mma(c[2 * n], a, first_of(b));
-    mma(c[2 * n + 1], a, second_of(b));
+    mma<T>(c[2 * n], a, first_of(b));
+    mma<T>(c[2 * n + 1], a, second_of(b));
   }
 }
 
 // A warp's 16 queries as A, from a tile.
-template <int kDim>
-__device__ inline void load_queries(FragmentA* a, const Bf16* tile, int warp, int lane) {
+template <int kDim, typename T>
+__device__ inline void load_queries(FragmentA* a, const T* tile, int warp, int lane) {
   AERIE_UNROLL
   for (int k = 0; k < kDim / 16; ++k) a[k] = load_a<kDim>(tile, warp * 16, k, lane);
-}
-__device__ inline float low_of(uint32_t pair) {
-  return bf16_bits_to_float(uint16_t(pair));
-}
-__device__ inline float high_of(uint32_t pair) {
-  return bf16_bits_to_float(uint16_t(pair >> 16));
 }
 // What a lane adds to its values of A: a bias per column.
 struct alignas(8) Pair {
@@ -112,12 +106,13 @@ struct Bias {
       v[n] = *reinterpret_cast<const Pair*>(bias + n * 8 + lane % 4 * 2);
   }
   // out = a + bias, rounded again.
+  template <typename T>
   __device__ void add(FragmentA* out, const FragmentA* a) const {
     AERIE_UNROLL
     for (int k = 0; k < kDim / 16; ++k) AERIE_UNROLL
     for (int r = 0; r < 4; ++r) {
       const Pair more = v[2 * k + r / 2];
-      out[k].r[r] = pack_bf16(low_of(a[k].r[r]) + more.low, high_of(a[k].r[r]) + more.high);
+      out[k].r[r] = pack<T>(low_of<T>(a[k].r[r]) + more.low, high_of<T>(a[k].r[r]) + more.high);
     }
   }
 };
@@ -161,24 +156,24 @@ __device__ inline uint32_t move_left(const Skew& s, uint32_t here, uint32_t afte
 }
 
 // The band of p that a warp sees: its 80 rows begin in one tile and end in the next.
-template <int kDim>
+template <typename T, int kDim>
 struct Band {
-  const Bf16 *first, *second;
+  const T *first, *second;
   int row;  // of the first tile
-  __device__ const Bf16* tile(int offset) const { return row + offset < kTile ? first : second; }
+  __device__ const T* tile(int offset) const { return row + offset < kTile ? first : second; }
   __device__ int row_in(int offset) const { return (row + offset) & (kTile - 1); }
 };
 
 // The relative part of a warp's scores, eight keys after the other.
-template <int kDim>
+template <typename T, int kDim>
 struct Relative {
   const FragmentA* with_v;
-  Band<kDim> band;
+  Band<T, kDim> band;
   Skew skew;
   int lane;
   FragmentC here, lower;  // product of the last eight rows; lower rows of the next scores
 
-  __device__ Relative(const FragmentA* queries, const Band<kDim>& rows, const Skew& s, int l)
+  __device__ Relative(const FragmentA* queries, const Band<T, kDim>& rows, const Skew& s, int l)
       : with_v(queries), band(rows), skew(s), lane(l), here{}, lower{} {
     multiply_rows<kDim>(here, with_v, band.tile(0), band.row_in(0), lane);
     step(1);
@@ -243,7 +238,7 @@ __device__ inline void mask_tile(FragmentC* scores, const KeyRange* seen, int jt
 
 // Decisions about a warp's 16 x 64 values, a bit per value: bit 8e + 7 - n of a lane belongs to
 // value e of its C tile n, so that shifting by n brings those of one tile to the signs of the
-// bytes. pair_mask turns the two of row r of tile n into a mask for a register of two bf16.
+// bytes. pair_mask turns the two of row r of tile n into a mask for a register of two values.
 __device__ inline uint32_t pair_mask(uint32_t bits, int n, int r) {
   return pick_bytes(bits << n, 0, r == 0 ? 0x9988u : 0xbbaau);
 }
@@ -326,11 +321,11 @@ __device__ inline float quad_sum(float x) {
 }
 
 // What a block of queries works on, and its tiles in shared memory: those of a walk over the keys.
-template <int kDim>
+template <typename T, int kDim>
 struct QueryBlock {
   int lane, warp, it, head, item, length, i;  // i: the warp's first query
-  const Bf16 *k, *v, *p;                      // of the item's head
-  Bf16 *keys, *values, *band;                 // two, two and three tiles
+  const T *k, *v, *p;                         // of the item's head
+  T *keys, *values, *band;                    // two, two and three tiles
   KeyTiles tiles;
   int jt, stage, ring;  // current tile of keys, its stage, its first tile of the band
 
@@ -342,10 +337,10 @@ struct QueryBlock {
         item(int(blockIdx.z)),
         length(a.lengths[item] < a.frames ? a.lengths[item] : a.frames),
         i(it * kTile + warp * 16),
-        k(static_cast<const Bf16*>(a.k) + base_of(a)),
-        v(static_cast<const Bf16*>(a.v) + base_of(a)),
-        p(static_cast<const Bf16*>(a.p) + size_t(head) * kDim),
-        keys(reinterpret_cast<Bf16*>(memory)),
+        k(static_cast<const T*>(a.k) + base_of(a)),
+        v(static_cast<const T*>(a.v) + base_of(a)),
+        p(static_cast<const T*>(a.p) + size_t(head) * kDim),
+        keys(reinterpret_cast<T*>(memory)),
         values(keys + 2 * kTileSize<kDim>),
         band(values + 2 * kTileSize<kDim>),
         tiles(tiles_of(a, length, it)),
@@ -356,13 +351,13 @@ struct QueryBlock {
   __device__ size_t base_of(const Attention& a) const {
     return size_t(item) * a.frames * a.stride + size_t(head) * kDim;
   }
-  __device__ const Bf16* current(const Bf16* tile) const { return tile + stage * kTileSize<kDim>; }
-  __device__ Bf16* other(Bf16* tile) const { return tile + (1 - stage) * kTileSize<kDim>; }
-  __device__ Bf16* band_tile(int which) const {
+  __device__ const T* current(const T* tile) const { return tile + stage * kTileSize<kDim>; }
+  __device__ T* other(T* tile) const { return tile + (1 - stage) * kTileSize<kDim>; }
+  __device__ T* band_tile(int which) const {
     const int number = ring + which < 3 ? ring + which : ring + which - 3;
     return band + number * kTileSize<kDim>;
   }
-  __device__ Band<kDim> current_band() const {
+  __device__ Band<T, kDim> current_band() const {
     return {band_tile(0), band_tile(1), 48 - 16 * warp};
   }
   __device__ bool needs_mask() const {
@@ -396,7 +391,7 @@ struct QueryBlock {
 
 template <int kDim>
 constexpr size_t query_shared() {
-  return sizeof(Bf16) * 7 * kTileSize<kDim>;
+  return sizeof(uint16_t) * 7 * kTileSize<kDim>;
 }
 // Blocks per multiprocessor that registers are limited for.
 template <int kDim>

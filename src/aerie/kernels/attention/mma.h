@@ -1,6 +1,6 @@
-// Tensor-core steps of one warp: C (16x8, float32) += A (16x16, bf16) * B (16x8, bf16), how their
-// operands come from shared memory, and how rows get there. Lane l holds, with g = l / 4 and
-// t = l % 4:
+// Tensor-core steps of one warp: C (16x8, float32) += A (16x16) * B (16x8), A and B bf16 or fp16,
+// how their operands come from shared memory, and how rows get there. Lane l holds, with g = l / 4
+// and t = l % 4:
 //   8x8 matrix: row g, columns 2t, 2t+1                                 (1 register of two values)
 //   A: rows g, g+8, columns 2t, 2t+1, then the same with columns + 8    (4 registers)
 //   B: rows 2t, 2t+1 of column g, then rows + 8                         (2 registers)
@@ -12,6 +12,11 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
+template <typename T>
+constexpr bool is_half = false;
+template <>
+constexpr bool is_half<Half> = true;
+
 struct FragmentA {
   uint32_t r[4];
 };
@@ -22,20 +27,29 @@ struct FragmentC {
   float v[4];
 };
 
+template <typename T>
 __device__ inline void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
 #ifdef __CUDACC__
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
-      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+  if constexpr (is_half<T>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+  }
 #else
   struct Operands {
     uint32_t a[4], b[2];
   } mine = {{a.r[0], a.r[1], a.r[2], a.r[3]}, {b.r[0], b.r[1]}};
   const emulation::Slot* slots = emulation::exchange("mma", &mine, sizeof(mine));
   const auto value = [](uint32_t pair, unsigned half) {
-    return bf16_bits_to_float(uint16_t(half != 0 ? pair >> 16 : pair));
+    return to_float(T{uint16_t(half != 0 ? pair >> 16 : pair)});
   };
   const unsigned lane = emulation::lane_index(), g = lane / 4, t = lane % 4;
   for (unsigned i = 0; i < 4; ++i) {
@@ -52,8 +66,8 @@ __device__ inline void mma(FragmentC& c, const FragmentA& a, const FragmentB& b)
 
 // Four 8x8 matrices from shared memory: lane l points at the 16 bytes of row l % 8 of matrix l / 8.
 // Transposed, a lane gets rows 2t, 2t+1 of column g instead.
-template <bool kTransposed>
-__device__ inline Bits16 load_matrices(const Bf16* row) {
+template <bool kTransposed, typename T>
+__device__ inline Bits16 load_matrices(const T* row) {
 #ifdef __CUDACC__
   Bits16 out;
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -142,14 +156,38 @@ __device__ inline void copy_wait() {
 #endif
 }
 
-// Two values rounded to bf16 in one register.
-__device__ inline uint32_t pack_bf16(float low, float high) {
+// Two values rounded into one register.
+template <typename T>
+__device__ inline uint32_t pack(float low, float high) {
 #ifdef __CUDACC__
   uint32_t out;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  if constexpr (is_half<T>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  }
   return out;
 #else
-  return pack2<Bf16>(low, high);
+  return pack2<T>(low, high);
+#endif
+}
+template <typename T>
+__device__ inline float low_of(uint32_t pair) {
+  return to_float(T{uint16_t(pair)});
+}
+template <typename T>
+__device__ inline float high_of(uint32_t pair) {
+  return to_float(T{uint16_t(pair >> 16)});
+}
+
+// 16 bytes to device memory in one access; the compiler takes plain assignments apart.
+__device__ inline void store16(void* to, const Bits16& m) {
+#ifdef __CUDACC__
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(m.w[0]), "r"(m.w[1]), "r"(m.w[2]), "r"(m.w[3])
+               : "memory");
+#else
+  *static_cast<Bits16*>(to) = m;
 #endif
 }
 
