@@ -207,7 +207,7 @@ __device__ inline float silu_slope_for(float x) {
 // section s (all sections are `width` wide), out[s][c] (+)= sum over p of partial[p][s][c]. The
 // order of the sum is fixed. Sections without a destination are left out.
 struct ColumnSums {
-  float* out[4] = {};
+  float* out[5] = {};
   int sections = 0;
   int width = 0;
   const float* partial = nullptr;

@@ -155,42 +155,71 @@ __global__ void __launch_bounds__(kThreads) gated_conv_kernel(GatedConv a) {
   }
 }
 
-// The gradient that arrives at the convolution's output, eight values of one frame.
+// What the gradient through SiLU and BatchNorm needs of a channel; kept in shared memory, since the
+// registers are full.
+enum NormConstant { kMean, kRstd, kNormWeight, kNormBias, kMeanGrad, kMeanProduct, kNumConstants };
+
+__device__ inline float norm_constant(const GatedConvBackward& a, int which, int channel,
+                                      float inverse) {
+  switch (which) {
+    case kMean:
+      return a.mean[channel];
+    case kRstd:
+      return a.rstd[channel];
+    case kNormWeight:
+      return a.norm_weight[channel];
+    case kNormBias:
+      return a.norm_bias[channel];
+    case kMeanGrad:
+      return a.totals[channel] * inverse;
+    default:
+      return a.totals[a.forward.channels + channel] * inverse;
+  }
+}
+
+// The gradient that arrives at the convolution's output, eight values of one frame; `at` points to
+// the first channel's constants.
 template <typename T>
-struct NormGradient {
-  Vec8 mean, rstd, weight, bias, sum, product;
-  __device__ NormGradient(const GatedConvBackward& a, int column, float inverse)
-      : mean(load8(a.mean + column)),
-        rstd(load8(a.rstd + column)),
-        weight(load8(a.norm_weight + column)),
-        bias(load8(a.norm_bias + column)),
-        sum(load8(a.totals + column)),
-        product(load8(a.totals + a.forward.channels + column)) {
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      sum.v[k] *= inverse;
-      product.v[k] *= inverse;
-    }
+__device__ inline Vec8 undo_norm(const Vec8& x, const Vec8& grad, const float* at) {
+  const Vec8 mean = load8(at + kMean * kCols), rstd = load8(at + kRstd * kCols);
+  const Vec8 weight = load8(at + kNormWeight * kCols), bias = load8(at + kNormBias * kCols);
+  const Vec8 mean_grad = load8(at + kMeanGrad * kCols);
+  const Vec8 mean_product = load8(at + kMeanProduct * kCols);
+  Vec8 out;
+  AERIE_UNROLL
+  for (int k = 0; k < 8; ++k) {
+    const float normal = (x.v[k] - mean.v[k]) * rstd.v[k];
+    const float before = grad.v[k] * silu_slope_for<T>(normal * weight.v[k] + bias.v[k]);
+    out.v[k] = weight.v[k] * rstd.v[k] * (before - mean_grad.v[k] - normal * mean_product.v[k]);
   }
-  __device__ Vec8 operator()(const Vec8& x, const Vec8& grad) const {
-    Vec8 out;
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      const float normal = (x.v[k] - mean.v[k]) * rstd.v[k];
-      const float before = grad.v[k] * silu_slope_for<T>(normal * weight.v[k] + bias.v[k]);
-      out.v[k] = weight.v[k] * rstd.v[k] * (before - sum.v[k] - normal * product.v[k]);
-    }
-    return out;
-  }
+  return out;
+}
+
+// Eight values as they lie in memory: half the registers of Vec8 for 16-bit types.
+template <typename T>
+struct alignas(16) Raw8 {
+  T v[8];
 };
+template <typename T>
+__device__ inline Raw8<T> load_raw(const T* p) {
+  return *reinterpret_cast<const Raw8<T>*>(p);
+}
+template <typename T>
+__device__ inline Vec8 unpack(const Raw8<T>& raw) {
+  Vec8 out;
+  AERIE_UNROLL
+  for (int k = 0; k < 8; ++k) out.v[k] = to_float(raw.v[k]);
+  return out;
+}
 
 template <typename T, int kTaps>
-__global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedConvBackward a) {
+__global__ void __launch_bounds__(kThreads, 4) gated_conv_backward_kernel(GatedConvBackward a) {
   constexpr int kRows = kConvRows + kTaps - 1;
   constexpr int kSums = kTaps + 1;  // per channel: the taps and the bias
   constexpr int kFirst = kRows * kCols + kConvRows * kCols;
   constexpr int kLast = kWarps * kCols * (kSums + 2);
   AERIE_SHARED(float, memory, kFirst > kLast ? kFirst : kLast);
+  AERIE_SHARED(float, constants, kNumConstants* kCols);
   float* const grads = memory;  // (kRows, kCols), from frame begin + left - taps + 1
   float* const gated = memory + kRows * kCols;  // (kConvRows, kCols); then its gradient
   const GatedConv& f = a.forward;
@@ -202,7 +231,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   const int length = f.lengths[tile.item] < f.frames ? f.lengths[tile.item] : f.frames;
 
   {
-    Vec8 x[kTasks], grad[kTasks], left[kTasks] = {}, right[kTasks] = {};
+    Raw8<T> x[kTasks], grad[kTasks], left[kTasks], right[kTasks];
     bool counts[kTasks];
     AERIE_UNROLL
     for (int i = 0; i < kTasks; ++i) {
@@ -211,30 +240,34 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
       counts[i] = column_inside && r < kRows && t >= 0 && t < limit;
       if (!counts[i]) continue;
       const size_t at = (first_row + t) * f.channels + column;
-      x[i] = load8(static_cast<const T*>(f.out) + at);
-      grad[i] = load8(static_cast<const T*>(a.grad_out) + at);
+      x[i] = load_raw(static_cast<const T*>(f.out) + at);
+      grad[i] = load_raw(static_cast<const T*>(a.grad_out) + at);
     }
     AERIE_UNROLL
     for (int i = 0; i < kTasks; ++i) {
       const int r = threadIdx.x / kVecs + i * (kThreads / kVecs), t = tile.begin + r;
       if (!column_inside || r >= kConvRows || t >= length) continue;
       const T* at = static_cast<const T*>(f.x) + (first_row + t) * 2 * f.channels + column;
-      left[i] = load8(at);
-      right[i] = load8(at + f.channels);
+      left[i] = load_raw(at);
+      right[i] = load_raw(at + f.channels);
     }
-    if (column_inside) {
-      int total = f.batch * limit;
-      if (f.counted.lengths != nullptr) {
-        total = 0;
-        for (int b = 0; b < f.batch; ++b) total += statistics_limit(f.counted, b, f.frames);
-      }
-      const NormGradient<T> undo(a, column, total > 0 ? 1.0f / float(total) : 0.0f);
-      AERIE_UNROLL
-      for (int i = 0; i < kTasks; ++i) {
-        const int r = threadIdx.x / kVecs + i * (kThreads / kVecs);
-        if (r < kRows)
-          store8(grads + r * kCols + vec * 8, counts[i] ? undo(x[i], grad[i]) : Vec8{});
-      }
+    int total = f.batch * limit;
+    if (f.counted.lengths != nullptr) {
+      total = 0;
+      for (int b = 0; b < f.batch; ++b) total += statistics_limit(f.counted, b, f.frames);
+    }
+    const float inverse = total > 0 ? 1.0f / float(total) : 0.0f;
+    for (int i = threadIdx.x; i < kNumConstants * kCols; i += kThreads) {
+      const int channel = tile.column + i % kCols;
+      constants[i] = channel < f.channels ? norm_constant(a, i / kCols, channel, inverse) : 0.0f;
+    }
+    __syncthreads();
+    AERIE_UNROLL
+    for (int i = 0; i < kTasks; ++i) {
+      const int r = threadIdx.x / kVecs + i * (kThreads / kVecs);
+      if (r >= kRows) continue;
+      store8(grads + r * kCols + vec * 8,
+             counts[i] ? undo_norm<T>(unpack(x[i]), unpack(grad[i]), constants + vec * 8) : Vec8{});
     }
     AERIE_UNROLL
     for (int i = 0; i < kTasks; ++i) {
@@ -242,9 +275,10 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
       if (!column_inside || r >= kConvRows) continue;
       Vec8 out = {};
       if (tile.begin + r < length) {
-        add_gate_bias(f, column, &left[i], &right[i]);
+        Vec8 a_half = unpack(left[i]), b_half = unpack(right[i]);
+        add_gate_bias(f, column, &a_half, &b_half);
         AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) out.v[k] = left[i].v[k] * sigmoid_for<T>(right[i].v[k]);
+        for (int k = 0; k < 8; ++k) out.v[k] = a_half.v[k] * sigmoid_for<T>(b_half.v[k]);
       }
       store8(gated + r * kCols + vec * 8, out);
     }

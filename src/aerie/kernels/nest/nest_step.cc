@@ -318,7 +318,7 @@ int NestStep::layer_forward(Workspace& w, int index) {
   };
   const uint32_t sites = static_cast<uint32_t>(index + 1) * 16;
 
-  AERIE_TRY(norm(s.norms[kNormFeedForward1]));
+  if (index == 0) AERIE_TRY(norm(s.norms[kNormFeedForward1]));
   AERIE_TRY(feed_forward(w, p.feed_forward1, s.norms[kNormFeedForward1].out, s.ff1_hidden,
                          s.ff1_active, s.ff1_keep, sites));
 
@@ -433,15 +433,15 @@ int NestStep::layer_backward(Workspace& w, int index) {
   const NestStepConfig& c = config_;
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   LayerBuffers& s = w.layers[static_cast<size_t>(index)];
-  const auto norm = [&](const NormBuffers& n) {
-    return kernels_->layer_norm_backward(w.norm_backward(n, params_, index), w.stream);
+  const auto norm = [&](const NormBuffers& n, int layer) {
+    return kernels_->layer_norm_backward(w.norm_backward(n, params_, layer), w.stream);
   };
   const uint32_t sites = static_cast<uint32_t>(index + 1) * 16;
 
-  AERIE_TRY(norm(s.norms[kNormOut]));
+  if (index + 1 == c.layers) AERIE_TRY(norm(s.norms[kNormOut], index));
   AERIE_TRY(feed_forward_backward(w, p.feed_forward2, s.norms[kNormFeedForward2].out, s.ff2_hidden,
                                   s.ff2_active, s.ff2_keep, sites + 5));
-  AERIE_TRY(norm(s.norms[kNormFeedForward2]));
+  AERIE_TRY(norm(s.norms[kNormFeedForward2], index));
 
   AERIE_TRY(w.input_gradient(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows,
                              c.width, c.width));
@@ -467,7 +467,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
                               2 * c.width, c.width));
   AERIE_TRY(w.input_gradient(w.grad_hidden, p.pointwise1.weight.compute, w.grad_in, w.rows,
                              2 * c.width, c.width));
-  AERIE_TRY(norm(s.norms[kNormConv]));
+  AERIE_TRY(norm(s.norms[kNormConv], index));
 
   AERIE_TRY(w.weight_gradient(w.grad_branch, s.attended, p.out.weight, w.rows, c.width, c.width));
   AERIE_TRY(
@@ -490,11 +490,13 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.p_partial = w.attention_p_partial;
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   AERIE_TRY(project_backward(w, index));
-  AERIE_TRY(norm(s.norms[kNormSelfAtt]));
+  AERIE_TRY(norm(s.norms[kNormSelfAtt], index));
 
   AERIE_TRY(feed_forward_backward(w, p.feed_forward1, s.norms[kNormFeedForward1].out, s.ff1_hidden,
                                   s.ff1_active, s.ff1_keep, sites));
-  AERIE_TRY(norm(s.norms[kNormFeedForward1]));
+  // This layer's first norm, together with the last one of the layer before.
+  AERIE_TRY(index == 0 ? norm(s.norms[kNormFeedForward1], 0)
+                       : norm(w.layers[static_cast<size_t>(index) - 1].norms[kNormOut], index - 1));
   return w.add_waiting();
 }
 

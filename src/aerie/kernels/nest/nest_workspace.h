@@ -24,10 +24,9 @@ enum NormKind {
 struct NormBuffers {
   NormKind kind = kNormFeedForward1;
   const float* residual = nullptr;  // null: the stream begins here
-  bool branch = true;               // something is added to the residual
-  float* sum = nullptr;
-  void* out = nullptr;         // compute dtype
-  float* out_float = nullptr;  // the next layer's stream
+  float* sum = nullptr;             // null: not needed (norms that are the `next` of another)
+  void* out = nullptr;              // compute dtype
+  float* out_float = nullptr;       // the next layer's stream
   float* mean = nullptr;
   float* rstd = nullptr;
   uint8_t* keep = nullptr;
@@ -83,6 +82,8 @@ struct NestStep::Workspace {
     void* const all_pos = take_compute(pos_size * size(c.layers));
     void* const all_grad_pos =
         c.training ? take_compute(pos_size * size(c.layers)) : static_cast<void*>(nullptr);
+    // The stream between layers: read by the next layer alone, computed again in backward.
+    encoded = take<float>(n * width);
     const float* stream_in = nullptr;
     for (int i = 0; i < c.layers; ++i) {
       layers.emplace_back();
@@ -91,7 +92,6 @@ struct NestStep::Workspace {
       layers.back().pos = at(all_pos, slot * pos_size);
       layers.back().grad_pos = at(all_grad_pos, slot * pos_size);
     }
-    encoded = layers.back().norms[kNormOut].out_float;
     encoded_compute = layers.back().norms[kNormOut].out;
     chosen_rows = take_compute(n * width);
     logits = take_compute(n * size(c.classes * c.books));
@@ -270,25 +270,30 @@ struct NestStep::Workspace {
     f.frames = frames;
     f.channels = c.width;
     f.residual = n.residual;
-    if (n.branch) {
-      f.y = branch;
-      f.y_bias = place.y_bias.value;
-      f.dropout = dropout(place.site, place.p);
-      f.scale = place.scale;
-      f.sum = n.sum;
-      f.keep = f.dropout.threshold != 0 ? n.keep : nullptr;
-    }
+    f.y = branch;
+    f.y_bias = place.y_bias.value;
+    f.dropout = dropout(place.site, place.p);
+    f.scale = place.scale;
+    f.sum = n.sum;
+    f.keep = f.dropout.threshold != 0 ? n.keep : nullptr;
     f.weight = place.norm->weight.value;
     f.bias = place.norm->bias.value;
     f.out = n.out;
     f.out_float = n.out_float;
     f.mean = n.mean;
     f.rstd = n.rstd;
+    // The first norm of the next layer, on the same stream.
+    if (n.kind == kNormOut && layer + 1 < c.layers) {
+      const NormBuffers& next = layers[size(layer) + 1].norms[kNormFeedForward1];
+      const NestLayerParams::Norm& norm = p.layers[size(layer) + 1].norm_feed_forward1;
+      f.next = {norm.weight.value, norm.bias.value, next.out, next.mean, next.rstd};
+    }
     return f;
   }
 
-  // The last layer's gradient comes from the head (grad_in); otherwise what stands in grad_stream
-  // is the gradient of kNormOut's output, or of the sum for the other norms.
+  // grad_in is the gradient of the norm's output: for the last of the last layer from the head, for
+  // that of a layer before it, of the next layer's first norm. grad_stream is that of the stream
+  // behind.
   LayerNormBackward norm_backward(const NormBuffers& n, const NestStepParams& p, int layer) {
     const Place place = place_of(n, p, layer);
     LayerNormBackward b;
@@ -296,26 +301,31 @@ struct NestStep::Workspace {
     b.batch = c.batch;
     b.frames = frames;
     b.channels = c.width;
-    b.sum = n.branch ? n.sum : n.residual;
+    b.sum = n.sum;
     b.mean = n.mean;
     b.rstd = n.rstd;
     b.weight = place.norm->weight.value;
+    b.bias = place.norm->bias.value;
     if (n.kind != kNormOut) {
       b.grad_out = grad_in;
       b.grad_sum = grad_stream;
     } else if (layer + 1 == c.layers) {
       b.grad_out = grad_in;
     } else {
+      const NormBuffers& next = layers[size(layer) + 1].norms[kNormFeedForward1];
+      const NestLayerParams::Norm& norm = p.layers[size(layer) + 1].norm_feed_forward1;
+      b.next = {norm.weight.value, norm.bias.value, nullptr, next.mean, next.rstd};
+      b.grad_next_out = grad_in;
+      b.grad_next_weight = norm.weight.grad;
+      b.grad_next_bias = norm.bias.grad;
       b.grad_out_float = grad_stream;
     }
     b.grad_residual = grad_stream;
-    if (n.branch) {
-      b.dropout = dropout(place.site, place.p);
-      b.keep = b.dropout.threshold != 0 ? n.keep : nullptr;
-      b.scale = place.scale;
-      b.grad_y = grad_branch;
-      b.grad_y_bias = place.y_bias.grad;
-    }
+    b.dropout = dropout(place.site, place.p);
+    b.keep = b.dropout.threshold != 0 ? n.keep : nullptr;
+    b.scale = place.scale;
+    b.grad_y = grad_branch;
+    b.grad_y_bias = place.y_bias.grad;
     b.grad_weight = place.norm->weight.grad;
     b.grad_bias = place.norm->bias.grad;
     b.accumulate = c.accumulate;
@@ -443,16 +453,15 @@ struct NestStep::Workspace {
       NormBuffers& norm = s.norms[kind];
       norm.kind = static_cast<NormKind>(kind);
       norm.residual = residual;
-      norm.branch = kind != kNormFeedForward1 || index == 0;
       norm.mean = take<float>(n);
       norm.rstd = take<float>(n);
-      if (norm.branch) {
+      if (kind != kNormFeedForward1 || index == 0) {
         norm.sum = take<float>(n * width);
         norm.keep = take<uint8_t>(n * width / 8);
         residual = norm.sum;
       }
       if (kind != kNormOut || index + 1 == c.layers) norm.out = take_compute(n * width);
-      if (kind == kNormOut) residual = norm.out_float = take<float>(n * width);
+      if (kind == kNormOut) residual = norm.out_float = encoded;
     }
     s.ff1_hidden = take_compute(n * hidden);
     s.ff1_active = c.recompute ? shared_active : take_compute(n * hidden);

@@ -8,6 +8,25 @@ namespace {
 
 constexpr int kWarps = 4;
 
+// Mean and 1/std of the row that a warp holds; zeros behind its end.
+template <int kVecs>
+__device__ inline void normalize(const Vec8* x, int vecs, int channels, float eps, float* mean,
+                                 float* rstd) {
+  float total = 0.0f;
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) AERIE_UNROLL
+  for (int k = 0; k < 8; ++k) total += x[j].v[k];
+  *mean = warp_sum(total) / float(channels);
+  float squares = 0.0f;
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    if (int(threadIdx.x % 32) + 32 * j >= vecs) continue;
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) squares += (x[j].v[k] - *mean) * (x[j].v[k] - *mean);
+  }
+  *rstd = 1.0f / sqrtf(warp_sum(squares) / float(channels) + eps);
+}
+
 template <typename T, int kVecs>
 __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNormForward a) {
   const int lane = threadIdx.x % 32;
@@ -17,7 +36,6 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
   const int vecs = a.channels / 8;
   const size_t base = size_t(row) * a.channels;
   Vec8 x[kVecs] = {};
-  float total = 0.0f;
   AERIE_UNROLL
   for (int j = 0; j < kVecs; ++j) {
     const int vec = lane + 32 * j;
@@ -39,18 +57,9 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
       for (int k = 0; k < 8; ++k) x[j].v[k] += a.scale * (factors[k] * y.v[k]);
     }
     if (a.sum != nullptr) store8(a.sum + at, x[j]);
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) total += x[j].v[k];
   }
-  const float mean = warp_sum(total) / float(a.channels);
-  float squares = 0.0f;
-  AERIE_UNROLL
-  for (int j = 0; j < kVecs; ++j) {
-    if (lane + 32 * j >= vecs) continue;
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) squares += (x[j].v[k] - mean) * (x[j].v[k] - mean);
-  }
-  const float rstd = 1.0f / sqrtf(warp_sum(squares) / float(a.channels) + a.eps);
+  float mean, rstd;
+  normalize<kVecs>(x, vecs, a.channels, a.eps, &mean, &rstd);
   if (lane == 0) {
     a.mean[row] = mean;
     a.rstd[row] = rstd;
@@ -65,25 +74,80 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
     for (int k = 0; k < 8; ++k) out.v[k] = (x[j].v[k] - mean) * rstd * weight.v[k] + bias.v[k];
     if (a.out != nullptr) store8(static_cast<T*>(a.out) + base + vec * 8, out);
     if (a.out_float != nullptr) store8(a.out_float + base + vec * 8, out);
+    x[j] = out;
   }
+  if (a.next.weight == nullptr) return;
+  normalize<kVecs>(x, vecs, a.channels, a.eps, &mean, &rstd);
+  if (lane == 0) {
+    a.next.mean[row] = mean;
+    a.next.rstd[row] = rstd;
+  }
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int vec = lane + 32 * j;
+    if (vec >= vecs) continue;
+    const Vec8 weight = load8(a.next.weight + vec * 8), bias = load8(a.next.bias + vec * 8);
+    Vec8 out;
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) out.v[k] = (x[j].v[k] - mean) * rstd * weight.v[k] + bias.v[k];
+    store8(static_cast<T*>(a.next.out) + base + vec * 8, out);
+  }
+}
+
+// Through the norm behind this one: adds what arrives at this one's output, normal * weight + bias,
+// to grad.
+template <typename T, int kVecs>
+__device__ inline void next_backward(const LayerNormBackward& a, int row, const Vec8* normal,
+                                     Vec8* grad, Vec8* d_weight, Vec8* d_bias) {
+  const int lane = threadIdx.x % 32, vecs = a.channels / 8;
+  const float mean = a.next.mean[row], rstd = a.next.rstd[row];
+  Vec8 behind[kVecs] = {}, arriving[kVecs] = {};
+  float sum_grad = 0.0f, sum_product = 0.0f;
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int vec = lane + 32 * j;
+    if (vec >= vecs) continue;
+    arriving[j] =
+        load8(static_cast<const T*>(a.grad_next_out) + size_t(row) * a.channels + vec * 8);
+    const Vec8 weight = load8(a.weight + vec * 8), bias = load8(a.bias + vec * 8);
+    const Vec8 next_weight = load8(a.next.weight + vec * 8);
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      behind[j].v[k] = (normal[j].v[k] * weight.v[k] + bias.v[k] - mean) * rstd;
+      d_weight[j].v[k] += arriving[j].v[k] * behind[j].v[k];
+      d_bias[j].v[k] += arriving[j].v[k];
+      arriving[j].v[k] *= next_weight.v[k];
+      sum_grad += arriving[j].v[k];
+      sum_product += arriving[j].v[k] * behind[j].v[k];
+    }
+  }
+  sum_grad = warp_sum(sum_grad) / float(a.channels);
+  sum_product = warp_sum(sum_product) / float(a.channels);
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) AERIE_UNROLL
+  for (int k = 0; k < 8; ++k)
+    grad[j].v[k] += rstd * (arriving[j].v[k] - sum_grad - behind[j].v[k] * sum_product);
 }
 
 // Warps of a block backward: the sums of 16 (8, 4) warps with 2 (4, 8) vectors a lane fill the
 // registers of a multiprocessor, and one block of shared memory whatever the width.
-template <int kVecs>
-constexpr int kBackwardWarps = kVecs <= 2   ? 16
-                               : kVecs == 4 ? 8
-                                            : 4;
+// Two norms have five sums and half the warps.
+__host__ __device__ constexpr int backward_warps(int vecs, bool next) {
+  return (vecs <= 2 ? 16 : vecs == 4 ? 8 : 4) / (next ? 2 : 1);
+}
 
-template <typename T, int kVecs>
-__global__ void __launch_bounds__(kBackwardWarps<kVecs> * 32, 1)
+template <typename T, int kVecs, bool kNext>
+__global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
     layer_norm_backward_kernel(LayerNormBackward a) {
-  constexpr int kBlockWarps = kBackwardWarps<kVecs>;
+  constexpr int kBlockWarps = backward_warps(kVecs, kNext);
+  constexpr int kSums = kNext ? 5 : 3;
   AERIE_DYNAMIC_SHARED(memory);
-  float* sums = reinterpret_cast<float*>(memory);  // (warps, 3 * channels)
+  float* sums = reinterpret_cast<float*>(memory);  // (warps, kSums * channels)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = a.batch * a.frames, vecs = a.channels / 8;
   Vec8 d_weight[kVecs] = {}, d_bias[kVecs] = {}, d_y_bias[kVecs] = {};
+  constexpr int kNextVecs = kNext ? kVecs : 1;
+  Vec8 d_next_weight[kNextVecs] = {}, d_next_bias[kNextVecs] = {};
 
   for (int row = blockIdx.x * kBlockWarps + warp; row < rows; row += gridDim.x * kBlockWarps) {
     const int item = row / a.frames, frame = row % a.frames;
@@ -105,6 +169,10 @@ __global__ void __launch_bounds__(kBackwardWarps<kVecs> * 32, 1)
         for (int k = 0; k < 8; ++k) grad[j].v[k] += more.v[k];
       }
     }
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) normal[j].v[k] = (normal[j].v[k] - mean) * rstd;
+    if constexpr (kNext) next_backward<T, kVecs>(a, row, normal, grad, d_next_weight, d_next_bias);
     float sum_grad = 0.0f, sum_product = 0.0f;
     AERIE_UNROLL
     for (int j = 0; j < kVecs; ++j) {
@@ -113,7 +181,6 @@ __global__ void __launch_bounds__(kBackwardWarps<kVecs> * 32, 1)
       const Vec8 weight = load8(a.weight + vec * 8);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
-        normal[j].v[k] = (normal[j].v[k] - mean) * rstd;
         d_weight[j].v[k] += grad[j].v[k] * normal[j].v[k];
         d_bias[j].v[k] += grad[j].v[k];
         grad[j].v[k] *= weight.v[k];
@@ -144,7 +211,7 @@ __global__ void __launch_bounds__(kBackwardWarps<kVecs> * 32, 1)
     }
   }
 
-  float* mine = sums + size_t(warp) * 3 * a.channels;
+  float* mine = sums + size_t(warp) * kSums * a.channels;
   AERIE_UNROLL
   for (int j = 0; j < kVecs; ++j) {
     const int vec = lane + 32 * j;
@@ -152,13 +219,17 @@ __global__ void __launch_bounds__(kBackwardWarps<kVecs> * 32, 1)
     store8(mine + vec * 8, d_weight[j]);
     store8(mine + a.channels + vec * 8, d_bias[j]);
     store8(mine + 2 * a.channels + vec * 8, d_y_bias[j]);
+    if constexpr (kNext) {
+      store8(mine + 3 * a.channels + vec * 8, d_next_weight[j]);
+      store8(mine + 4 * a.channels + vec * 8, d_next_bias[j]);
+    }
   }
   __syncthreads();
-  float* partial = a.partial + size_t(blockIdx.x) * 3 * a.channels;
-  for (int c = threadIdx.x; c < 3 * a.channels; c += kBlockWarps * 32) {
+  float* partial = a.partial + size_t(blockIdx.x) * kSums * a.channels;
+  for (int c = threadIdx.x; c < kSums * a.channels; c += kBlockWarps * 32) {
     float sum = 0.0f;
     AERIE_UNROLL
-    for (int w = 0; w < kBlockWarps; ++w) sum += sums[w * 3 * a.channels + c];
+    for (int w = 0; w < kBlockWarps; ++w) sum += sums[w * kSums * a.channels + c];
     partial[c] = sum;
   }
 }
@@ -195,20 +266,26 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return with_vecs(a.channels, [&](auto vecs) {
       constexpr int kVecs = decltype(vecs)::value;
-      constexpr int kBlockWarps = kBackwardWarps<kVecs>;
-      const int wanted = ceil_div(rows, kBlockWarps);
-      parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
-      return launch(stream,
-                    {dim3(unsigned(parts)), dim3(kBlockWarps * 32),
-                     size_t(kBlockWarps) * 3 * a.channels * sizeof(float)},
-                    layer_norm_backward_kernel<decltype(zero), kVecs>, a);
+      const auto start = [&](auto next) {
+        constexpr bool kNext = decltype(next)::value;
+        constexpr int kBlockWarps = backward_warps(kVecs, kNext);
+        const int wanted = ceil_div(rows, kBlockWarps);
+        parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
+        return launch(stream,
+                      {dim3(unsigned(parts)), dim3(kBlockWarps * 32),
+                       size_t(kBlockWarps) * (kNext ? 5 : 3) * a.channels * sizeof(float)},
+                      layer_norm_backward_kernel<decltype(zero), kVecs, kNext>, a);
+      };
+      return a.next.weight != nullptr ? start(std::true_type{}) : start(std::false_type{});
     });
   }));
   ColumnSums sums;
   sums.out[0] = a.grad_weight;
   sums.out[1] = a.grad_bias;
   sums.out[2] = a.grad_y_bias;
-  sums.sections = 3;
+  sums.out[3] = a.grad_next_weight;
+  sums.out[4] = a.grad_next_bias;
+  sums.sections = a.next.weight != nullptr ? 5 : 3;
   sums.width = a.channels;
   sums.partial = a.partial;
   sums.parts = parts;

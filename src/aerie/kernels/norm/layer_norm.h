@@ -1,6 +1,9 @@
 // LayerNorm over channels with what surrounds it in a residual stream:
 //   sum = residual + scale * dropout(y + y_bias)
 //   out = (sum - mean) * rstd * weight + bias
+// Two norms in a row, the last of a layer and the first of the next, are one call: `next` norms
+// what the first puts out.
+//
 // The stream is float32; y and out are of the compute dtype. Channels: a multiple of 8, at most
 // 2048.
 #pragma once
@@ -9,6 +12,15 @@
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
+
+// The parameters and results of a norm behind the norm.
+struct NextNorm {
+  const float* weight = nullptr;  // null: there is none
+  const float* bias = nullptr;
+  void* out = nullptr;    // compute dtype
+  float* mean = nullptr;  // (B*T)
+  float* rstd = nullptr;  // (B*T)
+};
 
 struct LayerNormForward {
   Dtype dtype = Dtype::kFloat;
@@ -28,6 +40,7 @@ struct LayerNormForward {
   float* out_float = nullptr;  // the same in float32; null: not wanted
   float* mean = nullptr;       // (B*T)
   float* rstd = nullptr;       // (B*T)
+  NextNorm next;
 };
 
 struct LayerNormBackward {
@@ -37,6 +50,7 @@ struct LayerNormBackward {
   const float* mean = nullptr;
   const float* rstd = nullptr;
   const float* weight = nullptr;
+  const float* bias = nullptr;            // needed where a norm follows
   const void* grad_out = nullptr;         // compute dtype; null: zero
   const float* grad_out_float = nullptr;  // added to it; null: zero
   const float* grad_sum = nullptr;        // what arrives at the sum from elsewhere; null: zero
@@ -49,14 +63,20 @@ struct LayerNormBackward {
   float* grad_weight = nullptr;
   float* grad_bias = nullptr;
   float* grad_y_bias = nullptr;  // null: not wanted
-  bool accumulate = false;       // adds to the last three
+  // A norm behind this one: its results, and the gradient of its output. What it sends back is
+  // added to the gradient of this one's output.
+  NextNorm next;
+  const void* grad_next_out = nullptr;  // compute dtype
+  float* grad_next_weight = nullptr;
+  float* grad_next_bias = nullptr;
+  bool accumulate = false;       // adds to the sums over rows
   float* partial = nullptr;      // scratch: layer_norm_scratch(channels) floats
   PartialSums* later = nullptr;  // null: the second stage follows at once
 };
 
 constexpr int kLayerNormParts = 132;
 constexpr size_t layer_norm_scratch(int channels) {
-  return size_t{3} * kLayerNormParts * static_cast<size_t>(channels);
+  return size_t{5} * kLayerNormParts * static_cast<size_t>(channels);
 }
 
 AERIE_DECLARE_KERNEL(layer_norm_forward, LayerNormForward)

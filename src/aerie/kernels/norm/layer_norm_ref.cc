@@ -10,6 +10,7 @@ int layer_norm_forward(const LayerNormForward& a, void*) {
   const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
   const size_t rows = static_cast<size_t>(a.batch) * frames;
   std::vector<double> x(channels);
+  std::vector<float> middle(rows * channels);  // what a norm behind this one gets
   for (size_t row = 0; row < rows; ++row) {
     double mean = 0.0, var = 0.0;
     for (size_t c = 0; c < channels; ++c) {
@@ -33,9 +34,23 @@ int layer_norm_forward(const LayerNormForward& a, void*) {
       const float out = static_cast<float>((x[c] - mean) * rstd * a.weight[c] + a.bias[c]);
       if (a.out != nullptr) store(a.out, a.dtype, row * channels + c, out);
       if (a.out_float != nullptr) a.out_float[row * channels + c] = out;
+      middle[row * channels + c] = out;
     }
   }
-  return kOk;
+  if (a.next.weight == nullptr) return kOk;
+  LayerNormForward next;
+  next.dtype = a.dtype;
+  next.batch = a.batch;
+  next.frames = a.frames;
+  next.channels = a.channels;
+  next.residual = middle.data();
+  next.weight = a.next.weight;
+  next.bias = a.next.bias;
+  next.eps = a.eps;
+  next.out = a.next.out;
+  next.mean = a.next.mean;
+  next.rstd = a.next.rstd;
+  return layer_norm_forward(next, nullptr);
 }
 
 int layer_norm_backward(const LayerNormBackward& a, void*) {
@@ -44,6 +59,32 @@ int layer_norm_backward(const LayerNormBackward& a, void*) {
   const double width = static_cast<double>(channels);
   std::vector<double> d_weight(channels), d_bias(channels), d_y_bias(channels);
   std::vector<double> normal(channels), grad(channels);
+  // From a norm behind this one: the gradient of this one's output.
+  std::vector<float> behind(a.next.weight != nullptr ? rows * channels : 0);
+  if (a.next.weight != nullptr) {
+    std::vector<float> middle(rows * channels);
+    for (size_t row = 0; row < rows; ++row)
+      for (size_t c = 0; c < channels; ++c)
+        middle[row * channels + c] =
+            static_cast<float>((a.sum[row * channels + c] - a.mean[row]) *
+                                   static_cast<double>(a.rstd[row]) * a.weight[c] +
+                               a.bias[c]);
+    LayerNormBackward next;
+    next.dtype = a.dtype;
+    next.batch = a.batch;
+    next.frames = a.frames;
+    next.channels = a.channels;
+    next.sum = middle.data();
+    next.mean = a.next.mean;
+    next.rstd = a.next.rstd;
+    next.weight = a.next.weight;
+    next.grad_out = a.grad_next_out;
+    next.grad_residual = behind.data();
+    next.grad_weight = a.grad_next_weight;
+    next.grad_bias = a.grad_next_bias;
+    next.accumulate = a.accumulate;
+    layer_norm_backward(next, nullptr);
+  }
   for (size_t row = 0; row < rows; ++row) {
     double mean_grad = 0.0, mean_product = 0.0;
     for (size_t c = 0; c < channels; ++c) {
@@ -51,6 +92,7 @@ int layer_norm_backward(const LayerNormBackward& a, void*) {
       normal[c] = (a.sum[at] - a.mean[row]) * static_cast<double>(a.rstd[row]);
       double out = a.grad_out != nullptr ? load(a.grad_out, a.dtype, at) : 0.0f;
       if (a.grad_out_float != nullptr) out += a.grad_out_float[at];
+      if (!behind.empty()) out += behind[at];
       d_weight[c] += out * normal[c];
       d_bias[c] += out;
       grad[c] = out * a.weight[c];

@@ -12,11 +12,13 @@ struct Case {
   Dtype dtype;
   int batch, frames, channels;
   double p;
-  bool full;  // residual, y, bias, both outputs; otherwise the least
+  bool full;          // residual, y, bias, both outputs; otherwise the least
+  bool next = false;  // a norm behind it
 };
 
 struct Outcome {
   std::vector<float> sum, out, out_float, mean, rstd, d_residual, d_y, d_weight, d_bias, d_y_bias;
+  std::vector<float> next_out, next_rstd, d_next_weight, d_next_bias;
   std::vector<uint8_t> keep;
 };
 
@@ -44,6 +46,13 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
     f.out_float = b.scratch<float>(n);
     f.keep = b.upload(std::vector<uint8_t>(n / 8));
   }
+  if (c.next) {
+    f.next.weight = b.upload(random_values(width, 12));
+    f.next.bias = b.upload(random_values(width, 13));
+    f.next.out = b.upload_as(c.dtype, std::vector<float>(n));
+    f.next.mean = b.scratch<float>(rows);
+    f.next.rstd = b.scratch<float>(rows);
+  }
   EXPECT_EQ(b.kernels().layer_norm_forward(f, nullptr), kOk);
   LayerNormBackward g;
   g.dtype = c.dtype;
@@ -69,8 +78,21 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
     g.grad_y_bias = b.upload(random_values(width, 11));
     g.accumulate = true;
   }
+  if (c.next) {
+    g.bias = f.bias;
+    g.next = f.next;
+    g.grad_next_out = b.upload_as(c.dtype, random_values(n, 14));
+    g.grad_next_weight = b.upload(random_values(width, 15));
+    g.grad_next_bias = b.upload(random_values(width, 16));
+  }
   EXPECT_EQ(b.kernels().layer_norm_backward(g, nullptr), kOk);
   Outcome o;
+  if (c.next) {
+    o.next_out = b.download_as(c.dtype, f.next.out, n);
+    o.next_rstd = b.download(f.next.rstd, rows);
+    o.d_next_weight = b.download(g.grad_next_weight, width);
+    o.d_next_bias = b.download(g.grad_next_bias, width);
+  }
   o.sum = b.download(f.sum, n);
   o.out = b.download_as(c.dtype, f.out, n);
   o.mean = b.download(f.mean, rows);
@@ -92,7 +114,10 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
   for (const Case& c :
        {Case{Dtype::kFloat, 1, 1, 8, 0.0, false}, Case{Dtype::kBf16, 2, 13, 176, 0.1, true},
         Case{Dtype::kHalf, 3, 5, 512, 0.5, true}, Case{Dtype::kFloat, 1, 9, 1024, 0.1, true},
-        Case{Dtype::kFloat, 2, 3, 2048, 1.0, true}}) {
+        Case{Dtype::kFloat, 2, 3, 2048, 1.0, true}, Case{Dtype::kBf16, 2, 13, 176, 0.1, true, true},
+        Case{Dtype::kFloat, 3, 11, 512, 0.1, true, true},
+        Case{Dtype::kFloat, 1, 2, 8, 0.0, false, true},
+        Case{Dtype::kHalf, 1, 9, 1024, 0.1, true, true}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     for (const bool use_keep : {false, true}) {
@@ -108,6 +133,10 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
       testing::expect_close(a.d_weight, e.d_weight, 1e-5, 0, "grad_weight");
       testing::expect_close(a.d_bias, e.d_bias, 1e-5, 0, "grad_bias");
       testing::expect_close(a.d_y_bias, e.d_y_bias, 1e-5, 0, "grad_y_bias");
+      testing::expect_close(a.next_out, e.next_out, t, 0, "next out");
+      testing::expect_close(a.next_rstd, e.next_rstd, 1e-5, 0, "next rstd");
+      testing::expect_close(a.d_next_weight, e.d_next_weight, 1e-5, 0, "next grad_weight");
+      testing::expect_close(a.d_next_bias, e.d_next_bias, 1e-5, 0, "next grad_bias");
       EXPECT_EQ(a.keep, e.keep);
     }
   }
