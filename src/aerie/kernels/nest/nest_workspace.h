@@ -73,10 +73,11 @@ struct NestStep::Workspace {
     branch = take_compute(n * width);
     statistics = take<float>(size(conv_parts(c.batch, frames)) * 2 * width);
 
-    if (c.recompute) {
-      shared_active = take_compute(n * size(c.feed_forward));
-      shared_normed = take_compute(n * width);
-    }
+    // What layers use one after the other. The logits live between forward and backward, when
+    // nothing of it is in use; the front's gradients when the layers' results are not.
+    const size_t shared_begin = used_;
+    take_shared();
+    overlay(shared_begin, used_, [&] { logits = take_compute(n * size(c.classes * c.books)); });
     // Positions of all layers in the order of their weights in memory.
     pos_size = size(2 * frames - 1) * width;
     void* const all_pos = take_compute(pos_size * size(c.layers));
@@ -85,6 +86,7 @@ struct NestStep::Workspace {
     // The stream between layers: read by the next layer alone, computed again in backward.
     encoded = take<float>(n * width);
     const float* stream_in = nullptr;
+    const size_t layers_begin = used_;
     for (int i = 0; i < c.layers; ++i) {
       layers.emplace_back();
       stream_in = take_layer(layers.back(), stream_in, i);
@@ -92,11 +94,21 @@ struct NestStep::Workspace {
       layers.back().pos = at(all_pos, slot * pos_size);
       layers.back().grad_pos = at(all_grad_pos, slot * pos_size);
     }
+    const size_t layers_end = used_;
     encoded_compute = layers.back().norms[kNormOut].out;
     chosen_rows = take_compute(n * width);
-    logits = take_compute(n * size(c.classes * c.books));
     row_loss = take<float>(n * size(c.books));
-    if (c.training) take_gradients();
+    if (!c.training) return;
+    overlay(layers_begin, layers_end, [&] {
+      grad_conv1 = take_compute(size(conv1_rows) * channels);
+      grad_conv2 = take_compute(size(conv2_rows) * channels);
+      out_weight_grad = take<float>(width * size(bins3) * channels);
+    });
+    grad_in = take_compute(n * width);
+    bn_totals = take<float>(2 * width);
+    partial = take<float>(std::max({batch_norm_scratch(c.width), subsample_scratch(c.sub_channels),
+                                    bias_gradient_scratch(c.classes * c.books)}));
+    gemm_workspace = take<unsigned char>(kGemmWorkspace);
   }
 
   size_t used() const { return used_; }
@@ -482,19 +494,17 @@ struct NestStep::Workspace {
     return residual;
   }
 
-  void take_gradients() {
-    const size_t n = size(rows), width = size(c.width), channels = size(c.sub_channels);
-    grad_in = take_compute(n * width);
+  void take_shared() {
+    const size_t n = size(rows), width = size(c.width);
+    if (c.recompute) {
+      shared_active = take_compute(n * size(c.feed_forward));
+      shared_normed = take_compute(n * width);
+    }
+    if (!c.training) return;
     grad_branch = take_compute(n * width);
     grad_hidden = take_compute(n * std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
-    bn_totals = take<float>(2 * width);
-    grad_conv1 = take_compute(size(conv1_rows) * channels);
-    grad_conv2 = take_compute(size(conv2_rows) * channels);
     grad_stream = take<float>(n * width);
-    out_weight_grad = take<float>(width * size(bins3) * channels);
-    partial = take<float>(std::max({batch_norm_scratch(c.width), subsample_scratch(c.sub_channels),
-                                    bias_gradient_scratch(c.classes * c.books)}));
     // Sums of one layer that wait for their second stage.
     later_size_ = size(kNumNorms) * layer_norm_scratch(c.width) +
                   2 * activation_scratch(c.feed_forward) +
@@ -506,7 +516,18 @@ struct NestStep::Workspace {
     attention_bias_partial =
         take<float>(attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads));
     attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
-    gemm_workspace = take<unsigned char>(kGemmWorkspace);
+  }
+
+  // Takes memory from [begin, end), which something else uses at other times; beside it if it is
+  // too small.
+  template <typename Body>
+  void overlay(size_t begin, size_t end, Body body) {
+    const size_t before = used_;
+    used_ = begin;
+    body();
+    const bool fits = used_ <= end;
+    used_ = before;
+    if (!fits) body();
   }
 
   template <typename T>
