@@ -58,6 +58,7 @@ Cost cost_of(const kernels::LayerNormForward& a) {
   if (a.keep != nullptr) bytes += 0.125;
   if (a.out != nullptr) bytes += 2.0;
   if (a.out_float != nullptr) bytes += 4.0;
+  if (a.next.weight != nullptr) bytes += 2.0;
   return {bytes * n, 0.0};
 }
 Cost cost_of(const kernels::LayerNormBackward& a) {
@@ -68,6 +69,9 @@ Cost cost_of(const kernels::LayerNormBackward& a) {
   if (a.grad_sum != nullptr) bytes += 4.0;
   if (a.keep != nullptr) bytes += 0.125;
   if (a.grad_y != nullptr) bytes += 2.0;
+  if (a.out != nullptr) bytes += 2.0;
+  if (a.next.weight != nullptr) bytes += 2.0;
+  if (a.next.out != nullptr) bytes += 2.0;
   return {bytes * n, 0.0};
 }
 Cost cost_of(const kernels::SiluForward& a) {
@@ -153,6 +157,12 @@ std::string shape_of(const kernels::Gemm& a) {
   const char* kind = a.transpose_a ? "weight grad" : a.transpose_b ? "forward" : "input grad";
   return str_cat(" ", kind, " ", a.m, "x", a.n, "x", a.k, a.accumulate ? " +=" : "",
                  a.count > 1 ? str_cat(" times ", a.count) : std::string());
+}
+std::string shape_of(const kernels::LayerNormForward& a) {
+  return a.next.weight != nullptr ? " twice" : "";
+}
+std::string shape_of(const kernels::LayerNormBackward& a) {
+  return a.next.weight != nullptr ? " twice" : "";
 }
 std::string shape_of(const kernels::Relu& a) {
   return a.grad_out == nullptr ? "" : " backward";

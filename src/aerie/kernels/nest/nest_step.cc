@@ -203,20 +203,31 @@ int NestStep::project(Workspace& w, int index) {
 int NestStep::project_backward(Workspace& w, int index) {
   const int width = config_.width;
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  if (joined_.qkv)
+    return w.input_gradient(w.grad_hidden, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
+  int i = 0;
+  for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
+    AERIE_TRY(w.input_gradient(w.part(w.grad_hidden, i), linear->weight.compute, w.grad_in, w.rows,
+                               width, width, 3 * width, i > 0));
+    ++i;
+  }
+  return kOk;
+}
+
+// And to those of their parameters.
+int NestStep::project_weights(Workspace& w, int index) {
+  const int width = config_.width;
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
   if (joined_.qkv) {
     AERIE_TRY(w.weight_gradient(w.grad_hidden, in, p.q.weight, w.rows, 3 * width, width));
-    AERIE_TRY(w.bias_gradient(w.grad_hidden, p.q.bias, w.rows, 3 * width, 3 * width, true));
-    return w.input_gradient(w.grad_hidden, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
+    return w.bias_gradient(w.grad_hidden, p.q.bias, w.rows, 3 * width, 3 * width, true);
   }
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
-    const void* grad = w.part(w.grad_hidden, i);
+    const void* grad = w.part(w.grad_hidden, i++);
     AERIE_TRY(w.weight_gradient(grad, in, linear->weight, w.rows, width, width, 3 * width));
     AERIE_TRY(w.bias_gradient(grad, linear->bias, w.rows, width, 3 * width, true));
-    AERIE_TRY(w.input_gradient(grad, linear->weight.compute, w.grad_in, w.rows, width, width,
-                               3 * width, i > 0));
-    ++i;
   }
   return kOk;
 }
@@ -399,10 +410,11 @@ int NestStep::head(Workspace& w) {
   return kernels_->gather_rows(gather, w.stream);
 }
 
-// From the gradient of the branch (w.grad_branch) to that of the input (w.grad_in).
+// From the gradient of the branch (w.grad_branch) to that of the input (w.grad_in). The gradient of
+// the first weight is left to the caller: its input may be there only behind the norm's backward.
 int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p,
-                                    const void* in, const void* hidden, void* activated,
-                                    uint8_t* keep, uint32_t site) {
+                                    const void* hidden, void* activated, uint8_t* keep,
+                                    uint32_t site) {
   const NestStepConfig& c = config_;
   AERIE_TRY(w.input_gradient(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows, c.width,
                              c.feed_forward));
@@ -424,7 +436,6 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   AERIE_TRY(kernels_->silu_backward(silu, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_branch, activated, p.second.weight, w.rows, c.width,
                               c.feed_forward));
-  AERIE_TRY(w.weight_gradient(w.grad_hidden, in, p.first.weight, w.rows, c.feed_forward, c.width));
   return w.input_gradient(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward,
                           c.width);
 }
@@ -438,10 +449,17 @@ int NestStep::layer_backward(Workspace& w, int index) {
   };
   const uint32_t sites = static_cast<uint32_t>(index + 1) * 16;
 
+  // A norm's backward may be what gives its output once more: gradients of weights that multiply it
+  // follow.
+  const auto first_weight = [&](const NestLayerParams::FeedForward& ff, NormKind kind) {
+    return w.weight_gradient(w.grad_hidden, s.norms[kind].out, ff.first.weight, w.rows,
+                             c.feed_forward, c.width);
+  };
   if (index + 1 == c.layers) AERIE_TRY(norm(s.norms[kNormOut], index));
-  AERIE_TRY(feed_forward_backward(w, p.feed_forward2, s.norms[kNormFeedForward2].out, s.ff2_hidden,
-                                  s.ff2_active, s.ff2_keep, sites + 5));
+  AERIE_TRY(
+      feed_forward_backward(w, p.feed_forward2, s.ff2_hidden, s.ff2_active, s.ff2_keep, sites + 5));
   AERIE_TRY(norm(s.norms[kNormFeedForward2], index));
+  AERIE_TRY(first_weight(p.feed_forward2, kNormFeedForward2));
 
   AERIE_TRY(w.input_gradient(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows,
                              c.width, c.width));
@@ -463,11 +481,11 @@ int NestStep::layer_backward(Workspace& w, int index) {
   conv.accumulate = c.accumulate;
   w.wait_for_sums(conv, gated_conv_scratch(c.batch, w.frames, c.width, c.conv_kernel));
   AERIE_TRY(kernels_->gated_conv_backward(conv, w.stream));
-  AERIE_TRY(w.weight_gradient(w.grad_hidden, s.norms[kNormConv].out, p.pointwise1.weight, w.rows,
-                              2 * c.width, c.width));
   AERIE_TRY(w.input_gradient(w.grad_hidden, p.pointwise1.weight.compute, w.grad_in, w.rows,
                              2 * c.width, c.width));
   AERIE_TRY(norm(s.norms[kNormConv], index));
+  AERIE_TRY(w.weight_gradient(w.grad_hidden, s.norms[kNormConv].out, p.pointwise1.weight, w.rows,
+                              2 * c.width, c.width));
 
   AERIE_TRY(w.weight_gradient(w.grad_branch, s.attended, p.out.weight, w.rows, c.width, c.width));
   AERIE_TRY(
@@ -491,12 +509,14 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   AERIE_TRY(project_backward(w, index));
   AERIE_TRY(norm(s.norms[kNormSelfAtt], index));
+  AERIE_TRY(project_weights(w, index));
 
-  AERIE_TRY(feed_forward_backward(w, p.feed_forward1, s.norms[kNormFeedForward1].out, s.ff1_hidden,
-                                  s.ff1_active, s.ff1_keep, sites));
+  AERIE_TRY(
+      feed_forward_backward(w, p.feed_forward1, s.ff1_hidden, s.ff1_active, s.ff1_keep, sites));
   // This layer's first norm, together with the last one of the layer before.
   AERIE_TRY(index == 0 ? norm(s.norms[kNormFeedForward1], 0)
                        : norm(w.layers[static_cast<size_t>(index) - 1].norms[kNormOut], index - 1));
+  AERIE_TRY(first_weight(p.feed_forward1, kNormFeedForward1));
   return w.add_waiting();
 }
 

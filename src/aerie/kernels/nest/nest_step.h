@@ -91,8 +91,8 @@ struct NestStepConfig {
   float loss_weight = 1.0f;  // 1/accumulate
   bool accumulate = false;   // adds to the gradients that are there
   bool tune = false;         // products: Gemm::tune; other processes may then choose others
-  // Less memory: what SiLU and BatchNorm put out is computed again in backward, where its inputs
-  // are read anyway.
+  // Less memory: what norms and SiLU put out is computed again in backward, where their inputs are
+  // read anyway.
   bool recompute = true;
 };
 
@@ -150,10 +150,11 @@ class NestStep {
   int position_gradients(Workspace& w);
   int project(Workspace& w, int index);
   int project_backward(Workspace& w, int index);
+  int project_weights(Workspace& w, int index);
   int normalize_conv(Workspace& w, int index);
   int normalize_conv_backward(Workspace& w, int index);
-  int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
-                            const void* hidden, void* activated, uint8_t* keep, uint32_t site);
+  int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
+                            void* activated, uint8_t* keep, uint32_t site);
 
   const KernelTable* kernels_;
   NestStepConfig config_;

@@ -319,6 +319,7 @@ struct NestStep::Workspace {
     b.weight = place.norm->weight.value;
     b.bias = place.norm->bias.value;
     if (n.kind != kNormOut) {
+      if (c.recompute) b.out = n.out;
       b.grad_out = grad_in;
       b.grad_sum = grad_stream;
     } else if (layer + 1 == c.layers) {
@@ -326,7 +327,8 @@ struct NestStep::Workspace {
     } else {
       const NormBuffers& next = layers[size(layer) + 1].norms[kNormFeedForward1];
       const NestLayerParams::Norm& norm = p.layers[size(layer) + 1].norm_feed_forward1;
-      b.next = {norm.weight.value, norm.bias.value, nullptr, next.mean, next.rstd};
+      b.next = {norm.weight.value, norm.bias.value, c.recompute ? next.out : nullptr, next.mean,
+                next.rstd};
       b.grad_next_out = grad_in;
       b.grad_next_weight = norm.weight.grad;
       b.grad_next_bias = norm.bias.grad;
@@ -405,7 +407,7 @@ struct NestStep::Workspace {
   void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr, *conv2_mixed = nullptr;
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
   float* statistics = nullptr;
-  void *shared_active = nullptr, *shared_normed = nullptr;
+  void *shared_active = nullptr, *shared_normed = nullptr, *shared_out = nullptr;
   std::vector<LayerBuffers> layers;
   float* encoded = nullptr;
   void *encoded_compute = nullptr, *chosen_rows = nullptr, *logits = nullptr;
@@ -472,7 +474,11 @@ struct NestStep::Workspace {
         norm.keep = take<uint8_t>(n * width / 8);
         residual = norm.sum;
       }
-      if (kind != kNormOut || index + 1 == c.layers) norm.out = take_compute(n * width);
+      if (kind != kNormOut) {
+        norm.out = c.recompute ? shared_out : take_compute(n * width);
+      } else if (index + 1 == c.layers) {
+        norm.out = take_compute(n * width);
+      }
       if (kind == kNormOut) residual = norm.out_float = encoded;
     }
     s.ff1_hidden = take_compute(n * hidden);
@@ -499,6 +505,7 @@ struct NestStep::Workspace {
     if (c.recompute) {
       shared_active = take_compute(n * size(c.feed_forward));
       shared_normed = take_compute(n * width);
+      shared_out = take_compute(n * width);
     }
     if (!c.training) return;
     grad_branch = take_compute(n * width);

@@ -111,15 +111,20 @@ __device__ inline void next_backward(const LayerNormBackward& a, int row, const 
         load8(static_cast<const T*>(a.grad_next_out) + size_t(row) * a.channels + vec * 8);
     const Vec8 weight = load8(a.weight + vec * 8), bias = load8(a.bias + vec * 8);
     const Vec8 next_weight = load8(a.next.weight + vec * 8);
+    const Vec8 next_bias = a.next.out != nullptr ? load8(a.next.bias + vec * 8) : Vec8{};
+    Vec8 again;
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) {
       behind[j].v[k] = (normal[j].v[k] * weight.v[k] + bias.v[k] - mean) * rstd;
+      again.v[k] = behind[j].v[k] * next_weight.v[k] + next_bias.v[k];
       d_weight[j].v[k] += arriving[j].v[k] * behind[j].v[k];
       d_bias[j].v[k] += arriving[j].v[k];
       arriving[j].v[k] *= next_weight.v[k];
       sum_grad += arriving[j].v[k];
       sum_product += arriving[j].v[k] * behind[j].v[k];
     }
+    if (a.next.out != nullptr)
+      store8(static_cast<T*>(a.next.out) + size_t(row) * a.channels + vec * 8, again);
   }
   sum_grad = warp_sum(sum_grad) / float(a.channels);
   sum_product = warp_sum(sum_product) / float(a.channels);
@@ -179,14 +184,18 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
       const int vec = lane + 32 * j;
       if (vec >= vecs) continue;
       const Vec8 weight = load8(a.weight + vec * 8);
+      const Vec8 bias = a.out != nullptr ? load8(a.bias + vec * 8) : Vec8{};
+      Vec8 again;
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
+        again.v[k] = normal[j].v[k] * weight.v[k] + bias.v[k];
         d_weight[j].v[k] += grad[j].v[k] * normal[j].v[k];
         d_bias[j].v[k] += grad[j].v[k];
         grad[j].v[k] *= weight.v[k];
         sum_grad += grad[j].v[k];
         sum_product += grad[j].v[k] * normal[j].v[k];
       }
+      if (a.out != nullptr) store8(static_cast<T*>(a.out) + base + vec * 8, again);
     }
     sum_grad = warp_sum(sum_grad) / float(a.channels);
     sum_product = warp_sum(sum_product) / float(a.channels);

@@ -50,7 +50,7 @@ struct LayerNormBackward {
   const float* mean = nullptr;
   const float* rstd = nullptr;
   const float* weight = nullptr;
-  const float* bias = nullptr;            // needed where a norm follows
+  const float* bias = nullptr;            // needed for out, and where a norm follows
   const void* grad_out = nullptr;         // compute dtype; null: zero
   const float* grad_out_float = nullptr;  // added to it; null: zero
   const float* grad_sum = nullptr;        // what arrives at the sum from elsewhere; null: zero
@@ -58,13 +58,14 @@ struct LayerNormBackward {
   const uint8_t* keep = nullptr;  // null: drawn again
   float scale = 1.0f;
 
+  void* out = nullptr;             // the norm's output once more; null: not wanted
   float* grad_residual = nullptr;  // may be grad_sum or grad_out_float
   void* grad_y = nullptr;          // compute dtype; null: not wanted
   float* grad_weight = nullptr;
   float* grad_bias = nullptr;
   float* grad_y_bias = nullptr;  // null: not wanted
   // A norm behind this one: its results, and the gradient of its output. What it sends back is
-  // added to the gradient of this one's output.
+  // added to the gradient of this one's output. next.out: written once more; null: not wanted.
   NextNorm next;
   const void* grad_next_out = nullptr;  // compute dtype
   float* grad_next_weight = nullptr;

@@ -78,6 +78,8 @@ int layer_norm_backward(const LayerNormBackward& a, void*) {
     next.mean = a.next.mean;
     next.rstd = a.next.rstd;
     next.weight = a.next.weight;
+    next.bias = a.next.bias;
+    next.out = a.next.out;
     next.grad_out = a.grad_next_out;
     next.grad_residual = behind.data();
     next.grad_weight = a.grad_next_weight;
@@ -93,6 +95,8 @@ int layer_norm_backward(const LayerNormBackward& a, void*) {
       double out = a.grad_out != nullptr ? load(a.grad_out, a.dtype, at) : 0.0f;
       if (a.grad_out_float != nullptr) out += a.grad_out_float[at];
       if (!behind.empty()) out += behind[at];
+      if (a.out != nullptr)
+        store(a.out, a.dtype, at, static_cast<float>(normal[c] * a.weight[c] + a.bias[c]));
       d_weight[c] += out * normal[c];
       d_bias[c] += out;
       grad[c] = out * a.weight[c];

@@ -18,7 +18,7 @@ struct Case {
 
 struct Outcome {
   std::vector<float> sum, out, out_float, mean, rstd, d_residual, d_y, d_weight, d_bias, d_y_bias;
-  std::vector<float> next_out, next_rstd, d_next_weight, d_next_bias;
+  std::vector<float> again, next_out, next_again, next_rstd, d_next_weight, d_next_bias;
   std::vector<uint8_t> keep;
 };
 
@@ -78,9 +78,14 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
     g.grad_y_bias = b.upload(random_values(width, 11));
     g.accumulate = true;
   }
+  if (c.full) {
+    g.bias = f.bias;
+    g.out = b.upload_as(c.dtype, std::vector<float>(n));
+  }
   if (c.next) {
     g.bias = f.bias;
     g.next = f.next;
+    g.next.out = c.full ? b.upload_as(c.dtype, std::vector<float>(n)) : nullptr;
     g.grad_next_out = b.upload_as(c.dtype, random_values(n, 14));
     g.grad_next_weight = b.upload(random_values(width, 15));
     g.grad_next_bias = b.upload(random_values(width, 16));
@@ -90,6 +95,7 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
   if (c.next) {
     o.next_out = b.download_as(c.dtype, f.next.out, n);
     o.next_rstd = b.download(f.next.rstd, rows);
+    if (c.full) o.next_again = b.download_as(c.dtype, g.next.out, n);
     o.d_next_weight = b.download(g.grad_next_weight, width);
     o.d_next_bias = b.download(g.grad_next_bias, width);
   }
@@ -105,6 +111,7 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
     o.keep = b.download(f.keep, n / 8);
     o.d_y = b.download_as(c.dtype, g.grad_y, n);
     o.d_y_bias = b.download(g.grad_y_bias, width);
+    o.again = b.download_as(c.dtype, g.out, n);
   }
   return o;
 }
@@ -133,6 +140,8 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
       testing::expect_close(a.d_weight, e.d_weight, 1e-5, 0, "grad_weight");
       testing::expect_close(a.d_bias, e.d_bias, 1e-5, 0, "grad_bias");
       testing::expect_close(a.d_y_bias, e.d_y_bias, 1e-5, 0, "grad_y_bias");
+      testing::expect_close(a.again, e.again, t, 0, "out again");
+      testing::expect_close(a.next_again, e.next_again, t, 0, "next out again");
       testing::expect_close(a.next_out, e.next_out, t, 0, "next out");
       testing::expect_close(a.next_rstd, e.next_rstd, 1e-5, 0, "next rstd");
       testing::expect_close(a.d_next_weight, e.d_next_weight, 1e-5, 0, "next grad_weight");
