@@ -119,8 +119,8 @@ class Engine {
   // Steps that may be under way when collect() returns; 0: submit() returns when the step is done.
   virtual int64_t max_in_flight() const = 0;
 
-  // Queues one step. kOutOfMemory: nothing was changed and the same request may be repeated with a
-  // larger split.
+  // Queues one step. The batches are not read after it returns. kOutOfMemory: nothing was changed
+  // and the same request may be repeated with a larger split.
   virtual Status submit(const StepRequest& request) = 0;
   // Finished steps, oldest first. With wait, all that were submitted; without, it waits only while
   // more than max_in_flight() are under way.

@@ -50,9 +50,6 @@ class Runner {
  public:
   Runner(Engine& engine, BatchSource& source, const MeasureOptions& options)
       : engine_(engine), source_(source), options_(options) {}
-  ~Runner() {
-    for (const StepInput& input : in_flight_) release(input);
-  }
 
   // Submits one step and collects what has finished.
   Status step() {
@@ -70,14 +67,11 @@ class Runner {
       set_span_step(submitted_ + 1);
       status = engine_.submit(request);
     }
-    if (!status.ok()) {
-      release(input);
-      return status;
-    }
+    release(input);
+    AERIE_RETURN_IF_ERROR(status);
     ++submitted_;
     last_audio_s_ = input.audio_s;
     last_padding_ = input.padding_share;
-    in_flight_.push_back(std::move(input));
     return collect(wait);
   }
 
@@ -87,8 +81,6 @@ class Runner {
     for (const StepOutcome& outcome : *outcomes) {
       last_loss = outcome.loss;
       skipped += outcome.skipped ? 1 : 0;
-      release(in_flight_.front());
-      in_flight_.erase(in_flight_.begin());
     }
     return ok_status();
   }
@@ -123,7 +115,6 @@ class Runner {
   Engine& engine_;
   BatchSource& source_;
   const MeasureOptions& options_;
-  std::vector<StepInput> in_flight_;
   int64_t submitted_ = 0, epoch_ = 0;
   double last_audio_s_ = 0.0, last_padding_ = 0.0;
 };

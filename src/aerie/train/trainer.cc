@@ -14,9 +14,6 @@
 namespace aerie::train {
 
 namespace {
-constexpr double kGib = 1073741824.0;
-constexpr double kProgressSmoothing = 0.05;  // weight of a new step in the progress line
-constexpr double kGpuSampleAgeS = 1.0;       // older samples are read anew
 // After a checkpoint could not be written (full disk, lost mount), another attempt follows so soon.
 constexpr double kSaveRetryS = 30.0;
 }  // namespace
@@ -60,7 +57,9 @@ Trainer::Trainer(TrainerParts parts, Cadence cadence, TrainState start)
       cadence_(std::move(cadence)),
       state_(std::move(start)),
       guards_({parts_.config->aerie.max_nan_in_a_row, parts_.config->aerie.spike_zscore}),
-      early_stopping_(parts_.config->exp_manager, parts_.task) {
+      early_stopping_(parts_.config->exp_manager, parts_.task),
+      reporter_({&parts_.task, parts_.config, parts_.tensorboard, parts_.nvml, parts_.clock,
+                 [this](const metrics::Record& record) { write_record(record); }}) {
   position_.step = state_.step;
   position_.epoch = state_.epoch;
   position_.batch = state_.batch_in_epoch;
@@ -312,7 +311,8 @@ Status Trainer::train_step() {
 
 // One optimizer step. Validation may fall inside the window; the window is then submitted in parts.
 Status Trainer::submit_window(int64_t window) {
-  InFlight info;
+  StepInfo info;
+  std::string sample_ids;
   StepRequest request;
   request.step = position_.step;
   request.accumulate = std::max<int64_t>(1, parts_.config->trainer.accumulate_grad_batches);
@@ -343,8 +343,7 @@ Status Trainer::submit_window(int64_t window) {
       const BatchSummary summary = parts_.train->summary(**next);
       info.audio_s += summary.audio_s;
       info.padding_share += summary.padding_share / static_cast<double>(window);
-      info.sample_ids +=
-          info.sample_ids.empty() ? summary.sample_ids : str_cat(" | ", summary.sample_ids);
+      sample_ids += sample_ids.empty() ? summary.sample_ids : str_cat(" | ", summary.sample_ids);
       ++done;
       ++position_.batch;
       ++position_.total_batch;
@@ -353,11 +352,11 @@ Status Trainer::submit_window(int64_t window) {
     request.micro_batches = part;
     request.finish = done == window;
     AERIE_RETURN_IF_ERROR(submit_with_split(request));
-    info.batches.insert(info.batches.end(), part.begin(), part.end());
+    for (const data::Batch* batch : part) parts_.train->release(batch);
     if (request.finish) {
       ++position_.step;
       info.step = position_.step;
-      in_flight_.push_back(std::move(info));
+      in_flight_.push_back({info, std::move(sample_ids)});
     }
     if (validate_now) {
       validate_now = false;
@@ -408,20 +407,22 @@ Status Trainer::collect(bool wait) {
     for (const SpanTotal& total : take_device_spans())
       phase_s_[total.name] = static_cast<double>(total.total_ns) * 1e-9 / count;
   }
-  for (const StepOutcome& outcome : outcomes) AERIE_RETURN_IF_ERROR(after_outcome(outcome));
+  if (outcomes.empty()) return ok_status();
+  // Steps that are collected together took the time since the last ones together.
+  const double now = parts_.clock->monotonic_s();
+  const double step_s = (now - last_step_done_s_) / static_cast<double>(outcomes.size());
+  last_step_done_s_ = now;
+  for (const StepOutcome& outcome : outcomes) AERIE_RETURN_IF_ERROR(after_outcome(outcome, step_s));
   return ok_status();
 }
 
-Status Trainer::after_outcome(const StepOutcome& outcome) {
-  AERIE_CHECK(!in_flight_.empty() && in_flight_.front().step == outcome.step + 1,
+Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
+  AERIE_CHECK(!in_flight_.empty() && in_flight_.front().info.step == outcome.step + 1,
               "outcomes out of order");
-  const InFlight info = std::move(in_flight_.front());
+  InFlight done = std::move(in_flight_.front());
   in_flight_.erase(in_flight_.begin());
-  for (const data::Batch* batch : info.batches) parts_.train->release(batch);
-
-  const double now = parts_.clock->monotonic_s();
-  const double step_s = now - last_step_done_s_;
-  last_step_done_s_ = now;
+  StepInfo& info = done.info;
+  info.step_s = step_s;
   ++summary_.steps;
   summary_.audio_s += info.audio_s;
   summary_.last_loss = outcome.loss;
@@ -434,129 +435,28 @@ Status Trainer::after_outcome(const StepOutcome& outcome) {
   if (!empty_mask_nan) verdict = guards_.after_step(outcome);
 
   latest_[parts_.task.train_loss] = outcome.loss;
-  log_step(outcome, info, step_s);
-  if (parts_.progress) show_progress(info, step_s);
+  reporter_.log(outcome, info, cadence_.log_after_step(info.step), phase_s_, wall_s());
+  if (parts_.progress) {
+    // Validations and saves so far take their share of what is to come.
+    const double elapsed = std::max(1e-9, parts_.clock->monotonic_s() - start_s_);
+    parts_.progress(reporter_.progress(info, cadence_.planned_steps(), guards_.smoothed_loss(),
+                                       (summary_.validation_s + summary_.save_block_s) / elapsed));
+  }
   if (verdict.loss_spike || verdict.grad_spike) {
     event("spike", [&](metrics::Record& record) {
       record.add("train_loss", outcome.loss)
           .add("grad_norm", outcome.grad_norm)
           .add("loss_zscore", verdict.loss_zscore)
           .add("grad_zscore", verdict.grad_zscore)
-          .add("samples", info.sample_ids);
+          .add("samples", done.sample_ids);
     });
   }
-  if (verdict.nonfinite) return on_nonfinite(outcome, info, verdict.give_up);
+  if (verdict.nonfinite) return on_nonfinite(outcome, done, verdict.give_up);
   return ok_status();
 }
 
-std::optional<metrics::GpuSample> Trainer::gpu_sample() {
-  if (parts_.nvml == nullptr) return std::nullopt;
-  const double now = parts_.clock->monotonic_s();
-  if (!gpu_ || now - gpu_read_s_ >= kGpuSampleAgeS) {
-    if (auto sample = parts_.nvml->read()) gpu_ = sample;
-    gpu_read_s_ = now;
-  }
-  return gpu_;
-}
-
-void Trainer::log_step(const StepOutcome& outcome, const InFlight& info, double step_s) {
-  const config::ExpManagerConfig& exp = parts_.config->exp_manager;
-  // NeMo's timer: mean or sum over the last buffer_size steps.
-  step_times_.push_back(step_s);
-  while (static_cast<int64_t>(step_times_.size()) >
-         std::max<int64_t>(1, exp.step_timing_buffer_size))
-    step_times_.pop_front();
-  if (exp.log_delta_step_timing)
-    log_info("train", "Step ", info.step, ": train_step_timing in s=", step_s);
-  if (!cadence_.log_after_step(info.step)) return;
-  const SpanScope span(kPhaseLog);
-  const auto phase_ms = [&](const char* name) {
-    const auto found = phase_s_.find(name);
-    return found == phase_s_.end() ? 0.0 : found->second * 1e3;
-  };
-  metrics::Record record(metrics::RecordKind::kTrain, info.step, info.epoch, wall_s());
-  record.add(parts_.task.train_loss, outcome.loss)
-      .add("learning_rate", info.learning_rate)
-      .add("grad_norm", outcome.grad_norm)
-      .add("step_ms", step_s * 1e3)
-      .add("data_wait_ms", info.data_wait_s * 1e3)
-      .add(parts_.task.throughput, step_s > 0.0 ? info.audio_s / step_s : 0.0)
-      .add("padding_share", info.padding_share)
-      .add("masked_share", outcome.frames > 0 ? static_cast<double>(outcome.masked_frames) /
-                                                    static_cast<double>(outcome.frames)
-                                              : 0.0)
-      .add("forward_ms", phase_ms(kPhaseForward))
-      .add("backward_ms", phase_ms(kPhaseBackward))
-      .add("optimizer_ms", phase_ms(kPhaseOptimizer));
-  if (outcome.micro_losses.size() > 1) {
-    std::string losses;
-    for (const double loss : outcome.micro_losses)
-      losses += str_cat(losses.empty() ? "" : " ", loss);
-    record.add("micro_losses", losses);
-  }
-  if (outcome.loss_scale != 1.0) record.add("loss_scale", outcome.loss_scale);
-  if (const auto sample = gpu_sample())
-    record.add("gpu_util", sample->utilisation_percent).add("gpu_mem_gib", sample->memory_used_gib);
-  record.add("rss_gib", static_cast<double>(process_memory().rss_bytes) / kGib);
-  write_record(record);
-  if (parts_.tensorboard == nullptr) return;
-  // Lightning numbers the points from n - 1.
-  const int64_t x = info.step - 1;
-  const double time = parts_.clock->wall_s();
-  const auto put = [&](const char* tag, double value) {
-    const Status status = parts_.tensorboard->scalar(tag, value, x, time);
-    if (!status.ok()) AERIE_LOG_EVERY_S(warn, 60.0, "train", "TensorBoard: ", status.to_string());
-  };
-  put("train_loss", outcome.loss);
-  put("learning_rate", info.learning_rate);
-  put("global_step", static_cast<double>(x));
-  put("epoch", static_cast<double>(info.epoch));
-  if (exp.log_step_timing) {
-    double timing = 0.0;
-    for (const double one : step_times_) timing += one;
-    if (exp.step_timing_reduction != "sum") timing /= static_cast<double>(step_times_.size());
-    put("train_step_timing in s", timing);
-    put("train_backward_timing in s", phase_ms(kPhaseBackward) * 1e-3);
-  }
-  put("grad_norm", outcome.grad_norm);
-  put("data_wait_ms", info.data_wait_s * 1e3);
-  put(parts_.task.throughput.c_str(), step_s > 0.0 ? info.audio_s / step_s : 0.0);
-  (void)parts_.tensorboard->flush();
-}
-
-void Trainer::show_progress(const InFlight& info, double step_s) {
-  // The mean of what there is, until there is enough to smooth.
-  const double weight =
-      std::max(kProgressSmoothing, 1.0 / static_cast<double>(std::max<int64_t>(1, summary_.steps)));
-  smooth_step_s_ += weight * (step_s - smooth_step_s_);
-  smooth_audio_s_ += weight * (info.audio_s - smooth_audio_s_);
-  smooth_wait_s_ += weight * (info.data_wait_s - smooth_wait_s_);
-  const double seconds = std::max(1e-9, smooth_step_s_);
-  ProgressInfo progress;
-  progress.step = info.step;
-  progress.planned_steps = cadence_.planned_steps();
-  progress.epoch = info.epoch;
-  progress.smoothed_loss = guards_.smoothed_loss();
-  progress.learning_rate = info.learning_rate;
-  progress.steps_per_s = 1.0 / seconds;
-  progress.throughput = smooth_audio_s_ / seconds;
-  progress.data_wait_share = std::clamp(smooth_wait_s_ / seconds, 0.0, 1.0);
-  if (const auto sample = gpu_sample()) {
-    progress.gpu_util = sample->utilisation_percent;
-    progress.gpu_mem_gib = sample->memory_used_gib;
-  }
-  if (progress.planned_steps >= 0) {
-    // Validations and saves so far take their share of what is to come.
-    const double elapsed = std::max(1e-9, parts_.clock->monotonic_s() - start_s_);
-    const double other = (summary_.validation_s + summary_.save_block_s) / elapsed;
-    progress.eta_s = static_cast<double>(progress.planned_steps - info.step) * seconds /
-                     std::max(0.05, 1.0 - other);
-  }
-  progress.activity = "train";
-  parts_.progress(progress);
-}
-
-Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up) {
+Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& step, bool give_up) {
+  const StepInfo& info = step.info;
   const config::AerieConfig& aerie = parts_.config->aerie;
   nlohmann::json details;
   details["step"] = info.step;
@@ -570,7 +470,7 @@ Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& info, b
   for (const double loss : outcome.micro_losses) details["micro_losses"].push_back(str_cat(loss));
   details["loss_scale"] = outcome.loss_scale;
   details["learning_rate"] = info.learning_rate;
-  details["samples"] = info.sample_ids;
+  details["samples"] = step.sample_ids;
   details["in_a_row"] = guards_.nonfinite_in_a_row();
   if (parts_.write_nonfinite) {
     const Status written = parts_.write_nonfinite(
@@ -580,7 +480,7 @@ Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& info, b
   event("nan", [&](metrics::Record& record) {
     record.add("in_a_row", guards_.nonfinite_in_a_row())
         .add("loss_scale", outcome.loss_scale)
-        .add("samples", info.sample_ids);
+        .add("samples", step.sample_ids);
   });
   static LogLimiter limiter(10.0, 3);
   limiter.warn("nonfinite", "train", "step ", info.step, ": loss ", outcome.loss,

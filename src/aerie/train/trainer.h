@@ -6,7 +6,6 @@
 // through agree().
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,6 +26,7 @@
 #include "aerie/train/engine.h"
 #include "aerie/train/evaluate.h"
 #include "aerie/train/guards.h"
+#include "aerie/train/step_reporter.h"
 #include "aerie/train/train_state.h"
 
 namespace aerie::train {
@@ -52,17 +52,6 @@ class LearningRates {
   }
 };
 
-// What a terminal shows; called from the loop's thread, after every step.
-struct ProgressInfo {
-  int64_t step = 0, planned_steps = -1, epoch = 0;
-  double smoothed_loss = 0.0, learning_rate = 0.0, steps_per_s = 0.0, throughput = 0.0,
-         data_wait_share = 0.0;
-  std::optional<double> gpu_util, gpu_mem_gib;
-  double eta_s = -1.0;
-  std::string activity;      // "train", "validate"
-  int64_t done = 0, of = 0;  // batches of a validation
-};
-
 struct TrainerParts {
   TaskInfo task;
   const config::RunConfig* config = nullptr;
@@ -77,7 +66,8 @@ struct TrainerParts {
   Checkpointer* checkpointer = nullptr;            // may be null: nothing is saved
   Clock* clock = nullptr;
   std::function<int()> stop_signal;  // number of a signal that asks to stop, 0 otherwise
-  std::function<void(const ProgressInfo&)> progress;  // may be empty
+  // What a terminal shows; called from the loop's thread after every step. May be empty.
+  std::function<void(const ProgressInfo&)> progress;
   // Writes nonfinite/step_N.json; may be empty.
   std::function<Status(int64_t step, const std::string& json)> write_nonfinite;
   // One decision for all ranks; identity at world 1.
@@ -112,15 +102,9 @@ class Trainer {
   Result<TrainSummary> run();
 
  private:
-  // A step that was submitted and not yet collected, with what its log line needs.
+  // A step that was submitted and not yet collected.
   struct InFlight {
-    int64_t step = 0;  // optimizer steps done after it
-    int64_t epoch = 0;
-    std::vector<const data::Batch*> batches;
-    double learning_rate = 0.0;
-    double data_wait_s = 0.0;
-    double audio_s = 0.0;
-    double padding_share = 0.0;
+    StepInfo info;
     std::string sample_ids;
   };
 
@@ -129,7 +113,7 @@ class Trainer {
   Status submit_window(int64_t window);
   Status submit_with_split(StepRequest& request);
   Status collect(bool wait);
-  Status after_outcome(const StepOutcome& outcome);
+  Status after_outcome(const StepOutcome& outcome, double step_s);
   Status on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up);
   Status validate(bool sanity);
   Status end_of_epoch();
@@ -142,9 +126,6 @@ class Trainer {
   // The latest value of a metric the run knows: train_loss, val_loss, <stem>_val_loss.
   std::optional<double> metric(const std::string& name) const;
   Status check_early_stopping();
-  void log_step(const StepOutcome& outcome, const InFlight& info, double step_s);
-  void show_progress(const InFlight& info, double step_s);
-  std::optional<metrics::GpuSample> gpu_sample();
   void take_save_reports();
   void write_record(const metrics::Record& record);
   void event(const std::string& name, const std::function<void(metrics::Record&)>& fill);
@@ -157,6 +138,7 @@ class Trainer {
   Position position_;
   Guards guards_;
   EarlyStopping early_stopping_;
+  StepReporter reporter_;
   TrainSummary summary_;
   std::vector<InFlight> in_flight_;
   double start_s_ = 0.0;
@@ -170,11 +152,6 @@ class Trainer {
   std::map<std::string, double> latest_;   // metrics by name
   double last_interval_save_s_ = 0.0;      // train_time_interval
   std::map<std::string, double> phase_s_;  // of the step that was just collected
-  std::deque<double> step_times_;          // step_timing_kwargs: the window
-  // Smoothed, for the progress line.
-  double smooth_step_s_ = 0.0, smooth_audio_s_ = 0.0, smooth_wait_s_ = 0.0;
-  std::optional<metrics::GpuSample> gpu_;
-  double gpu_read_s_ = 0.0;
   int64_t validations_ = 0;
   int64_t competed_ = 0;  // validations when a checkpoint last competed for a place among the best
   bool disk_trouble_ = false;

@@ -15,6 +15,7 @@
 #include "aerie/device/gpu.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/nn/positional.h"
+#include "aerie/train/measure.h"
 #include "aerie/train/nest/batch_tensors.h"
 #include "aerie/train/nest/torch_status.h"
 
@@ -606,7 +607,7 @@ Status FastEngine::submit(const StepRequest& request) {
     AERIE_RETURN_IF_ERROR(refresh());
     {
       // All memory first: this is where a step can fail without having changed anything.
-      const DeviceSpans::Scope span(core_->spans(), "host prepare");
+      const DeviceSpans::Scope span(core_->spans(), kPhaseHostPrepare);
       for (const data::Batch* batch : request.micro_batches) {
         const int64_t rows = batch->num_samples();
         if (rows == 0) continue;
@@ -622,7 +623,7 @@ Status FastEngine::submit(const StepRequest& request) {
     }
     if (!window_open_) AERIE_RETURN_IF_ERROR(open_window());
     {
-      const DeviceSpans::Scope span(core_->spans(), "forward and backward");
+      const DeviceSpans::Scope span(core_->spans(), kPhaseForwardBackward);
       for (size_t i = 0; i < request.micro_batches.size(); ++i)
         AERIE_RETURN_IF_ERROR(
             add_micro(*request.micro_batches[i], request, request.first_micro_step + i)
@@ -651,7 +652,7 @@ Status FastEngine::finish_step(const StepRequest& request) {
     finished_.push_back(std::move(out));
     return ok_status();
   }
-  const DeviceSpans::Scope span(core_->spans(), "optimizer");
+  const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
   if (request.momentum) {
     core_->optimizer().set_momentum(*request.momentum);
     for (kernels::AdamwSegment& segment : segments_) segment.beta1 = *request.momentum;

@@ -213,6 +213,8 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     };
     checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
     AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
+    // The first copy of the state on a GPU allocates its memory: now rather than between two steps.
+    if (devices.gpu) (void)engine.engine->snapshot();
   }
 
   ui::ProgressLineOptions line_options;
