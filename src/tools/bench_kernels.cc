@@ -433,7 +433,8 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   quantize.inputs = 640;
   quantize.classes = o.classes;
   quantize.dim = 16;
-  quantize.features = mel.out;
+  quantize.features =
+      m.take<float>(static_cast<size_t>(quantize.capacity) * static_cast<size_t>(quantize.inputs));
   quantize.projection = m.take<float>(16 * 640);
   // Codes of unit length, as the quantizer's are: on others most comparisons would be close calls.
   std::vector<double> codes(static_cast<size_t>(o.classes) * 16);

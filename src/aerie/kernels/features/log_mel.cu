@@ -189,14 +189,14 @@ __device__ inline void prepare_samples(const LogMel& a, int row, int first, int 
   }
 }
 
-// Power at bin k and at its mirror image 256 - k, from the packed spectrum at both; `turn` is
-// exp(-2 pi i k / 512).
+// Four times the power at bin k and at its mirror image 256 - k, from the packed spectrum at both;
+// `turn` is exp(-2 pi i k / 512).
 __device__ inline void unpack(Complex z, Complex mirror, Complex turn, float* low, float* high) {
   const Complex even = {z.re + mirror.re, z.im - mirror.im};
   const Complex odd = Complex{z.im + mirror.im, mirror.re - z.re} * turn;
   const Complex sum = even + odd, difference = even - odd;
-  *low = 0.25f * (sum.re * sum.re + sum.im * sum.im);
-  *high = 0.25f * (difference.re * difference.re + difference.im * difference.im);
+  *low = sum.re * sum.re + sum.im * sum.im;
+  *high = difference.re * difference.re + difference.im * difference.im;
 }
 
 // Factors of the transform, in shared memory: registers are better spent on more warps.
@@ -219,7 +219,7 @@ __device__ inline void powers_from(const Complex* z, Complex base, int column, i
   if constexpr (k < 7) powers_from<k + 1>(z, base, column, partner, powers);
 }
 
-// One frame per half warp: powers of its spectrum.
+// One frame per half warp: four times the powers of its spectrum.
 __device__ inline void transform(const Factors& factors, Complex base, const float* samples,
                                  bool even_hop, Complex* exchange, float* powers, int lane) {
   const int column = lane % kHalfRows;
@@ -250,26 +250,55 @@ __device__ inline void transform(const Factors& factors, Complex base, const flo
   powers_from<0>(x, base, column, partner, powers);
   if (column == 0) {
     const Complex middle = x[place_of(8)];
-    powers[kFftSize / 4] = middle.re * middle.re + middle.im * middle.im;
+    powers[kFftSize / 4] = 4.0f * (middle.re * middle.re + middle.im * middle.im);
   }
 }
 
-// Offsets of the bands in the packed filterbank, by one warp. True when all of them fit.
-__device__ inline bool pack_offsets(const LogMel& a, int* offsets, int lane) {
-  int total = 0;
-  for (int first = 0; first < a.bins; first += 32) {
-    const int bin = first + lane;
-    const int width = bin < a.bins ? a.bands[2 * bin + 1] - a.bands[2 * bin] : 0;
+// Copies the bands of the filterbank behind each other into shared memory, a thread per band.
+// offsets[bin] is where one begins, or -1 for those that did not fit. `totals`: one per warp.
+__device__ inline void pack_bands(const LogMel& a, float* weights, int* offsets, int* totals) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int before = 0;
+  for (int first = 0; first < a.bins; first += kThreads) {
+    const int bin = first + threadIdx.x;
+    const int from = bin < a.bins ? a.bands[2 * bin] : 0;
+    const int width = bin < a.bins ? a.bands[2 * bin + 1] - from : 0;
     int sum = width;
     AERIE_UNROLL
     for (int step = 1; step < 32; step *= 2) {
       const int other = __shfl_up_sync(kFullWarp, sum, step);
       sum += lane >= step ? other : 0;
     }
-    if (bin < a.bins) offsets[bin] = total + sum - width;
-    total += __shfl_sync(kFullWarp, sum, 31);
+    __syncthreads();  // the last totals have been read
+    if (lane == 31) totals[warp] = sum;
+    __syncthreads();
+    int offset = before + sum - width;
+    AERIE_UNROLL
+    for (int w = 0; w < kWarps; ++w) {
+      offset += w < warp ? totals[w] : 0;
+      before += totals[w];
+    }
+    const bool fits = offset + width <= kPackedWeights;
+    if (bin < a.bins) offsets[bin] = fits ? offset : -1;
+    if (!fits) continue;
+    const float* row = a.filterbank + size_t(bin < a.bins ? bin : 0) * kFftBins + from;
+    for (int k = 0; k < width; k += 8) {
+      float values[8];
+      AERIE_UNROLL
+      for (int i = 0; i < 8; ++i) values[i] = k + i < width ? row[k + i] : 0.0f;
+      AERIE_UNROLL
+      for (int i = 0; i < 8; ++i)
+        if (k + i < width) weights[offset + k + i] = values[i];
+    }
   }
-  return total <= kPackedWeights;
+}
+
+// One band of two frames.
+__device__ inline void add_band(const float* weights, const float* powers, int width, float* sums) {
+  AERIE_UNROLL_BY(4)
+  for (int k = 0; k < width; ++k) AERIE_UNROLL
+  for (int i = 0; i < kWarpFrames / 2; ++i)
+    sums[i] += weights[k] * powers[2 * i * kPowerStride + k];
 }
 
 __global__ void __launch_bounds__(kThreads, 5) log_mel_kernel(LogMel a) {
@@ -279,7 +308,7 @@ __global__ void __launch_bounds__(kThreads, 5) log_mel_kernel(LogMel a) {
   float* tile = weights + kPackedWeights;  // samples of all frames
   const int groups = ((kFrames - 1) * a.hop + kFftSize + 3) / 4;
   int* offsets = reinterpret_cast<int*>(tile + 4 * groups);
-  AERIE_SHARED(int, packed, 1);
+  AERIE_SHARED(int, totals, kWarps);
   AERIE_SHARED(Factors, factors, 1);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = blockIdx.y, first_frame = blockIdx.x * kFrames;
@@ -290,14 +319,7 @@ __global__ void __launch_bounds__(kThreads, 5) log_mel_kernel(LogMel a) {
   const int left = (kFftSize - a.window_length) / 2;
   const int first_sample = first_frame * a.hop - kFftSize / 2;
 
-  if (warp == 0) {
-    const bool fits = pack_offsets(a, offsets, lane);
-    __syncwarp();
-    for (int bin = lane; bin < a.bins && fits; bin += 32)
-      for (int k = a.bands[2 * bin]; k < a.bands[2 * bin + 1]; ++k)
-        weights[offsets[bin] + k - a.bands[2 * bin]] = a.filterbank[bin * kFftBins + k];
-    if (lane == 0) packed[0] = fits;
-  }
+  pack_bands(a, weights, offsets, totals);
   prepare_samples(a, row, first_sample, groups, first_sample + left,
                   first_sample + (frames - 1) * a.hop + left + a.window_length, tile);
   const int column = lane % kHalfRows, half = lane / kHalfRows;
@@ -326,20 +348,18 @@ __global__ void __launch_bounds__(kThreads, 5) log_mel_kernel(LogMel a) {
   powers += half * kPowerStride;
   for (int bin = column; bin < a.bins; bin += kHalfRows) {
     const int from = a.bands[2 * bin], to = a.bands[2 * bin + 1];
-    const float* w = packed[0] != 0 ? weights + offsets[bin] : a.filterbank + bin * kFftBins + from;
     float sums[kWarpFrames / 2] = {};
-    for (int k = from; k < to; ++k) {
-      const float weight = w[k - from];
-      AERIE_UNROLL
-      for (int i = 0; i < kWarpFrames / 2; ++i)
-        sums[i] += weight * powers[2 * i * kPowerStride + k];
+    if (offsets[bin] >= 0) {
+      add_band(weights + offsets[bin], powers + from, to - from, sums);
+    } else {
+      add_band(a.filterbank + size_t(bin) * kFftBins + from, powers + from, to - from, sums);
     }
     AERIE_UNROLL
     for (int i = 0; i < kWarpFrames / 2; ++i) {
       const int frame = begin + half + 2 * i;
       if (frame < frames)
-        a.out[(size_t(row) * a.frames + first_frame + frame) * a.bins + bin] =
-            logf(a.clamp_guard ? fmaxf(sums[i], a.log_guard) : sums[i] + a.log_guard);
+        a.out[(size_t(row) * a.frames + first_frame + frame) * a.bins + bin] = logf(
+            a.clamp_guard ? fmaxf(0.25f * sums[i], a.log_guard) : 0.25f * sums[i] + a.log_guard);
     }
   }
 }

@@ -1,7 +1,7 @@
-// Three launches. The first projects and normalises. The second is a matrix product of vectors and
-// codes of which only the largest value per vector and tile of codes is kept. The third goes
-// through the tiles that hold the best value or one close to it, almost always a single one.
-// Vectors that nobody asked for cost nothing but the look at their entry in the list.
+// Three launches. The first projects and normalises, a thread per output. The second is a matrix
+// product of vectors and codes of which only the largest value per vector and tile of codes is
+// kept. The third goes through the tiles that hold the best value or one close to it, almost always
+// a single one. Vectors that nobody asked for cost nothing but the look at their entry in the list.
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/quantizer/quantize.h"
 
@@ -28,72 +28,84 @@ __device__ inline float* maxima_of(const Quantize& a) {
   return a.scratch + size_t(a.capacity) * a.books * a.dim;
 }
 
-constexpr int kProjectThreads = 128;
-constexpr int kPair = 2;    // vectors per warp
-constexpr int kGroup = 16;  // outputs at once
-
-// Adds up 32 values over the lanes of a warp: lane l gets the sum of everyone's value l.
-template <int half = 16>
-__device__ inline float transpose_sum(float* values, int lane) {
-  const bool upper = (lane & half) != 0;
-  AERIE_UNROLL
-  for (int i = 0; i < half; ++i) {
-    const float given = upper ? values[i] : values[i + half];
-    const float kept = upper ? values[i + half] : values[i];
-    values[i] = kept + __shfl_xor_sync(kFullWarp, given, half);
-  }
-  if constexpr (half > 1) return transpose_sum<half / 2>(values, lane);
-  return values[0];
+// Four neighbours at a 16-byte boundary.
+__device__ inline void load4(const float* p, float* out) {
+  const Bits16 raw = *reinterpret_cast<const Bits16*>(p);
+  memcpy(out, raw.w, 16);
 }
 
+constexpr int kProjectRows = 16;     // vectors per block
+constexpr int kProjectOutputs = 16;  // at once
+constexpr int kProjectThreads = kProjectRows * kProjectOutputs;
+constexpr int kChunk = 320;  // inputs at once
+constexpr int kChunkStride = kChunk + 4;
+
+// A chunk of one row of `inputs` values into shared memory, by 16 neighbouring threads; zero behind
+// its end and where there is no row.
+__device__ inline void load_chunk(const float* row, int inputs, int first, float* out) {
+  const int part = threadIdx.x % 16;
+  if (row != nullptr && inputs % 4 == 0) {
+    AERIE_UNROLL
+    for (int i = 0; i < kChunk / 64; ++i) {
+      const int at = (i * 16 + part) * 4;
+      Bits16 raw = {};
+      if (first + at < inputs) raw = *reinterpret_cast<const Bits16*>(row + first + at);
+      *reinterpret_cast<Bits16*>(out + at) = raw;
+    }
+  } else {
+    for (int at = part; at < kChunk; at += 16)
+      out[at] = row != nullptr && first + at < inputs ? row[first + at] : 0.0f;
+  }
+}
+
+// Thread (r, o) makes output o of vector r.
 __global__ void __launch_bounds__(kProjectThreads) project_kernel(Quantize a) {
-  const int lane = threadIdx.x % 32;
-  const int token = (blockIdx.x * (kProjectThreads / 32) + threadIdx.x / 32) * kPair;
-  int row[kPair];
-  const float* x[kPair];
-  AERIE_UNROLL
-  for (int r = 0; r < kPair; ++r) {
-    row[r] = row_of(a, token + r);
-    x[r] = a.features + size_t(row[r] >= 0 ? row[r] : 0) * a.inputs;
-  }
-  if (row[0] < 0 && row[1] < 0) return;  // the whole warp
-  const int outputs = a.books * a.dim;
-  const int mine = token + lane / kGroup;  // whose value this lane stores
-  float* out = vectors_of(a) + size_t(mine) * outputs;
-  const bool wanted = (lane < kGroup ? row[0] : row[1]) >= 0;
-  for (int first = 0; first < outputs; first += kGroup) {
-    float sums[kPair * kGroup] = {};
-    for (int i = lane; i < a.inputs; i += 32) {
-      const float x0 = row[0] >= 0 ? x[0][i] : 0.0f, x1 = row[1] >= 0 ? x[1][i] : 0.0f;
-      AERIE_UNROLL
-      for (int d = 0; d < kGroup; ++d) {
-        const int o = first + d < outputs ? first + d : first;
-        const float weight = a.projection[size_t(o) * a.inputs + i];
-        sums[d] += weight * x0;
-        sums[kGroup + d] += weight * x1;
+  AERIE_SHARED(float, vectors, kProjectRows* kChunkStride);
+  AERIE_SHARED(float, weights, kProjectOutputs* kChunkStride);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int first = blockIdx.x * kProjectRows;
+  const int looked = row_of(a, first + lane % kProjectRows);
+  if (__ballot_sync(kFullWarp, looked >= 0) == 0) return;  // the whole block
+  const int r = threadIdx.x / 16, o = threadIdx.x % 16, outputs = a.books * a.dim;
+  const int row = row_of(a, first + r);
+  const float* x = row >= 0 ? a.features + size_t(row) * a.inputs : nullptr;
+  for (int group = 0; group < outputs; group += kProjectOutputs) {
+    const float* weight =
+        group + r < outputs ? a.projection + size_t(group + r) * a.inputs : nullptr;
+    float sums[4] = {};
+    for (int chunk = 0; chunk < a.inputs; chunk += kChunk) {
+      __syncthreads();  // the last chunk has been used
+      load_chunk(x, a.inputs, chunk, vectors + r * kChunkStride);
+      load_chunk(weight, a.inputs, chunk, weights + r * kChunkStride);
+      __syncthreads();
+      AERIE_UNROLL_BY(4)
+      for (int i = 0; i < kChunk; i += 4) {
+        float mine[4], w[4];
+        load4(vectors + r * kChunkStride + i, mine);
+        load4(weights + o * kChunkStride + i, w);
+        AERIE_UNROLL
+        for (int k = 0; k < 4; ++k) sums[k] += mine[k] * w[k];
       }
     }
-    const float sum = transpose_sum(sums, lane);
-    const int o = first + lane % kGroup;
-    if (wanted && o < outputs) out[o] = sum;
+    if (row >= 0 && group + o < outputs)
+      vectors_of(a)[size_t(first + r) * outputs + group + o] =
+          (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
-  __syncwarp();
-  AERIE_UNROLL
-  for (int r = 0; r < kPair; ++r) {
-    if (row[r] < 0) continue;
-    for (int book = 0; book < a.books; ++book) {
-      float* y = vectors_of(a) + (size_t(token + r) * a.books + book) * a.dim;
-      float value[2] = {}, squares = 0.0f;
-      AERIE_UNROLL
-      for (int k = 0; k < 2; ++k) {
-        if (lane + 32 * k < a.dim) value[k] = y[lane + 32 * k];
-        squares += value[k] * value[k];
-      }
-      const float norm = fmaxf(sqrtf(warp_sum(squares)), 1e-12f);
-      AERIE_UNROLL
-      for (int k = 0; k < 2; ++k)
-        if (lane + 32 * k < a.dim) y[lane + 32 * k] = value[k] / norm;
+  __syncthreads();
+  // One warp per vector and book.
+  for (int i = warp; i < kProjectRows * a.books; i += kProjectThreads / 32) {
+    if (row_of(a, first + i / a.books) < 0) continue;
+    float* y = vectors_of(a) + (size_t(first) * a.books + i) * a.dim;
+    float value[2] = {}, squares = 0.0f;
+    AERIE_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      if (lane + 32 * k < a.dim) value[k] = y[lane + 32 * k];
+      squares += value[k] * value[k];
     }
+    const float norm = fmaxf(sqrtf(warp_sum(squares)), 1e-12f);
+    AERIE_UNROLL
+    for (int k = 0; k < 2; ++k)
+      if (lane + 32 * k < a.dim) y[lane + 32 * k] = value[k] / norm;
   }
 }
 
@@ -101,12 +113,6 @@ constexpr int kSearchThreads = 128;
 constexpr int kRows = 64;
 constexpr int kTilesPerBlock = 2;
 constexpr int kRowStride = kRows + 4, kCodeStride = kQuantizeTile + 4;
-
-// Eight neighbours (or two groups of four) from shared memory.
-__device__ inline void load4(const float* p, float* out) {
-  const Bits16 raw = *reinterpret_cast<const Bits16*>(p);
-  memcpy(out, raw.w, 16);
-}
 
 // A thread compares 8 vectors with 8 codes of every tile.
 __global__ void __launch_bounds__(kSearchThreads) search_kernel(Quantize a) {
@@ -205,21 +211,14 @@ __global__ void __launch_bounds__(kDecideThreads) decide_kernel(Quantize a) {
   float best = -INFINITY;
   for (int t = lane; t < tiles; t += 32) best = fmaxf(best, maxima[t]);
   best = warp_max(best) - kClose;
+  if (!(best > -INFINITY)) {  // not a number: nothing is near
+    if (lane == 0) a.tokens[number] = 0;
+    return;
+  }
 
   double nearest = INFINITY;
   int winner = 0x7fffffff;
   const auto consider = [&](int c) {
-    if (c >= a.classes) return;
-    float dot = 0.0f;
-    AERIE_UNROLL_BY(4)
-    for (int d = 0; d < a.dim; d += 4) {
-      float code[4], mine[4];
-      load4(codes + size_t(c) * a.dim + d, code);
-      load4(y + d, mine);
-      AERIE_UNROLL
-      for (int k = 0; k < 4; ++k) dot += code[k] * mine[k];
-    }
-    if (!(dot >= best)) return;
     double squares = 0.0;
     AERIE_UNROLL_BY(4)
     for (int d = 0; d < a.dim; d += 2) {
@@ -234,14 +233,30 @@ __global__ void __launch_bounds__(kDecideThreads) decide_kernel(Quantize a) {
       winner = c;
     }
   };
+  constexpr int kPerLane = kQuantizeTile / 32;
   for (int chunk = 0; chunk < tiles; chunk += 32) {
     unsigned wanted =
         __ballot_sync(kFullWarp, chunk + lane < tiles && maxima[chunk + lane] >= best);
-    for (int t = 0; wanted != 0; ++t, wanted >>= 1) {
+    for (int t = chunk; wanted != 0; ++t, wanted >>= 1) {
       if ((wanted & 1u) == 0) continue;
+      const int begin = t * kQuantizeTile + lane;
+      float dots[kPerLane] = {};
+      AERIE_UNROLL_BY(2)
+      for (int d = 0; d < a.dim; d += 4) {
+        float mine[4];
+        load4(y + d, mine);
+        AERIE_UNROLL
+        for (int k = 0; k < kPerLane; ++k) {
+          const int c = begin + 32 * k;
+          float code[4];
+          load4(codes + size_t(c < a.classes ? c : 0) * a.dim + d, code);
+          AERIE_UNROLL
+          for (int i = 0; i < 4; ++i) dots[k] += code[i] * mine[i];
+        }
+      }
       AERIE_UNROLL
-      for (int k = 0; k < kQuantizeTile / 32; ++k)
-        consider((chunk + t) * kQuantizeTile + k * 32 + lane);
+      for (int k = 0; k < kPerLane; ++k)
+        if (begin + 32 * k < a.classes && dots[k] >= best) consider(begin + 32 * k);
     }
   }
   AERIE_UNROLL
@@ -262,10 +277,9 @@ int quantize(const Quantize& a, void* stream) {
   if (a.capacity <= 0 || a.inputs <= 0 || a.books <= 0 || a.books > 65535 || a.classes <= 0 ||
       a.dim <= 0 || a.dim % 4 != 0 || a.dim > 64)
     return kUnsupported;
-  AERIE_TRY(launch(
-      stream,
-      {dim3(unsigned(ceil_div(a.capacity, kProjectThreads / 32 * kPair))), dim3(kProjectThreads)},
-      project_kernel, a));
+  AERIE_TRY(launch(stream,
+                   {dim3(unsigned(ceil_div(a.capacity, kProjectRows))), dim3(kProjectThreads)},
+                   project_kernel, a));
   const int tiles = tiles_of(a);
   AERIE_TRY(launch(stream,
                    {dim3(unsigned(ceil_div(tiles, kTilesPerBlock)),

@@ -122,17 +122,21 @@ __device__ inline Five load_five(const float* row, int n, float before) {
   return out;
 }
 
-// relu(conv0) at bin 2n + column; rows are the three rows of its window.
-__device__ inline Two middle(const Five& top, const Five& centre, const Five& bottom, int column,
-                             const Taps<2>& weight, const Two& bias) {
-  Two sum = bias;
+// relu(conv0) at bins 2n and 2n + 1 of kRows neighbouring middle rows; `x` are the rows of their
+// windows. All of them together, so that many independent sums are under way.
+template <int kRows>
+__device__ inline void middle(const Five* x, const Taps<2>& weight, const Two& bias,
+                              Two (*out)[2]) {
   AERIE_UNROLL
-  for (int k = 0; k < 3; ++k) {
-    add_product(sum, weight.v[k], top.v[2 * column + k]);
-    add_product(sum, weight.v[3 + k], centre.v[2 * column + k]);
-    add_product(sum, weight.v[6 + k], bottom.v[2 * column + k]);
-  }
-  return positive(sum);
+  for (int r = 0; r < kRows; ++r) out[r][0] = out[r][1] = bias;
+  AERIE_UNROLL
+  for (int k = 0; k < 9; ++k) AERIE_UNROLL
+  for (int r = 0; r < kRows; ++r) AERIE_UNROLL
+  for (int column = 0; column < 2; ++column)
+    add_product(out[r][column], weight.v[k], x[2 * r + k / 3].v[2 * column + k % 3]);
+  AERIE_UNROLL
+  for (int r = 0; r < kRows; ++r) AERIE_UNROLL
+  for (int column = 0; column < 2; ++column) out[r][column] = positive(out[r][column]);
 }
 
 constexpr int kTile = 4;        // output frames per block
@@ -162,12 +166,16 @@ __device__ inline void first_tile(const SubsampleFirst& a, const float* tile, in
       const float* from = tile + row * width;
       return load_five(from, n, n > 0 ? from[4 * n - 1] : 0.0f);
     };
-    Five top = five(0);
+    Five x[3];
+    x[2] = five(0);
     AERIE_UNROLL
     for (int r = 0; r < 2 * kTile + 1; ++r) {
-      const Five centre = five(2 * r + 1), bottom = five(2 * r + 2);
-      Two one = middle(top, centre, bottom, 0, weight0, bias0);
-      Two two = middle(top, centre, bottom, 1, weight0, bias0);
+      x[0] = x[2];
+      x[1] = five(2 * r + 1);
+      x[2] = five(2 * r + 2);
+      Two values[1][2];
+      middle<1>(x, weight0, bias0, values);
+      Two &one = values[0][0], &two = values[0][1];
       if (!kInside) {
         const int t1 = 2 * begin - 1 + r;
         const bool live = t1 >= 0 && t1 < length1;
@@ -186,7 +194,6 @@ __device__ inline void first_tile(const SubsampleFirst& a, const float* tile, in
         add_product(sums[o], weight1.v[kt * 3 + 2], two);
       }
       carried[r] = two;
-      top = bottom;
     }
     AERIE_UNROLL
     for (int o = 0; o < kTile; ++o)
@@ -249,11 +256,10 @@ constexpr int kSections = 20;
 constexpr int kBias0 = 9, kTaps1 = 10, kBias1 = 19;
 
 template <int place>
-__device__ inline void first_place(const Five* x, const Two* grads, const Taps<2>& weight0,
-                                   const Two& bias0, const Taps<2>& weight1, bool live,
-                                   Taps<2>& d_weight0, Two& d_bias0, Taps<2>& d_weight1) {
+__device__ inline void first_place(const Five* x, const Two* grads, Two value,
+                                   const Taps<2>& weight1, bool live, Taps<2>& d_weight0,
+                                   Two& d_bias0, Taps<2>& d_weight1) {
   constexpr int dt = place / 2, df = place % 2;
-  Two value = middle(x[2 * dt], x[2 * dt + 1], x[2 * dt + 2], df, weight0, bias0);
   AERIE_UNROLL
   for (int i = 0; i < kWidth; ++i) value.v[i] = live ? value.v[i] : 0.0f;
   const Two d = depthwise_place<place>(grads, value, weight1, d_weight1);
@@ -263,7 +269,7 @@ __device__ inline void first_place(const Five* x, const Two* grads, const Taps<2
 }
 
 template <typename T, int kBins>
-__global__ void __launch_bounds__(kThreads, 3) first_backward(SubsampleFirstBackward b) {
+__global__ void __launch_bounds__(kThreads, 4) first_backward(SubsampleFirstBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
   float* tile = reinterpret_cast<float*>(memory);
   const SubsampleFirst& a = b.forward;
@@ -301,7 +307,9 @@ __global__ void __launch_bounds__(kThreads, 3) first_backward(SubsampleFirstBack
       Two grads[4];
       grads[1] = widen(grad_at(0, 0));
       grads[3] = widen(grad_at(1, 0));
+      // Two steps ahead: a step is shorter than the way to memory and back.
       Raw<T, 2> next0 = grad_at(0, 1), next1 = grad_at(1, 1);
+      Raw<T, 2> later0 = grad_at(0, 2), later1 = grad_at(1, 2);
       Five x[5] = {};
       AERIE_UNROLL_BY(2)
       for (int n = 0; n < bins2; ++n) {
@@ -309,16 +317,20 @@ __global__ void __launch_bounds__(kThreads, 3) first_backward(SubsampleFirstBack
         grads[2] = grads[3];
         grads[1] = widen(next0);
         grads[3] = widen(next1);
-        next0 = grad_at(0, n + 2);
-        next1 = grad_at(1, n + 2);
+        next0 = later0;
+        next1 = later1;
+        later0 = grad_at(0, n + 3);
+        later1 = grad_at(1, n + 3);
         AERIE_UNROLL
         for (int r = 0; r < 5; ++r) x[r] = load_five(tile + r * width, n, x[r].v[4]);
         const bool column = kInside || 2 * n + 1 < bins1, row = kInside || rows;
         add(d_bias1, grads[0]);
-        first_place<0>(x, grads, weight0, bias0, weight1, true, d_weight0, d_bias0, d_weight1);
-        first_place<1>(x, grads, weight0, bias0, weight1, column, d_weight0, d_bias0, d_weight1);
-        first_place<2>(x, grads, weight0, bias0, weight1, row, d_weight0, d_bias0, d_weight1);
-        first_place<3>(x, grads, weight0, bias0, weight1, row && column, d_weight0, d_bias0,
+        Two values[2][2];
+        middle<2>(x, weight0, bias0, values);
+        first_place<0>(x, grads, values[0][0], weight1, true, d_weight0, d_bias0, d_weight1);
+        first_place<1>(x, grads, values[0][1], weight1, column, d_weight0, d_bias0, d_weight1);
+        first_place<2>(x, grads, values[1][0], weight1, row, d_weight0, d_bias0, d_weight1);
+        first_place<3>(x, grads, values[1][1], weight1, row && column, d_weight0, d_bias0,
                        d_weight1);
       }
     };

@@ -75,7 +75,7 @@ struct Relu {
   float* partial = nullptr;  // scratch: subsample_scratch(channels) floats
 };
 
-constexpr int kSubsampleParts = 396;
+constexpr int kSubsampleParts = 528;
 constexpr size_t subsample_scratch(int channels) {
   return static_cast<size_t>(kSubsampleParts) * 20 * static_cast<size_t>(channels);
 }
