@@ -47,6 +47,17 @@ __device__ inline Tile tile_of(int frames) {
   return {int(blockIdx.y) / tiles, int(blockIdx.y) % tiles * kConvRows, int(blockIdx.x) * kCols};
 }
 
+// The block's weights as (taps, kCols): read from memory in order, where a thread's own would be
+// scattered. To be followed by a barrier.
+template <int kTaps>
+__device__ inline void load_weights(const GatedConv& a, int first, float* weights) {
+  for (int i = threadIdx.x; i < kTaps * kCols; i += kThreads) {
+    const int channel = i / kTaps;
+    weights[i % kTaps * kCols + channel] =
+        first + channel < a.channels ? a.weight[size_t(first) * kTaps + i] : 0.0f;
+  }
+}
+
 __device__ inline void add_gate_bias(const GatedConv& a, int column, Vec8* left, Vec8* right) {
   if (a.gate_bias == nullptr) return;
   const Vec8 more_left = load8(a.gate_bias + column);
@@ -62,6 +73,8 @@ template <typename T, int kTaps>
 __global__ void __launch_bounds__(kThreads) gated_conv_kernel(GatedConv a) {
   AERIE_SHARED(float, gated, (kConvRows + kTaps - 1) * kCols);
   AERIE_SHARED(float, sums, kWarps* kCols);
+  AERIE_SHARED(float, weights, kTaps* kCols);
+  load_weights<kTaps>(a, int(blockIdx.x) * kCols, weights);
   const Tile tile = tile_of(a.frames);
   const size_t first_row = size_t(tile.item) * a.frames;
   {
@@ -101,8 +114,7 @@ __global__ void __launch_bounds__(kThreads) gated_conv_kernel(GatedConv a) {
   if (inside) {
     Pair weight[kTaps];
     AERIE_UNROLL
-    for (int k = 0; k < kTaps; ++k)
-      weight[k] = {a.weight[c * kTaps + k], a.weight[(c + 1) * kTaps + k]};
+    for (int k = 0; k < kTaps; ++k) weight[k] = load_pair(weights + k * kCols + lane * 2);
     Pair bias = {0.0f, 0.0f};
     if (a.bias != nullptr) bias = load_pair(a.bias + c);
     Pair window[kGroupRows + kTaps - 1];
@@ -217,13 +229,16 @@ __global__ void __launch_bounds__(kThreads, 4) gated_conv_backward_kernel(GatedC
   constexpr int kRows = kConvRows + kTaps - 1;
   constexpr int kSums = kTaps + 1;  // per channel: the taps and the bias
   constexpr int kFirst = kRows * kCols + kConvRows * kCols;
-  constexpr int kLast = kWarps * kCols * (kSums + 2);
+  constexpr int kStride = kCols + 4;  // keeps 16-byte rows, and neighbours in other banks
+  constexpr int kLast = kWarps * kStride * (kSums + 2);
   AERIE_SHARED(float, memory, kFirst > kLast ? kFirst : kLast);
   AERIE_SHARED(float, constants, kNumConstants* kCols);
+  AERIE_SHARED(float, weights, kTaps* kCols);
   float* const grads = memory;  // (kRows, kCols), from frame begin + left - taps + 1
   float* const gated = memory + kRows * kCols;  // (kConvRows, kCols); then its gradient
   const GatedConv& f = a.forward;
   const Tile tile = tile_of(f.frames);
+  load_weights<kTaps>(f, tile.column, weights);
   const size_t first_row = size_t(tile.item) * f.frames;
   const int vec = threadIdx.x % kVecs, column = tile.column + vec * 8;
   const bool column_inside = column < f.channels;
@@ -291,8 +306,7 @@ __global__ void __launch_bounds__(kThreads, 4) gated_conv_backward_kernel(GatedC
   if (c < f.channels) {
     Pair weight[kTaps];
     AERIE_UNROLL
-    for (int k = 0; k < kTaps; ++k)
-      weight[k] = {f.weight[c * kTaps + k], f.weight[(c + 1) * kTaps + k]};
+    for (int k = 0; k < kTaps; ++k) weight[k] = load_pair(weights + k * kCols + lane * 2);
     Pair window[kGroupRows + kTaps - 1];
     AERIE_UNROLL
     for (int k = 0; k < kGroupRows + kTaps - 1; ++k)
@@ -354,25 +368,27 @@ __global__ void __launch_bounds__(kThreads, 4) gated_conv_backward_kernel(GatedC
     }
   }
   __syncthreads();             // the gradients have been read
-  float* const rows = memory;  // (warps, taps + 1 + 2, kCols)
+  float* const rows = memory;  // (warps, taps + 1 + 2, kStride)
   AERIE_UNROLL
   for (int k = 0; k < kTaps; ++k)
-    store_pair(rows + (group * (kSums + 2) + k) * kCols + lane * 2, d_weight[k]);
-  store_pair(rows + (group * (kSums + 2) + kTaps) * kCols + lane * 2, d_bias);
+    store_pair(rows + (group * (kSums + 2) + k) * kStride + lane * 2, d_weight[k]);
+  store_pair(rows + (group * (kSums + 2) + kTaps) * kStride + lane * 2, d_bias);
   if (lane < kVecs) {
-    store8(rows + (group * (kSums + 2) + kSums) * kCols + vec * 8, d_left);
-    store8(rows + (group * (kSums + 2) + kSums + 1) * kCols + vec * 8, d_right);
+    store8(rows + (group * (kSums + 2) + kSums) * kStride + vec * 8, d_left);
+    store8(rows + (group * (kSums + 2) + kSums + 1) * kStride + vec * 8, d_right);
   }
   __syncthreads();
-  // As weight (C,K), bias (C), gate bias (2C).
+  // As weight (C,K), bias (C), gate bias (2C), each in the order of memory.
   float* part = a.partial + size_t(blockIdx.y) * (kTaps + 3) * f.channels;
   for (int i = threadIdx.x; i < (kSums + 2) * kCols; i += kThreads) {
-    const int which = i / kCols, channel = tile.column + i % kCols;
+    const bool tap = i < kTaps * kCols;
+    const int which = tap ? i % kTaps : i / kCols, local = tap ? i / kTaps : i % kCols;
+    const int channel = tile.column + local;
     if (channel >= f.channels) continue;
     float sum = 0.0f;
     AERIE_UNROLL
-    for (int g = 0; g < kWarps; ++g) sum += rows[(g * (kSums + 2) + which) * kCols + i % kCols];
-    part[which < kTaps ? channel * kTaps + which : which * f.channels + channel] = sum;
+    for (int g = 0; g < kWarps; ++g) sum += rows[(g * (kSums + 2) + which) * kStride + local];
+    part[tap ? channel * kTaps + which : which * f.channels + channel] = sum;
   }
 }
 
