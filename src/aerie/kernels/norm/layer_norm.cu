@@ -94,11 +94,39 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
   }
 }
 
+// Sums over a warp's rows live in shared memory: registers would leave room for half the warps, and
+// what counts is how many rows are under way at once.
+__host__ __device__ constexpr int backward_sums(bool next) {
+  return next ? 5 : 3;
+}
+__host__ __device__ constexpr int backward_warps(int vecs, bool next) {
+  return (next ? 16 : 24) / (vecs <= 2 ? 1 : vecs / 2);
+}
+
+// One sum of one warp: kVecs * 256 values, the halves of a lane's vector apart, so that lanes lie
+// side by side.
+__device__ inline void add_to_row_sum(float* sum, int j, const Vec8& x, bool first) {
+  AERIE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    struct alignas(16) Four {
+      float v[4];
+    };
+    Four* at = reinterpret_cast<Four*>(sum + j * 256 + half * 128 + threadIdx.x % 32 * 4);
+    Four value = first ? Four{} : *at;
+    AERIE_UNROLL
+    for (int k = 0; k < 4; ++k) value.v[k] += x.v[half * 4 + k];
+    *at = value;
+  }
+}
+__device__ inline int row_sum_column(int at) {
+  return (at % 128 / 4 + at / 256 * 32) * 8 + at % 256 / 128 * 4 + at % 4;
+}
+
 // Through the norm behind this one: adds what arrives at this one's output, normal * weight + bias,
 // to grad.
 template <typename T, int kVecs>
 __device__ inline void next_backward(const LayerNormBackward& a, int row, const Vec8* normal,
-                                     Vec8* grad, Vec8* d_weight, Vec8* d_bias) {
+                                     Vec8* grad, float* sums, bool first) {
   const int lane = threadIdx.x % 32, vecs = a.channels / 8;
   const float mean = a.next.mean[row], rstd = a.next.rstd[row];
   Vec8 behind[kVecs] = {}, arriving[kVecs] = {};
@@ -112,13 +140,17 @@ __device__ inline void next_backward(const LayerNormBackward& a, int row, const 
     const Vec8 weight = load8(a.weight + vec * 8), bias = load8(a.bias + vec * 8);
     const Vec8 next_weight = load8(a.next.weight + vec * 8);
     const Vec8 next_bias = a.next.out != nullptr ? load8(a.next.bias + vec * 8) : Vec8{};
-    Vec8 again;
+    Vec8 again, product;
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) {
       behind[j].v[k] = (normal[j].v[k] * weight.v[k] + bias.v[k] - mean) * rstd;
       again.v[k] = behind[j].v[k] * next_weight.v[k] + next_bias.v[k];
-      d_weight[j].v[k] += arriving[j].v[k] * behind[j].v[k];
-      d_bias[j].v[k] += arriving[j].v[k];
+      product.v[k] = arriving[j].v[k] * behind[j].v[k];
+    }
+    add_to_row_sum(sums, j, product, first);
+    add_to_row_sum(sums + kVecs * 256, j, arriving[j], first);
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) {
       arriving[j].v[k] *= next_weight.v[k];
       sum_grad += arriving[j].v[k];
       sum_product += arriving[j].v[k] * behind[j].v[k];
@@ -134,26 +166,17 @@ __device__ inline void next_backward(const LayerNormBackward& a, int row, const 
     grad[j].v[k] += rstd * (arriving[j].v[k] - sum_grad - behind[j].v[k] * sum_product);
 }
 
-// Warps of a block backward: the sums of 16 (8, 4) warps with 2 (4, 8) vectors a lane fill the
-// registers of a multiprocessor, and one block of shared memory whatever the width.
-// Two norms have five sums and half the warps.
-__host__ __device__ constexpr int backward_warps(int vecs, bool next) {
-  return (vecs <= 2 ? 16 : vecs == 4 ? 8 : 4) / (next ? 2 : 1);
-}
-
 template <typename T, int kVecs, bool kNext>
 __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
     layer_norm_backward_kernel(LayerNormBackward a) {
   constexpr int kBlockWarps = backward_warps(kVecs, kNext);
-  constexpr int kSums = kNext ? 5 : 3;
+  constexpr int kSums = backward_sums(kNext), kWidth = kVecs * 256;
   AERIE_DYNAMIC_SHARED(memory);
-  float* sums = reinterpret_cast<float*>(memory);  // (warps, kSums * channels)
+  float* sums = reinterpret_cast<float*>(memory);  // (warps, kSums, kWidth)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = a.batch * a.frames, vecs = a.channels / 8;
-  Vec8 d_weight[kVecs] = {}, d_bias[kVecs] = {}, d_y_bias[kVecs] = {};
-  constexpr int kNextVecs = kNext ? kVecs : 1;
-  Vec8 d_next_weight[kNextVecs] = {}, d_next_bias[kNextVecs] = {};
-
+  float* const mine = sums + warp * kSums * kWidth;
+  bool first = true;
   for (int row = blockIdx.x * kBlockWarps + warp; row < rows; row += gridDim.x * kBlockWarps) {
     const int item = row / a.frames, frame = row % a.frames;
     const size_t base = size_t(row) * a.channels;
@@ -177,7 +200,7 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
     AERIE_UNROLL
     for (int j = 0; j < kVecs; ++j) AERIE_UNROLL
     for (int k = 0; k < 8; ++k) normal[j].v[k] = (normal[j].v[k] - mean) * rstd;
-    if constexpr (kNext) next_backward<T, kVecs>(a, row, normal, grad, d_next_weight, d_next_bias);
+    if constexpr (kNext) next_backward<T, kVecs>(a, row, normal, grad, mine + 3 * kWidth, first);
     float sum_grad = 0.0f, sum_product = 0.0f;
     AERIE_UNROLL
     for (int j = 0; j < kVecs; ++j) {
@@ -185,12 +208,16 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
       if (vec >= vecs) continue;
       const Vec8 weight = load8(a.weight + vec * 8);
       const Vec8 bias = a.out != nullptr ? load8(a.bias + vec * 8) : Vec8{};
-      Vec8 again;
+      Vec8 again, product;
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
         again.v[k] = normal[j].v[k] * weight.v[k] + bias.v[k];
-        d_weight[j].v[k] += grad[j].v[k] * normal[j].v[k];
-        d_bias[j].v[k] += grad[j].v[k];
+        product.v[k] = grad[j].v[k] * normal[j].v[k];
+      }
+      add_to_row_sum(mine, j, product, first);
+      add_to_row_sum(mine + kWidth, j, grad[j], first);
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) {
         grad[j].v[k] *= weight.v[k];
         sum_grad += grad[j].v[k];
         sum_product += grad[j].v[k] * normal[j].v[k];
@@ -212,34 +239,28 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
       float factors[8];
       dropout8(a.dropout, a.keep, at / 8, item, uint64_t(frame) * a.channels + vec * 8, factors);
       AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        out[j].v[k] *= a.scale * factors[k];
-        d_y_bias[j].v[k] += out[j].v[k];
-      }
+      for (int k = 0; k < 8; ++k) out[j].v[k] *= a.scale * factors[k];
+      add_to_row_sum(mine + 2 * kWidth, j, out[j], first);
       store8(static_cast<T*>(a.grad_y) + at, out[j]);
     }
+    first = false;
   }
 
-  float* mine = sums + size_t(warp) * kSums * a.channels;
+  // Sums that nothing was added to: of warps without rows, of y without a gradient, behind the row.
   AERIE_UNROLL
-  for (int j = 0; j < kVecs; ++j) {
-    const int vec = lane + 32 * j;
-    if (vec >= vecs) continue;
-    store8(mine + vec * 8, d_weight[j]);
-    store8(mine + a.channels + vec * 8, d_bias[j]);
-    store8(mine + 2 * a.channels + vec * 8, d_y_bias[j]);
-    if constexpr (kNext) {
-      store8(mine + 3 * a.channels + vec * 8, d_next_weight[j]);
-      store8(mine + 4 * a.channels + vec * 8, d_next_bias[j]);
-    }
-  }
+  for (int j = 0; j < kVecs; ++j)
+    for (int which = 0; which < kSums; ++which)
+      if (first || lane + 32 * j >= vecs || (which == 2 && a.grad_y == nullptr))
+        add_to_row_sum(mine + which * kWidth, j, Vec8{}, true);
   __syncthreads();
   float* partial = a.partial + size_t(blockIdx.x) * kSums * a.channels;
-  for (int c = threadIdx.x; c < kSums * a.channels; c += kBlockWarps * 32) {
+  for (int at = threadIdx.x; at < kSums * kWidth; at += kBlockWarps * 32) {
+    const int column = row_sum_column(at % kWidth);
+    if (column >= a.channels) continue;
     float sum = 0.0f;
     AERIE_UNROLL
-    for (int w = 0; w < kBlockWarps; ++w) sum += sums[w * kSums * a.channels + c];
-    partial[c] = sum;
+    for (int w = 0; w < kBlockWarps; ++w) sum += sums[w * kSums * kWidth + at];
+    partial[at / kWidth * a.channels + column] = sum;
   }
 }
 
@@ -282,7 +303,7 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
         parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
         return launch(stream,
                       {dim3(unsigned(parts)), dim3(kBlockWarps * 32),
-                       size_t(kBlockWarps) * (kNext ? 5 : 3) * a.channels * sizeof(float)},
+                       size_t(kBlockWarps) * backward_sums(kNext) * kVecs * 256 * sizeof(float)},
                       layer_norm_backward_kernel<decltype(zero), kVecs, kNext>, a);
       };
       return a.next.weight != nullptr ? start(std::true_type{}) : start(std::false_type{});
