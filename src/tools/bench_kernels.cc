@@ -244,6 +244,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   const size_t square = kernels::attention_square(o.batch, o.heads, frames);
   attention_back.weights = m.take<Bf16>(square);
   attention_back.grad_scores = m.take<Bf16>(square);
+  attention_back.grad_skewed = m.take<Bf16>(kernels::attention_skewed(o.batch, o.heads, frames));
   attention_back.bias_partial =
       m.take<float>(kernels::attention_bias_scratch(o.batch, frames, o.heads, width / o.heads));
   attention_back.p_partial =

@@ -51,12 +51,19 @@ struct AttentionBackward {
   bool accumulate = false;        // of the two biases
   void* weights = nullptr;        // scratch: attention_square(...) values of dtype
   void* grad_scores = nullptr;    // scratch: as much again
+  void* grad_skewed = nullptr;    // scratch: attention_skewed(...) values, on tensor cores
   float* bias_partial = nullptr;  // scratch: attention_bias_scratch(...) floats
   float* p_partial = nullptr;     // scratch: attention_p_scratch(...) floats
 };
 
 constexpr int kAttentionTile = 64;
-constexpr int kAttentionGroups = 8;  // of items, in the sums over positions
+constexpr int kAttentionFloatRows = 32;  // queries of a block in float32
+constexpr int kAttentionGroups = 8;      // of items, in the sums over positions: at most
+
+// Fewer groups make fewer and longer sums; a small batch has too few items for many.
+AERIE_HD int attention_groups(int batch) {
+  return batch >= 32 ? kAttentionGroups : kAttentionGroups / 2;
+}
 
 AERIE_HD int attention_tiles(int frames) {
   return (frames + kAttentionTile - 1) / kAttentionTile;
@@ -69,18 +76,21 @@ AERIE_HD int attention_blocks(int frames) {
 AERIE_HD int attention_row(int frames) {
   return (frames + 7) / 8 * 8;
 }
-AERIE_HD size_t attention_block_at(const Attention& a, int item, int head, int row, int column) {
-  const size_t blocks = static_cast<size_t>(attention_blocks(a.frames));
-  return (((static_cast<size_t>(item) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)) *
-               blocks +
-           static_cast<size_t>(row)) *
-              blocks +
-          static_cast<size_t>(column)) *
-         256;
+AERIE_HD size_t attention_block_at(const Attention& a, int item, int head, int row, int columns) {
+  return ((static_cast<size_t>(item) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)) *
+              static_cast<size_t>(attention_blocks(a.frames)) +
+          static_cast<size_t>(row)) *
+         static_cast<size_t>(columns) * 256;
 }
 inline size_t attention_square(int batch, int heads, int frames) {
   const size_t side = static_cast<size_t>(attention_blocks(frames)) * 16;
   return static_cast<size_t>(batch) * static_cast<size_t>(heads) * side * side;
+}
+// The gradients of scores once more, by relative position: block c of 16 queries from i on holds
+// the positions (key - query) from 16 * (c - 1) - i on.
+inline size_t attention_skewed(int batch, int heads, int frames) {
+  const size_t blocks = static_cast<size_t>(attention_blocks(frames));
+  return static_cast<size_t>(batch) * static_cast<size_t>(heads) * blocks * (blocks + 1) * 256;
 }
 // One word per lane for 16 queries and a tile of keys.
 AERIE_HD size_t attention_keep_at(const Attention& a, int item, int head, int block, int tile) {
@@ -98,7 +108,9 @@ inline size_t attention_keep(int batch, int heads, int frames) {
 }
 // Parts of the sums of bias u, then of bias v, (H,D) floats each.
 inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) {
-  const size_t u = static_cast<size_t>(batch * attention_tiles(frames));
+  // float32 has more parts of u, and as many of v.
+  const size_t u = static_cast<size_t>(batch) *
+                   static_cast<size_t>((frames + kAttentionFloatRows - 1) / kAttentionFloatRows);
   const size_t v = static_cast<size_t>(kAttentionGroups * 2 * attention_tiles(frames));
   return (u + (u > v ? u : v)) * static_cast<size_t>(heads * dim);
 }

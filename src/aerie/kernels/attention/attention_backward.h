@@ -1,8 +1,8 @@
 // Backward on tensor cores, included by attention.cu alone. One kernel walks over the keys of 64
 // queries as forward does: it makes the gradients of the queries, and leaves weights and gradients
-// of the scores in scratch memory. A second one makes sums over queries of these: gradients of keys
-// and values, and of positions, each block for 64 keys of one item or 64 relative positions of a
-// group of items.
+// of the scores (by key, and by relative position) in scratch memory. A second one makes sums over
+// queries of these: gradients of keys and values, and of positions, each block for 64 keys of one
+// item or 64 relative positions of a group of items.
 //
 // Gradients of scores include the softmax's scale. The biases' gradients need no sums of
 // their own: that of u is the sum over keys of (sum over queries of the score's gradient) * key,
@@ -71,9 +71,16 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   const uint32_t* const decisions =
       a.keep != nullptr ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane
                         : nullptr;
-  const size_t first_block = attention_block_at(a, q.item, q.head, q.i / 16, 0) + size_t(lane) * 8;
+  const int blocks = attention_blocks(a.frames);
+  const size_t first_block =
+      attention_block_at(a, q.item, q.head, q.i / 16, blocks) + size_t(lane) * 8;
+  T* const skewed_blocks = static_cast<T*>(b.grad_skewed) +
+                           attention_block_at(a, q.item, q.head, q.i / 16, blocks + 1) +
+                           size_t(lane) * 8;
+  FragmentA carried = {};  // a skewed block that the next tile of keys completes
   for (; q.jt < q.tiles.end; q.advance()) {
     q.copy_next(a);
+    if (q.i >= q.length) continue;  // none of the warp's queries exists; blocks are not read
     uint32_t keep = ~0u, visible = ~0u;
     if (a.dropout.threshold != 0) {
       if (decisions != nullptr) {
@@ -129,13 +136,22 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       return move_left(skew, n >= 0 && n < kTile / 8 ? d[n][r] : 0u,
                        n + 1 >= 0 && n + 1 < kTile / 8 ? d[n + 1][r] : 0u);
     };
-    AERIE_UNROLL
-    for (int k = 0; k < kBandBlocks / 2; ++k) {
-      const FragmentA skewed = {{k > 0 ? along(2 * k - 2, 0) : 0u, along(2 * k - 1, 1),
-                                 along(2 * k - 1, 0),
-                                 k < kBandBlocks / 2 - 1 ? along(2 * k, 1) : 0u}};
+    const auto use = [&](const FragmentA& skewed, int k) {
       multiply_columns<kDim>(grad_q, skewed, band.tile(k * 16), band.row_in(k * 16), lane);
+      store16(skewed_blocks + size_t(q.jt * (kTile / 16) + k) * 256,
+              {{skewed.r[0], skewed.r[2], skewed.r[1], skewed.r[3]}});
+    };
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) {
+      FragmentA skewed = {{k > 0 ? along(2 * k - 2, 0) : 0u, along(2 * k - 1, 1),
+                           along(2 * k - 1, 0), along(2 * k, 1)}};
+      AERIE_UNROLL
+      for (int r = 0; r < 4 && k == 0; ++r) skewed.r[r] |= carried.r[r];
+      use(skewed, k);
     }
+    constexpr int kLast = kTile / 8 - 2;
+    carried = {{along(kLast, 0), along(kLast + 1, 1), along(kLast + 1, 0), 0u}};
+    if (q.jt + 1 == q.tiles.end) use(carried, kTile / 16);
   }
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
@@ -156,13 +172,6 @@ __device__ inline FragmentB ones() {
   return {{pair, pair}};
 }
 
-// Block (row, column) of a head's scratch square, this lane's part.
-__device__ inline const Bits16* block_of(const void* square, const Attention& a, int item, int head,
-                                         int row, int column, int lane) {
-  return reinterpret_cast<const Bits16*>(static_cast<const uint16_t*>(square) +
-                                         attention_block_at(a, item, head, row, 0)) +
-         ptrdiff_t(column) * 32 + lane;
-}
 __device__ inline FragmentA transposed(const Bits16& m) {
   return {{transpose_matrix(m.w[0]), transpose_matrix(m.w[1]), transpose_matrix(m.w[2]),
            transpose_matrix(m.w[3])}};
@@ -246,14 +255,20 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<T, k
         tile * kTile, length, dense);
   };
   // Blocks of a tile come straight into registers, one tile ahead.
-  const size_t pitch = size_t(attention_blocks(a.frames)) * 32;
-  const int column = jt * (kTile / 16) + warp;
-  const Bits16* of_weights = block_of(b.weights, a, item, head, 0, column, lane);
-  const Bits16* of_scores = block_of(b.grad_scores, a, item, head, 0, column, lane);
+  const int blocks = attention_blocks(a.frames);
+  const size_t pitch = size_t(blocks) * 32;
+  const size_t block = attention_block_at(a, item, head, 0, blocks) +
+                       size_t(jt * (kTile / 16) + warp) * 256 + size_t(lane) * 8;
+  const Bits16* of_weights =
+      reinterpret_cast<const Bits16*>(static_cast<const T*>(b.weights) + block);
+  const Bits16* of_scores =
+      reinterpret_cast<const Bits16*>(static_cast<const T*>(b.grad_scores) + block);
   Bits16 weights[kTile / 16] = {}, scores[kTile / 16] = {};
   const auto load = [&](int tile) {
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
+      weights[k] = scores[k] = {};
+      if (tile * kTile + k * 16 >= length) continue;
       weights[k] = of_weights[size_t(tile * (kTile / 16) + k) * pitch];
       scores[k] = of_scores[size_t(tile * (kTile / 16) + k) * pitch];
     }
@@ -313,8 +328,8 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int dense = a.heads * kDim, dt = number - attention_tiles(a.frames);
+  const int groups = attention_groups(a.batch);
   const int positions = 2 * a.frames - 1, first = a.frames - 1 + dt * kTile;
-  const Skew skew = skew_of(lane);
   // Pairs (item, query tile) that meet these positions, one after the other.
   struct Step {
     int item, it, length;
@@ -327,7 +342,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
         if (s.it + dt + 1 >= s.seen.first && s.it + dt < s.seen.end) return;
         continue;
       }
-      s.item += kAttentionGroups;
+      s.item += groups;
       if (s.item >= a.batch) return;
       s.length = a.lengths[s.item] < a.frames ? a.lengths[s.item] : a.frames;
       s.it = -1;
@@ -341,25 +356,23 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
   };
   copy_tile<kDim>(tiles.rows, static_cast<const T*>(a.p) + size_t(head) * kDim, first, positions,
                   a.p_stride);
-  // Blocks of a tile come straight into registers, one tile ahead: row k needs two, of which the
-  // second may belong to the next tile of keys.
-  Bits16 near[kTile / 16] = {}, far[kTile / 16] = {};
-  const size_t pitch = size_t(attention_blocks(a.frames)) * 32;
+  // Blocks of a tile come straight into registers, one tile ahead.
+  Bits16 scores[kTile / 16] = {};
+  const int blocks = attention_blocks(a.frames);
   const auto load = [&](const Step& s) {
-    const int row = s.it * (kTile / 16), jt = s.it + dt;
-    const Bits16* from =
-        block_of(b.grad_scores, a, s.item, head, row, jt * (kTile / 16) + warp, lane);
-    const bool first_tile = jt >= s.seen.first && jt < s.seen.end;
-    const bool second_tile = jt + 1 >= s.seen.first && jt + 1 < s.seen.end;
+    const int column = (s.it + dt) * (kTile / 16) + warp + 1;
+    const T* from = static_cast<const T*>(b.grad_skewed) +
+                    attention_block_at(a, s.item, head, s.it * (kTile / 16), blocks + 1) +
+                    ptrdiff_t(column) * 256 + lane * 8;
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
-      near[k] = far[k] = {};
-      if (warp + k < kTile / 16 ? first_tile : second_tile) near[k] = from[k * pitch + k * 32];
-      if (warp + k + 1 < kTile / 16 ? first_tile : second_tile)
-        far[k] = from[k * pitch + k * 32 + 32];
+      scores[k] = {};
+      if (s.it * kTile + k * 16 < s.length && column + k >= s.seen.first * (kTile / 16) &&
+          column + k <= s.seen.end * (kTile / 16))
+        scores[k] = *reinterpret_cast<const Bits16*>(from + size_t(k) * (size_t(blocks) + 2) * 256);
     }
   };
-  Step step = {group - kAttentionGroups, 0, 0, {}};
+  Step step = {group - groups, 0, 0, {}};
   advance(step);
   if (step.item < a.batch) {
     copy(step, 0);
@@ -367,14 +380,9 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
   }
   FragmentC grad_p[kDim / 8] = {}, sums = {};
   for (int stage = 0; step.item < a.batch; stage ^= 1) {
-    // Row r, column c of the skewed block is key c + r of the two.
     FragmentA d[kTile / 16];
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k)
-      d[k] = transposed(
-          {{move_left(skew, near[k].w[0], near[k].w[1]), move_left(skew, near[k].w[1], far[k].w[0]),
-            move_left(skew, near[k].w[3], far[k].w[2]),
-            move_left(skew, far[k].w[2], far[k].w[3])}});
+    for (int k = 0; k < kTile / 16; ++k) d[k] = transposed(scores[k]);
     copy_wait();
     __syncthreads();
     advance(step);
@@ -413,7 +421,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
 template <int kDim>
 constexpr int kSumBlocks = kDim == 64 ? 3 : 2;
 inline int sum_blocks(const Attention& a) {
-  return attention_tiles(a.frames) * a.heads * (a.batch + 2 * kAttentionGroups);
+  return attention_tiles(a.frames) * a.heads * (a.batch + 2 * attention_groups(a.batch));
 }
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
@@ -422,7 +430,7 @@ __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
   const SumTiles<T, kDim> tiles(memory);
   const int count = attention_tiles(b.forward.frames), heads = b.forward.heads;
   // Positions first: they take longest.
-  const int positions = 2 * count * heads * kAttentionGroups;
+  const int positions = 2 * count * heads * attention_groups(b.forward.batch);
   int block = blockIdx.x;
   if (block < positions) {
     position_grads<T, kDim>(b, tiles, block % (2 * count), block / (2 * count) % heads,

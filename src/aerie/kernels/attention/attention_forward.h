@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   if constexpr (kDropout) draws = KeepDraw(a.dropout, q.item, q.head, q.i, lane);
   for (; q.jt < q.tiles.end; q.advance()) {
     q.copy_next(a);
+    if (q.i >= q.length) continue;  // none of the warp's queries exists
     FragmentC scores[kTile / 8];
     Relative<T, kDim> relative(with_v, q.current_band(), skew, lane);
     AERIE_UNROLL

@@ -71,6 +71,8 @@ Outcome run(Backend& b, const Case& c) {
   const size_t square = attention_square(batch, c.heads, c.frames);
   g.weights = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
   g.grad_scores = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+  g.grad_skewed = b.upload_as(
+      c.dtype, std::vector<float>(attention_skewed(batch, c.heads, c.frames), std::nanf("")));
   g.bias_partial = b.scratch<float>(attention_bias_scratch(batch, c.frames, c.heads, c.dim));
   g.p_partial = b.scratch<float>(attention_p_scratch(c.frames, c.heads, c.dim));
   EXPECT_EQ(b.kernels().attention_backward(g, nullptr), kOk);

@@ -504,6 +504,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.accumulate = c.accumulate;
   attention.weights = w.attention_weights;
   attention.grad_scores = w.attention_grads;
+  attention.grad_skewed = w.attention_skew;
   attention.bias_partial = w.attention_bias_partial;
   attention.p_partial = w.attention_p_partial;
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));

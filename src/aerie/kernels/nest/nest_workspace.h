@@ -417,7 +417,7 @@ struct NestStep::Workspace {
   void *grad_conv1 = nullptr, *grad_conv2 = nullptr;
   float *bn_totals = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
         *partial = nullptr;
-  void *attention_weights = nullptr, *attention_grads = nullptr;
+  void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
   float *attention_bias_partial = nullptr, *attention_p_partial = nullptr;
   void* gemm_workspace = nullptr;
 
@@ -520,6 +520,8 @@ struct NestStep::Workspace {
     later_ = take<float>(later_size_);
     attention_weights = take_compute(attention_square(c.batch, c.heads, frames));
     attention_grads = take_compute(attention_square(c.batch, c.heads, frames));
+    if (c.dtype != Dtype::kFloat)
+      attention_skew = take_compute(attention_skewed(c.batch, c.heads, frames));
     attention_bias_partial =
         take<float>(attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads));
     attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
