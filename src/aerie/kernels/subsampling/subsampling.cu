@@ -268,6 +268,8 @@ __device__ inline void first_place(const Five* x, const Two* grads, Two value,
   for (int k = 0; k < 9; ++k) add_product(d_weight0.v[k], d, x[2 * dt + k / 3].v[2 * df + k % 3]);
 }
 
+constexpr int kUnit = 2;  // output frames whose features a block has at a time
+
 template <typename T, int kBins>
 __global__ void __launch_bounds__(kThreads, 4) first_backward(SubsampleFirstBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
@@ -284,60 +286,75 @@ __global__ void __launch_bounds__(kThreads, 4) first_backward(SubsampleFirstBack
     weight1 = load_taps<2>(a.weight1, c);
     bias0 = load_lanes<2>(a.bias0 + c);
   }
-  for (int unit = blockIdx.y; unit < a.batch * frames2; unit += gridDim.y) {
-    const int item = unit / frames2, m = unit % frames2;
+  const int units = (frames2 + kUnit - 1) / kUnit;  // of an item
+  for (int unit = blockIdx.y; unit < a.batch * units; unit += gridDim.y) {
+    const int item = unit / units, begin = unit % units * kUnit;
     const int length1 = strided(a.lengths[item]), length2 = strided(length1);
-    if (m >= length2) continue;  // the same for the whole block
-    __syncthreads();
-    load_tile(a, item, 4 * m - 1, 5, width, tile);
-    __syncthreads();
-    if (!mine) continue;
-    const T* grad =
-        static_cast<const T*>(b.grad_out) + (size_t(item) * frames2 + m) * bins2 * a.channels + c;
-    const bool below = m + 1 < length2 && m + 1 < frames2;
-    const bool rows = 2 * m + 1 < length1;
+    if (begin >= length2) continue;  // the same for the whole block
+    const T* grad = static_cast<const T*>(b.grad_out) +
+                    (size_t(item) * frames2 + begin) * bins2 * a.channels + c;
+    bool below = begin + 1 < length2 && begin + 1 < frames2;
     const auto grad_at = [&](int dm, int n) {
       Raw<T, 2> none = {};
-      if (n >= bins2 || (dm == 1 && !below)) return none;
-      return load_raw<2>(grad + (size_t(dm) * bins2 + n) * a.channels);
+      if (n >= bins2 || (dm == 1 && !below) || !mine) return none;
+      return load_raw<2>(grad + (dm * bins2 + n) * a.channels);
     };
-    // Inside, both middle rows and all their columns exist.
-    const auto walk = [&](auto inside) {
-      constexpr bool kInside = decltype(inside)::value;
-      Two grads[4];
-      grads[1] = widen(grad_at(0, 0));
-      grads[3] = widen(grad_at(1, 0));
-      // Two steps ahead: a step is shorter than the way to memory and back.
-      Raw<T, 2> next0 = grad_at(0, 1), next1 = grad_at(1, 1);
-      Raw<T, 2> later0 = grad_at(0, 2), later1 = grad_at(1, 2);
-      Five x[5] = {};
-      AERIE_UNROLL_BY(2)
-      for (int n = 0; n < bins2; ++n) {
-        grads[0] = grads[1];
-        grads[2] = grads[3];
-        grads[1] = widen(next0);
-        grads[3] = widen(next1);
-        next0 = later0;
-        next1 = later1;
-        later0 = grad_at(0, n + 3);
-        later1 = grad_at(1, n + 3);
-        AERIE_UNROLL
-        for (int r = 0; r < 5; ++r) x[r] = load_five(tile + r * width, n, x[r].v[4]);
-        const bool column = kInside || 2 * n + 1 < bins1, row = kInside || rows;
-        add(d_bias1, grads[0]);
-        Two values[2][2];
-        middle<2>(x, weight0, bias0, values);
-        first_place<0>(x, grads, values[0][0], weight1, true, d_weight0, d_bias0, d_weight1);
-        first_place<1>(x, grads, values[0][1], weight1, column, d_weight0, d_bias0, d_weight1);
-        first_place<2>(x, grads, values[1][0], weight1, row, d_weight0, d_bias0, d_weight1);
-        first_place<3>(x, grads, values[1][1], weight1, row && column, d_weight0, d_bias0,
-                       d_weight1);
+    // Gradients are asked for two steps before they are used, the first ones ahead of the barriers.
+    Raw<T, 2> next[3][2];
+    const auto ask = [&] {
+      AERIE_UNROLL
+      for (int n = 0; n < 3; ++n) AERIE_UNROLL
+      for (int dm = 0; dm < 2; ++dm) next[n][dm] = grad_at(dm, n);
+    };
+    ask();
+    __syncthreads();
+    load_tile(a, item, 4 * begin - 1, 4 * kUnit + 1, width, tile);
+    __syncthreads();
+    if (!mine) continue;
+    AERIE_UNROLL_BY(1)
+    for (int m = begin; m < begin + kUnit && m < length2 && m < frames2; ++m) {
+      const float* patch = tile + (m - begin) * 4 * width;
+      const bool rows = 2 * m + 1 < length1;
+      if (m > begin) {
+        grad += size_t(bins2) * a.channels;
+        below = m + 1 < length2 && m + 1 < frames2;
+        ask();
       }
-    };
-    if (rows && bins1 % 2 == 0) {
-      walk(std::true_type());
-    } else {
-      walk(std::false_type());
+      // Inside, both middle rows and all their columns exist.
+      const auto walk = [&](auto inside) {
+        constexpr bool kInside = decltype(inside)::value;
+        Two grads[4];
+        grads[1] = widen(next[0][0]);
+        grads[3] = widen(next[0][1]);
+        Five x[5] = {};
+        AERIE_UNROLL_BY(2)
+        for (int n = 0; n < bins2; ++n) {
+          grads[0] = grads[1];
+          grads[2] = grads[3];
+          AERIE_UNROLL
+          for (int dm = 0; dm < 2; ++dm) {
+            grads[1 + 2 * dm] = widen(next[1][dm]);
+            next[1][dm] = next[2][dm];
+            next[2][dm] = grad_at(dm, n + 3);
+          }
+          AERIE_UNROLL
+          for (int r = 0; r < 5; ++r) x[r] = load_five(patch + r * width, n, x[r].v[4]);
+          const bool column = kInside || 2 * n + 1 < bins1, row = kInside || rows;
+          add(d_bias1, grads[0]);
+          Two values[2][2];
+          middle<2>(x, weight0, bias0, values);
+          first_place<0>(x, grads, values[0][0], weight1, true, d_weight0, d_bias0, d_weight1);
+          first_place<1>(x, grads, values[0][1], weight1, column, d_weight0, d_bias0, d_weight1);
+          first_place<2>(x, grads, values[1][0], weight1, row, d_weight0, d_bias0, d_weight1);
+          first_place<3>(x, grads, values[1][1], weight1, row && column, d_weight0, d_bias0,
+                         d_weight1);
+        }
+      };
+      if (rows && bins1 % 2 == 0) {
+        walk(std::true_type());
+      } else {
+        walk(std::false_type());
+      }
     }
   }
   if (!mine) return;
@@ -671,9 +688,10 @@ int subsample_first(const SubsampleFirst& a, void* stream) {
 int subsample_first_backward(const SubsampleFirstBackward& b, void* stream) {
   const SubsampleFirst& a = b.forward;
   if (!covered(a)) return kUnsupported;
-  const int parts = at_most(a.batch * strided(strided(a.frames)), kSubsampleParts);
+  const int parts = at_most(a.batch * ceil_div(strided(strided(a.frames)), kUnit), kSubsampleParts);
   const LaunchShape shape{dim3(unsigned(ceil_div(a.channels, kThreads * kWidth)), unsigned(parts)),
-                          dim3(kThreads), size_t(5) * 4 * strided(strided(a.bins)) * sizeof(float)};
+                          dim3(kThreads),
+                          size_t(4 * kUnit + 1) * 4 * strided(strided(a.bins)) * sizeof(float)};
   if (shape.shared_bytes > 200 * 1024) return kUnsupported;
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     using T = decltype(zero);
