@@ -1,8 +1,7 @@
 // Log-mel features of waveforms in two launches for clean and noisy rows alike.
-//   log_mel              dither, pre-emphasis, windowed power spectrum of 512 points, mel bands,
-//   log normalize_features   per row and band: mean 0, standard deviation 1 over valid frames;
-//   padding
-//                        set to a value; hidden frames replaced by the mask embedding
+//   log_mel: dither, pre-emphasis, windowed power spectrum of 512 points, mel bands, log
+//   normalize_features: per row and band mean 0 and standard deviation 1 over valid frames; padding
+//     set to a value; hidden frames replaced by the mask embedding
 // Time-major throughout: features are (rows,T,bins). Spectra are centred with zero padding, so that
 // frame t is about sample t * hop; a row of n samples has n / hop valid frames.
 #pragma once
