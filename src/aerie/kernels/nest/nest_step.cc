@@ -141,6 +141,7 @@ int NestStep::front(Workspace& w) {
   quantize.projection = params_.projection;
   quantize.codebooks = params_.codebooks;
   quantize.codebooks_float = params_.codebooks_float;
+  quantize.silent_tokens = params_.silent_tokens;
   quantize.tokens = w.tokens;
   quantize.scratch = w.quantizer;
   AERIE_TRY(kernels_->quantize(quantize, w.stream));

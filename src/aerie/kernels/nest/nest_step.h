@@ -59,6 +59,7 @@ struct NestStepParams {
   const float* projection = nullptr;
   const double* codebooks = nullptr;
   const float* codebooks_float = nullptr;
+  const int32_t* silent_tokens = nullptr;  // (books); may be null
   const float* mask_embedding = nullptr;
   const float* window = nullptr;
   const float* filterbank = nullptr;

@@ -208,6 +208,14 @@ __global__ void __launch_bounds__(kDecideThreads) decide_kernel(Quantize a) {
   const float* y = vectors_of(a) + size_t(number) * a.dim;
   const float* codes = a.codebooks_float + size_t(book) * a.classes * a.dim;
   const double* exact = a.codebooks + size_t(book) * a.classes * a.dim;
+  if (a.silent_tokens != nullptr) {
+    const bool sound =
+        (lane < a.dim && y[lane] != 0.0f) || (lane + 32 < a.dim && y[lane + 32] != 0.0f);
+    if (__ballot_sync(kFullWarp, sound) == 0) {
+      if (lane == 0) a.tokens[number] = a.silent_tokens[book];
+      return;
+    }
+  }
   float best = -INFINITY;
   for (int t = lane; t < tiles; t += 32) best = fmaxf(best, maxima[t]);
   best = warp_max(best) - kClose;

@@ -21,8 +21,11 @@ struct Quantize {
   const float* projection = nullptr;    // (books*dim, inputs)
   const double* codebooks = nullptr;    // (books, classes, dim)
   const float* codebooks_float = nullptr;  // the same, rounded
-  int32_t* tokens = nullptr;               // (capacity, books)
-  float* scratch = nullptr;                // quantize_scratch(...) floats
+  // (books): tokens of silence, whose projection is zero and as far from every code but for
+  // rounding; the model knows which one it takes. Null: the smallest rounded distance.
+  const int32_t* silent_tokens = nullptr;
+  int32_t* tokens = nullptr;  // (capacity, books)
+  float* scratch = nullptr;   // quantize_scratch(...) floats
 };
 
 // Codes whose largest product is kept as one number.

@@ -22,6 +22,10 @@ int quantize(const Quantize& a, void*) {
           y[d] += static_cast<double>(a.projection[(book * dim + d) * inputs + k]) * x[k];
         squares += y[d] * y[d];
       }
+      if (squares == 0.0 && a.silent_tokens != nullptr) {
+        a.tokens[i * books + book] = a.silent_tokens[book];
+        continue;
+      }
       double nearest = std::numeric_limits<double>::infinity();
       for (size_t c = 0; c < classes; ++c) {
         double distance = 0.0;

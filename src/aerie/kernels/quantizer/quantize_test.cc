@@ -54,6 +54,26 @@ AERIE_KERNEL_TEST(Quantize, TokensEqualTheReference) {
   }
 }
 
+// A vector of zeros is as far from every code; the caller says which one the model takes.
+AERIE_KERNEL_TEST(Quantize, SilenceTakesTheTokensItIsGiven) {
+  Quantize a;
+  a.inputs = 64;
+  a.books = 2;
+  a.classes = 300;
+  a.dim = 40;
+  a.capacity = 3;
+  a.silent_tokens = backend.upload(std::vector<int32_t>{17, 299});
+  std::vector<float> features = testing::random_values(64 * 3, 4);
+  std::fill(features.begin() + 64, features.begin() + 128, 0.0f);
+  const std::vector<double> codes = unit_codes(2, a.classes, a.dim);
+  const std::vector<int32_t> tokens = run(backend, a, features, {}, codes);
+  EXPECT_EQ(tokens[2], 17);
+  EXPECT_EQ(tokens[3], 299);
+  a.silent_tokens = nullptr;
+  const std::vector<int32_t> others = run(backend, a, features, {}, codes);
+  for (const size_t i : {0, 1, 4, 5}) EXPECT_EQ(tokens[i], others[i]);
+}
+
 // Every code has a twin that differs by less than float32 can see: the nearer one must win, and of
 // two equal ones the first.
 AERIE_KERNEL_TEST(Quantize, CloseCallsAreDecidedInDouble) {

@@ -125,6 +125,7 @@ class StepOnHost {
     tables_ = step_tables(model_);
     p.twiddles = tables_.twiddles.data();
     p.bands = tables_.bands.data();
+    p.silent_tokens = tables_.silent_tokens.data();
     const int64_t positions = config_.frames / 8;
     const auto options = at::TensorOptions().dtype(dtype_ == Dtype::kFloat  ? at::kFloat
                                                    : dtype_ == Dtype::kBf16 ? at::kBFloat16

@@ -35,7 +35,6 @@ std::string not_covered_by_step(const config::ModelConfig& m, const config::Aeri
            refuse(p.nb_augmentation_prob > 0.0, "model.preprocessor.nb_augmentation_prob"),
            refuse(!m.masking.freeze, "model.masking.freeze false"),
            refuse(!m.quantizer.freeze, "model.quantizer.freeze false"),
-           refuse(m.quantizer.num_books != 1 || m.decoder.num_decoders != 1, "several codebooks"),
            refuse(m.quantizer.code_dim % 4 != 0 || m.quantizer.code_dim > 64,
                   "model.quantizer.code_dim that is no multiple of 4 up to 64"),
            refuse(m.quantizer.combine_time_steps != 8 || m.loss.combine_time_steps != 8,
@@ -180,6 +179,12 @@ StepTables step_tables(const NestModel& model) {
     out.bands.push_back(first);
     out.bands.push_back(last);
   }
+  const config::QuantizerConfig& q = model.settings().model.quantizer;
+  const at::Tensor silence = at::zeros({1, q.feat_in, q.combine_time_steps},
+                                       at::TensorOptions(model.parameters().device()));
+  const at::Tensor tokens = model.quantizer().forward({}, silence).to(at::kCPU).contiguous();
+  for (int64_t i = 0; i < tokens.numel(); ++i)
+    out.silent_tokens.push_back(static_cast<int32_t>(tokens.const_data_ptr<int64_t>()[i]));
   return out;
 }
 

@@ -19,8 +19,8 @@ std::string not_covered_by_step(const config::ModelConfig& model, const config::
 kernels::NestStepConfig step_config(const NestModel& model, const config::AerieConfig& aerie);
 
 // Trainable parameters by `param` (a default NestParam where the model has none of that name),
-// frozen tensors by pointer. Left to the caller: running statistics, positions, twiddles, bands and
-// the codebooks in float32.
+// frozen tensors by pointer. Left to the caller: running statistics, positions, StepTables and the
+// codebooks in float32.
 using FindParam = std::function<kernels::NestParam(const std::string& name)>;
 kernels::NestStepParams step_params(const NestModel& model, const FindParam& param);
 
@@ -28,6 +28,7 @@ kernels::NestStepParams step_params(const NestModel& model, const FindParam& par
 struct StepTables {
   std::vector<float> twiddles;
   std::vector<int32_t> bands;
+  std::vector<int32_t> silent_tokens;
 };
 StepTables step_tables(const NestModel& model);
 

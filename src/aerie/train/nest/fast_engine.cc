@@ -139,6 +139,8 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute,
   const nest::StepTables tables = nest::step_tables(core_->model());
   twiddles_ = at::empty({static_cast<int64_t>(tables.twiddles.size())}, floats);
   bands_ = at::empty({static_cast<int64_t>(tables.bands.size())}, bytes.dtype(at::kInt));
+  silent_tokens_ =
+      at::empty({static_cast<int64_t>(tables.silent_tokens.size())}, bytes.dtype(at::kInt));
   return probe();
 }
 
@@ -197,6 +199,7 @@ Status FastEngine::refresh() {
     const nest::StepTables tables = nest::step_tables(core_->model());
     twiddles_.copy_(at::tensor(tables.twiddles));
     bands_.copy_(at::tensor(tables.bands, at::kInt));
+    silent_tokens_.copy_(at::tensor(tables.silent_tokens, at::kInt));
     refresh_segments();
     AERIE_RETURN_IF_ERROR(upload_segments());
   } catch (const std::exception& error) {
@@ -370,6 +373,7 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     plan->params.codebooks_float = codebooks_.const_data_ptr<float>();
     plan->params.twiddles = twiddles_.const_data_ptr<float>();
     plan->params.bands = bands_.const_data_ptr<int32_t>();
+    plan->params.silent_tokens = silent_tokens_.const_data_ptr<int32_t>();
     for (size_t i = 0; i < plan->params.layers.size(); ++i) {
       const auto layer = static_cast<int64_t>(i);
       float* values = statistics_.mutable_data_ptr<float>() + layer * 2 * c.width;

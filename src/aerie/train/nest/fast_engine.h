@@ -134,7 +134,7 @@ class FastEngine final : public CoreEngine {
   bool stale_ = true;  // what is derived from the core must be made again
   at::Tensor shadow_;  // 16-bit weights; undefined in float32
   at::Tensor statistics_, saved_statistics_, counters_, saved_counters_;
-  at::Tensor codebooks_, twiddles_, bands_;
+  at::Tensor codebooks_, twiddles_, bands_, silent_tokens_;
   std::map<int64_t, at::Tensor> positions_;  // by encoder frames
 
   std::vector<kernels::AdamwSegment> segments_;

@@ -208,6 +208,34 @@ AERIE_ENGINE_TEST(StepsAreTheReferenceEngines) {
   EXPECT_TRUE(fast->use_ema_weights(false).ok());
 }
 
+// Several codebooks, another masking rule, no biases, limited context.
+AERIE_ENGINE_TEST(OtherModelsAreTheReferenceEngines) {
+  config::RunConfig config = fast_config();
+  config::ModelConfig& m = config.model;
+  m.num_books = m.quantizer.num_books = m.decoder.num_decoders = m.loss.num_decoders = 2;
+  m.decoder.use_bias = false;
+  m.encoder.use_bias = false;
+  m.encoder.conv_kernel_size = 5;
+  m.encoder.att_context_size = {{8, 3}};
+  m.encoder.att_context_style = config::AttContextStyle::kChunkedLimited;
+  m.masking.allow_overlap = false;
+  m.masking.mask_prob = 0.4;
+  m.loss.mask_threshold = 0.5;
+  m.preprocessor.preemph = std::nullopt;
+  m.preprocessor.log_zero_guard_clamp = true;
+  m.preprocessor.window_size = 0.02;
+  config.aerie.compat_nemo_2_6 = true;
+  config.aerie.empty_mask = config::EmptyMask::kNan;
+  config.aerie.batch_norm_frames = config::BatchNormFrames::kValid;
+  auto fast = engines.fast(config);
+  auto reference = engines.reference(config);
+  for (int64_t s = 0; s < 3; ++s) {
+    const StepOutcome want = run_step(*reference, s);
+    expect_like(run_step(*fast, s), want, 5e-5);
+  }
+  EXPECT_LT(distance(*fast, *reference), 2e-3);
+}
+
 AERIE_ENGINE_TEST(PartsAreTheReferenceEngines) {
   auto fast = engines.fast(fast_config());
   auto reference = engines.reference(fast_config());
