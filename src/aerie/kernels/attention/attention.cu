@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_backward(Finish f) {
     AERIE_UNROLL
     for (int group = 0; group < kAttentionGroups; ++group) {
       more[group] = {};
-      if (group < attention_groups(a.batch))
+      if (group < attention_groups(a))
         more[group] = load8(b.p_partial + (size_t(group) * rows + row) * dense + column);
     }
     AERIE_UNROLL
@@ -105,8 +105,7 @@ int backward_float(const AttentionBackward& b, void* stream) {
       attention_query_grad_float, b));
   AERIE_TRY(launch(stream, {grid_of(a, a.frames, kFloatWarps * 8, a.batch), block},
                    attention_key_grad_float, b));
-  return launch(stream,
-                {grid_of(a, 2 * a.frames - 1, kFloatWarps * 8, attention_groups(a.batch)), block},
+  return launch(stream, {grid_of(a, 2 * a.frames - 1, kFloatWarps * 8, attention_groups(a)), block},
                 attention_position_grad_float, b);
 }
 
@@ -136,7 +135,7 @@ int attention_backward(const AttentionBackward& b, void* stream) {
   finish.b = b;
   const bool plain = a.dtype == Dtype::kFloat;
   finish.parts_u = a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);
-  finish.parts_v = plain ? finish.parts_u : attention_groups(a.batch) * 2 * tiles;
+  finish.parts_v = plain ? finish.parts_u : attention_groups(a) * 2 * tiles;
   finish.bias_blocks = ceil_div(2 * dense, 32);
   const int blocks = ceil_div((2 * a.frames - 1) * (dense / 8), kFinishThreads);
   const LaunchShape shape{dim3(unsigned(finish.bias_blocks + blocks)), dim3(kFinishThreads)};

@@ -60,9 +60,9 @@ constexpr int kAttentionTile = 64;
 constexpr int kAttentionFloatRows = 32;  // queries of a block in float32
 constexpr int kAttentionGroups = 8;      // of items, in the sums over positions: at most
 
-// Fewer groups make fewer and longer sums; a small batch has too few items for many.
-AERIE_HD int attention_groups(int batch) {
-  return batch >= 32 ? kAttentionGroups : kAttentionGroups / 2;
+// Fewer groups make fewer and longer sums; on tensor cores that suits small batches.
+AERIE_HD int attention_groups(const Attention& a) {
+  return a.batch >= 32 || a.dtype == Dtype::kFloat ? kAttentionGroups : kAttentionGroups / 2;
 }
 
 AERIE_HD int attention_tiles(int frames) {

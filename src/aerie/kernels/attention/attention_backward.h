@@ -328,7 +328,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int dense = a.heads * kDim, dt = number - attention_tiles(a.frames);
-  const int groups = attention_groups(a.batch);
+  const int groups = attention_groups(a);
   const int positions = 2 * a.frames - 1, first = a.frames - 1 + dt * kTile;
   // Pairs (item, query tile) that meet these positions, one after the other.
   struct Step {
@@ -421,7 +421,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
 template <int kDim>
 constexpr int kSumBlocks = kDim == 64 ? 3 : 2;
 inline int sum_blocks(const Attention& a) {
-  return attention_tiles(a.frames) * a.heads * (a.batch + 2 * attention_groups(a.batch));
+  return attention_tiles(a.frames) * a.heads * (a.batch + 2 * attention_groups(a));
 }
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
@@ -430,7 +430,7 @@ __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
   const SumTiles<T, kDim> tiles(memory);
   const int count = attention_tiles(b.forward.frames), heads = b.forward.heads;
   // Positions first: they take longest.
-  const int positions = 2 * count * heads * attention_groups(b.forward.batch);
+  const int positions = 2 * count * heads * attention_groups(b.forward);
   int block = blockIdx.x;
   if (block < positions) {
     position_grads<T, kDim>(b, tiles, block % (2 * count), block / (2 * count) % heads,

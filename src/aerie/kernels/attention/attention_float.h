@@ -366,28 +366,37 @@ __global__ void __launch_bounds__(kFloatThreads) attention_key_grad_float(Attent
   const size_t square = (size_t(p.item) * a.heads + p.head) * a.frames * row_width + j;
   const float* weights = static_cast<const float*>(b.weights) + square;
   const float* scores = static_cast<const float*>(b.grad_scores) + square;
-  for (int d = p.lane; d < a.dim; d += 32) {
-    float grad_k[8] = {}, grad_v[8] = {};
+  // Two values per lane: what a query's weights and scores cost is shared.
+  for (int d = p.lane; d < a.dim; d += 64) {
+    const int other = d + 32 < a.dim ? 32 : 0;
+    float grad_k[2][8] = {}, grad_v[2][8] = {};
     if (j < p.length) {
       const float* q = static_cast<const float*>(a.q) + p.base + d;
       const float* grad = static_cast<const float*>(b.grad_out) + p.dense_base + d;
-      const float bias = a.bias_u[p.head * a.dim + d];
+      const float* bias = a.bias_u + p.head * a.dim + d;
       for (int i = 0; i < p.length; ++i) {
-        const float with_u = q[size_t(i) * a.stride] + bias, g = grad[size_t(i) * p.dense];
         const Vec8 w = load8(weights + size_t(i) * row_width);
         const Vec8 s = load8(scores + size_t(i) * row_width);
         AERIE_UNROLL
-        for (int r = 0; r < 8; ++r) {
-          grad_v[r] += w.v[r] * g;
-          grad_k[r] += s.v[r] * with_u;
+        for (int n = 0; n < 2; ++n) {
+          const float with_u = q[size_t(i) * a.stride + n * other] + bias[n * other];
+          const float g = grad[size_t(i) * p.dense + n * other];
+          AERIE_UNROLL
+          for (int r = 0; r < 8; ++r) {
+            grad_v[n][r] += w.v[r] * g;
+            grad_k[n][r] += s.v[r] * with_u;
+          }
         }
       }
     }
-    for (int r = 0; r < 8 && j + r < a.frames; ++r) {
-      const size_t at =
-          (size_t(p.item) * a.frames + j + r) * b.grad_stride + size_t(p.head) * a.dim + d;
-      static_cast<float*>(b.grad_k)[at] = j + r < p.length ? grad_k[r] : 0.0f;
-      static_cast<float*>(b.grad_v)[at] = j + r < p.length ? grad_v[r] : 0.0f;
+    AERIE_UNROLL
+    for (int n = 0; n < 2; ++n) AERIE_UNROLL
+    for (int r = 0; r < 8; ++r) {
+      if (j + r >= a.frames || (n > 0 && other == 0)) continue;
+      const size_t at = (size_t(p.item) * a.frames + j + r) * b.grad_stride +
+                        size_t(p.head) * a.dim + d + n * other;
+      static_cast<float*>(b.grad_k)[at] = j + r < p.length ? grad_k[n][r] : 0.0f;
+      static_cast<float*>(b.grad_v)[at] = j + r < p.length ? grad_v[n][r] : 0.0f;
     }
   }
 }
@@ -400,10 +409,13 @@ __global__ void __launch_bounds__(kFloatThreads)
   const int m = (int(blockIdx.x) * kFloatWarps + int(threadIdx.x / 32)) * 8;
   if (m >= positions) return;
   const int row_width = attention_row(a.frames), dense = a.heads * a.dim;
-  for (int d = int(threadIdx.x % 32); d < a.dim; d += 32) {
-    float sum[8] = {};
-    const float bias = a.bias_v[head * a.dim + d];
-    for (int item = group; item < a.batch; item += attention_groups(a.batch)) {
+  // Two values per lane: what a query's scores cost is shared.
+  for (int d = int(threadIdx.x % 32); d < a.dim; d += 64) {
+    const bool two = d + 32 < a.dim;
+    const int other = two ? 32 : 0;
+    float sum[8] = {}, other_sum[8] = {};
+    const float bias = a.bias_v[head * a.dim + d], other_bias = a.bias_v[head * a.dim + d + other];
+    for (int item = group; item < a.batch; item += attention_groups(a)) {
       const Place p = place_of(a, head, item);
       const float* q = static_cast<const float*>(a.q) + p.base + d;
       const float* scores = static_cast<const float*>(b.grad_scores) +
@@ -414,15 +426,21 @@ __global__ void __launch_bounds__(kFloatThreads)
       const int end = p.length < p.length - offset ? p.length : p.length - offset;
       for (int i = begin; i < end; ++i) {
         const float with_v = q[size_t(i) * a.stride] + bias;
+        const float other_v = q[size_t(i) * a.stride + other] + other_bias;
         AERIE_UNROLL
         for (int r = 0; r < 8; ++r) {
           const int j = offset + i + r;
-          if (j >= 0 && j < p.length) sum[r] += scores[size_t(i) * row_width + j] * with_v;
+          const float s = j >= 0 && j < p.length ? scores[size_t(i) * row_width + j] : 0.0f;
+          sum[r] += s * with_v;
+          other_sum[r] += s * other_v;
         }
       }
     }
-    for (int r = 0; r < 8 && m + r < positions; ++r)
-      b.p_partial[(size_t(group) * positions + m + r) * dense + head * a.dim + d] = sum[r];
+    for (int r = 0; r < 8 && m + r < positions; ++r) {
+      float* out = b.p_partial + (size_t(group) * positions + m + r) * dense + head * a.dim + d;
+      out[0] = sum[r];
+      if (two) out[32] = other_sum[r];
+    }
   }
 }
 
