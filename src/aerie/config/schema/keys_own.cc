@@ -106,7 +106,8 @@ constexpr KeySpec kOwn[] = {
     {"aerie.data.mix_on", "str", "auto", "", "auto|cpu|gpu", kWorks,
      "Where noise and speech are mixed; both give the same samples."},
     {"aerie.data.batch_dtype", "str", "auto", "", "auto|int16|float32", kWorks,
-     "How audio travels to the GPU. `auto`: int16 where that loses nothing."},
+     "How audio travels to the GPU: 16-bit samples are half the bytes and exact for 16-bit "
+     "recordings at the model's rate. `auto`: float32."},
     {"aerie.data.max_shapes", "int", "16", ">=1", "", kWorks,
      "Batch lengths are rounded up to at most this many values, so that the GPU sees few shapes."},
 };

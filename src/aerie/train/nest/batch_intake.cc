@@ -74,10 +74,8 @@ at::Tensor host_memory(int64_t bytes, at::Device device) {
 Result<std::unique_ptr<BatchIntake>> BatchIntake::create(device::Queue& compute,
                                                          device::Queue& copy, at::Device device) {
   std::unique_ptr<BatchIntake> out(new BatchIntake(compute, copy, device));
-  for (Slot& slot : out->slots_) {
-    AERIE_ASSIGN_OR_RETURN(slot.copied, copy.make_fence());
-    AERIE_ASSIGN_OR_RETURN(slot.consumed, compute.make_fence());
-  }
+  AERIE_ASSIGN_OR_RETURN(out->copied_, copy.make_fence());
+  AERIE_ASSIGN_OR_RETURN(out->consumed_, compute.make_fence());
   return out;
 }
 
@@ -89,30 +87,27 @@ BatchIntake::~BatchIntake() {
 Status BatchIntake::reserve(const data::Batch& batch) {
   AERIE_ASSIGN_OR_RETURN(const Layout layout, layout_of(batch));
   const auto plan_bytes = static_cast<int64_t>(layout.bytes - layout.items);
-  for (Slot& slot : slots_) {
-    if (!slot.device.defined() || slot.device.numel() < static_cast<int64_t>(layout.bytes)) {
-      AERIE_RETURN_IF_ERROR(copy_.synchronize());
-      AERIE_RETURN_IF_ERROR(compute_.synchronize());
-      slot.device = at::Tensor();
-      slot.device = at::empty({static_cast<int64_t>(layout.bytes)},
-                              at::TensorOptions(device_).dtype(at::kByte));
-    }
-    if (!slot.host_plan.defined() || slot.host_plan.numel() < plan_bytes) {
-      AERIE_RETURN_IF_ERROR(copy_.synchronize());
-      slot.host_plan = host_memory(plan_bytes * 2, device_);
-    }
+  if (!slot_.defined() || slot_.numel() < static_cast<int64_t>(layout.bytes)) {
+    AERIE_RETURN_IF_ERROR(copy_.synchronize());
+    AERIE_RETURN_IF_ERROR(compute_.synchronize());
+    slot_ = at::Tensor();
+    slot_ = at::empty({static_cast<int64_t>(layout.bytes)},
+                      at::TensorOptions(device_).dtype(at::kByte));
+  }
+  if (!host_plan_.defined() || host_plan_.numel() < plan_bytes) {
+    AERIE_RETURN_IF_ERROR(copy_.synchronize());
+    host_plan_ = host_memory(plan_bytes * 2, device_);
   }
   return ok_status();
 }
 
 Status BatchIntake::load(const data::Batch& batch, float* out) {
   AERIE_ASSIGN_OR_RETURN(const Layout layout, layout_of(batch));
-  Slot& slot = slots_[next_++ % slots_.size()];
   const int64_t rows = layout.clean->shape[0], stride = layout.clean->shape[1];
   const size_t count = static_cast<size_t>(rows * stride);
-  auto* base = slot.device.mutable_data_ptr<uint8_t>();
+  auto* base = slot_.mutable_data_ptr<uint8_t>();
 
-  AERIE_RETURN_IF_ERROR(copy_.wait_for(*slot.consumed));
+  AERIE_RETURN_IF_ERROR(copy_.wait_for(*consumed_));
   AERIE_RETURN_IF_ERROR(copy_.copy(base, layout.clean->data, layout.clean->bytes()));
   const data::HostArray* second = layout.mix ? layout.noise : layout.noisy;
   if (second != nullptr)
@@ -123,13 +118,13 @@ Status BatchIntake::load(const data::Batch& batch, float* out) {
   };
   const bool move = !layout.mix && is_float(layout.clean) && is_float(layout.noisy);
   if (!move) {
-    AERIE_RETURN_IF_ERROR(slot.copied->wait());  // the last use of host_plan
-    write_plan(batch, layout, slot.host_plan.mutable_data_ptr<uint8_t>());
-    AERIE_RETURN_IF_ERROR(copy_.copy(base + layout.items, slot.host_plan.const_data_ptr(),
-                                     layout.bytes - layout.items));
+    AERIE_RETURN_IF_ERROR(copied_->wait());  // the last use of host_plan_
+    write_plan(batch, layout, host_plan_.mutable_data_ptr<uint8_t>());
+    AERIE_RETURN_IF_ERROR(
+        copy_.copy(base + layout.items, host_plan_.const_data_ptr(), layout.bytes - layout.items));
   }
-  AERIE_RETURN_IF_ERROR(slot.copied->set());
-  AERIE_RETURN_IF_ERROR(compute_.wait_for(*slot.copied));
+  AERIE_RETURN_IF_ERROR(copied_->set());
+  AERIE_RETURN_IF_ERROR(compute_.wait_for(*copied_));
 
   if (move) {
     AERIE_RETURN_IF_ERROR(compute_.copy(out, base, count * sizeof(float)));
@@ -164,12 +159,11 @@ Status BatchIntake::load(const data::Batch& batch, float* out) {
     }
     AERIE_RETURN_IF_ERROR(compute_.status_of(code, "mixing a batch"));
   }
-  return slot.consumed->set();
+  return consumed_->set();
 }
 
 Status BatchIntake::release() {
-  for (Slot& slot : slots_) AERIE_RETURN_IF_ERROR(slot.copied->wait());
-  return ok_status();
+  return copied_->wait();
 }
 
 }  // namespace aerie::train

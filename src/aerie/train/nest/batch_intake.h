@@ -1,11 +1,11 @@
-// Brings batches from host memory to the device while the device computes: raw arrays go through
-// two slots on a queue of their own, then become the (2B,N) float rows that NestStep reads, widened
-// and mixed on the device where the loader left that to it.
+// Brings batches from host memory to the device while the device computes: raw arrays go to a slot
+// on a queue of their own, then become the (2B,N) float rows that NestStep reads, widened and mixed
+// on the device where the loader left that to it. A slot is free again as soon as its step begins,
+// so that one is enough.
 //
 // One thread. The queues must outlive it.
 #pragma once
 
-#include <array>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ class BatchIntake {
  public:
   static Result<std::unique_ptr<BatchIntake>> create(device::Queue& compute, device::Queue& copy,
                                                      at::Device device);
-  // Waits for the device: slots may still be in use.
+  // Waits for the device: the slot may still be in use.
   ~BatchIntake();
 
   // Device memory that load() of such a batch takes, if it is not there yet. May throw torch's
@@ -32,18 +32,14 @@ class BatchIntake {
   Status release();
 
  private:
-  struct Slot {
-    at::Tensor device, host_plan;
-    std::unique_ptr<device::Fence> copied, consumed;
-  };
   BatchIntake(device::Queue& compute, device::Queue& copy, at::Device device)
       : compute_(compute), copy_(copy), device_(device) {}
 
   device::Queue& compute_;
   device::Queue& copy_;
   at::Device device_;
-  std::array<Slot, 2> slots_;
-  size_t next_ = 0;
+  at::Tensor slot_, host_plan_;
+  std::unique_ptr<device::Fence> copied_, consumed_;
 };
 
 // Memory that copies to and from the device need not wait for.

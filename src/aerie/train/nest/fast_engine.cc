@@ -347,6 +347,8 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     c.samples = static_cast<int>(shape.samples);
     c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
     c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
+    c.tune =
+        config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
     if (shape.part) c.nan_when_empty = false;
 
     const int64_t frames = c.frames / 8;
