@@ -129,6 +129,23 @@ __device__ inline void store8(T* p, const Vec8& x) {
   *reinterpret_cast<Bits16*>(p) = a;
 }
 
+// Eight values as they lie in memory: half the registers of Vec8 for 16-bit types.
+template <typename T>
+struct alignas(16) Raw8 {
+  T v[8];
+};
+template <typename T>
+__device__ inline Raw8<T> load_raw(const T* p) {
+  return *reinterpret_cast<const Raw8<T>*>(p);
+}
+template <typename T>
+__device__ inline Vec8 unpack(const Raw8<T>& raw) {
+  Vec8 out;
+  AERIE_UNROLL
+  for (int k = 0; k < 8; ++k) out.v[k] = to_float(raw.v[k]);
+  return out;
+}
+
 // Sum and maximum over a warp, the same value in every lane.
 template <typename T>
 __device__ inline T warp_sum(T value) {

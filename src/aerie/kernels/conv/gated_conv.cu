@@ -207,23 +207,6 @@ __device__ inline Vec8 undo_norm(const Vec8& x, const Vec8& grad, const float* a
   return out;
 }
 
-// Eight values as they lie in memory: half the registers of Vec8 for 16-bit types.
-template <typename T>
-struct alignas(16) Raw8 {
-  T v[8];
-};
-template <typename T>
-__device__ inline Raw8<T> load_raw(const T* p) {
-  return *reinterpret_cast<const Raw8<T>*>(p);
-}
-template <typename T>
-__device__ inline Vec8 unpack(const Raw8<T>& raw) {
-  Vec8 out;
-  AERIE_UNROLL
-  for (int k = 0; k < 8; ++k) out.v[k] = to_float(raw.v[k]);
-  return out;
-}
-
 template <typename T, int kTaps>
 __global__ void __launch_bounds__(kThreads, 4) gated_conv_backward_kernel(GatedConvBackward a) {
   constexpr int kRows = kConvRows + kTaps - 1;

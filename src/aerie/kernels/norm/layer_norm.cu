@@ -126,7 +126,7 @@ __device__ inline int row_sum_column(int at) {
 // to grad.
 template <typename T, int kVecs>
 __device__ inline void next_backward(const LayerNormBackward& a, int row, const Vec8* normal,
-                                     Vec8* grad, float* sums, bool first) {
+                                     const Raw8<T>* raw, Vec8* grad, float* sums, bool first) {
   const int lane = threadIdx.x % 32, vecs = a.channels / 8;
   const float mean = a.next.mean[row], rstd = a.next.rstd[row];
   Vec8 behind[kVecs] = {}, arriving[kVecs] = {};
@@ -135,8 +135,7 @@ __device__ inline void next_backward(const LayerNormBackward& a, int row, const 
   for (int j = 0; j < kVecs; ++j) {
     const int vec = lane + 32 * j;
     if (vec >= vecs) continue;
-    arriving[j] =
-        load8(static_cast<const T*>(a.grad_next_out) + size_t(row) * a.channels + vec * 8);
+    arriving[j] = unpack(raw[j]);
     const Vec8 weight = load8(a.weight + vec * 8), bias = load8(a.bias + vec * 8);
     const Vec8 next_weight = load8(a.next.weight + vec * 8);
     const Vec8 next_bias = a.next.out != nullptr ? load8(a.next.bias + vec * 8) : Vec8{};
@@ -183,6 +182,7 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
     const float mean = a.mean[row], rstd = a.rstd[row];
     // All loads before the first sum.
     Vec8 normal[kVecs] = {}, grad[kVecs] = {}, out[kVecs] = {};
+    Raw8<T> arriving[kNext ? kVecs : 1];
     AERIE_UNROLL
     for (int j = 0; j < kVecs; ++j) {
       const int vec = lane + 32 * j;
@@ -190,7 +190,11 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
       const size_t at = base + vec * 8;
       normal[j] = load8(a.sum + at);
       if (a.grad_out != nullptr) grad[j] = load8(static_cast<const T*>(a.grad_out) + at);
-      if (a.grad_sum != nullptr) out[j] = load8(a.grad_sum + at);
+      if constexpr (kNext) {
+        arriving[j] = load_raw(static_cast<const T*>(a.grad_next_out) + at);
+      } else if (a.grad_sum != nullptr) {
+        out[j] = load8(a.grad_sum + at);
+      }
       if (a.grad_out_float != nullptr) {
         const Vec8 more = load8(a.grad_out_float + at);
         AERIE_UNROLL
@@ -200,7 +204,8 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
     AERIE_UNROLL
     for (int j = 0; j < kVecs; ++j) AERIE_UNROLL
     for (int k = 0; k < 8; ++k) normal[j].v[k] = (normal[j].v[k] - mean) * rstd;
-    if constexpr (kNext) next_backward<T, kVecs>(a, row, normal, grad, mine + 3 * kWidth, first);
+    if constexpr (kNext)
+      next_backward<T, kVecs>(a, row, normal, arriving, grad, mine + 3 * kWidth, first);
     float sum_grad = 0.0f, sum_product = 0.0f;
     AERIE_UNROLL
     for (int j = 0; j < kVecs; ++j) {
@@ -291,7 +296,7 @@ int layer_norm_forward(const LayerNormForward& a, void* stream) {
 
 int layer_norm_backward(const LayerNormBackward& a, void* stream) {
   const int rows = a.batch * a.frames;
-  if (rows == 0) return kUnsupported;
+  if (rows == 0 || (a.next.weight != nullptr && a.grad_sum != nullptr)) return kUnsupported;
   int parts = 0;
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return with_vecs(a.channels, [&](auto vecs) {

@@ -53,7 +53,8 @@ struct LayerNormBackward {
   const float* bias = nullptr;            // needed for out, and where a norm follows
   const void* grad_out = nullptr;         // compute dtype; null: zero
   const float* grad_out_float = nullptr;  // added to it; null: zero
-  const float* grad_sum = nullptr;        // what arrives at the sum from elsewhere; null: zero
+  const float* grad_sum =
+      nullptr;  // what arrives at the sum from elsewhere; null: zero. Not with `next`
   Dropout dropout;
   const uint8_t* keep = nullptr;  // null: drawn again
   float scale = 1.0f;
