@@ -79,10 +79,9 @@ def main():
     seeds = range(1, a.seeds + 1)
     jobs = [(kind, seed) for kind in KINDS for seed in seeds]
     slow = [job for job in jobs if job[0] == "reference"]
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        waiting = {job: pool.submit(work, job) for job in slow}
-        runs = {job: work(job) for job in jobs if job not in waiting}  # one after another on the GPU
-        runs.update({job: future.result() for job, future in waiting.items()})
+    with concurrent.futures.ThreadPoolExecutor(a.jobs) as cpu, concurrent.futures.ThreadPoolExecutor(3) as gpu:
+        waiting = {job: (cpu if job in slow else gpu).submit(work, job) for job in jobs}
+        runs = {job: future.result() for job, future in waiting.items()}
 
     ok = True
     result = {"steps": a.steps, "seeds": a.seeds, "loss": {}}

@@ -113,9 +113,9 @@ TEST(NemoTest, ReadsCompressedArchivesAndAnyMemberOrder) {
     }
   }
   // A compressed archive whose weights span several of the pieces it is unpacked into.
-  const std::string golden = gzip(slurp(AERIE_TEST_DATA "/golden/plain/init.nemo"));
+  const std::string golden = gzip(slurp(AERIE_TEST_DATA "/golden/ragged/init.nemo"));
   auto packed = read_nemo(bytes_of(golden), "x.nemo");
-  auto plain = read_nemo(Env::real(), AERIE_TEST_DATA "/golden/plain/init.nemo");
+  auto plain = read_nemo(Env::real(), AERIE_TEST_DATA "/golden/ragged/init.nemo");
   ASSERT_TRUE(packed.ok()) << packed.status().to_string();
   for (const TensorInfo& info : plain->weights.tensors())
     EXPECT_EQ(plain->weights.read(info).value(),

@@ -36,6 +36,16 @@ TEST(VerdictTest, NamesWhatLimitsTheRun) {
   EXPECT_EQ(judge(run(100, 1, -1)).bound, Bound::kCompute);
   EXPECT_EQ(judge({}).bound, Bound::kUnknown);
   EXPECT_NE(judge(run(100, 40, 30)).sentence.find("40.0 %"), std::string::npos);
+  // One sample during a save does not make a busy GPU idle.
+  std::vector<Record> busy = run(100, 1, 99);
+  busy.push_back(Record(RecordKind::kTrain, 51, 0, 5.1));
+  busy.back().add("step_ms", 100.0).add("gpu_util", 0.0);
+  EXPECT_EQ(judge(busy).gpu_util_percent, 99.0);
+  // Who runs the fast engine is not told to take it.
+  EXPECT_NE(judge(run(1, 0, 30)).sentence.find("aerie.engine=fast"), std::string::npos);
+  std::vector<Record> fast = run(1, 0, 30);
+  for (Record& record : fast) record.add("forward_backward_ms", 0.9);
+  EXPECT_EQ(judge(fast).sentence.find("aerie.engine"), std::string::npos);
 }
 
 TEST(ReportTest, IsSelfContainedAndEscapesWhatFilesSay) {

@@ -48,9 +48,9 @@ Verdict judge(const std::vector<metrics::Record>& records) {
   if (train.size() > 3)
     train.erase(train.begin(), train.begin() + static_cast<std::ptrdiff_t>(
                                                    std::max<size_t>(1, train.size() / 10)));
-  double step_ms = 0.0, wait_ms = 0.0, util = 0.0;
-  int util_count = 0;
-  std::vector<double> steps;
+  double step_ms = 0.0, wait_ms = 0.0;
+  bool fast_engine = false;
+  std::vector<double> steps, utils;
   for (const auto* record : train) {
     double value = 0.0;
     if (record->number("step_ms", &value)) {
@@ -58,27 +58,29 @@ Verdict judge(const std::vector<metrics::Record>& records) {
       steps.push_back(value);
     }
     if (record->number("data_wait_ms", &value)) wait_ms += value;
-    if (record->number("gpu_util", &value)) {
-      util += value;
-      ++util_count;
-    }
+    if (record->number("gpu_util", &value)) utils.push_back(value);
+    // Only the engine that runs both as one has this.
+    fast_engine = fast_engine || record->number("forward_backward_ms", &value);
   }
   out.step_ms = median(steps);
   out.data_wait_share = step_ms > 0.0 ? wait_ms / step_ms : 0.0;
-  if (util_count > 0) out.gpu_util_percent = util / util_count;
+  // The median: a sample taken during a save or a validation says nothing about the steps.
+  if (!utils.empty()) out.gpu_util_percent = median(utils);
   const std::string numbers = str_cat(
       "data wait ", fixed(100.0 * out.data_wait_share, 1), " % of step time, ",
-      util_count > 0 ? str_cat("GPU ", fixed(out.gpu_util_percent, 0), " % busy") : "no GPU",
+      !utils.empty() ? str_cat("GPU ", fixed(out.gpu_util_percent, 0), " % busy") : "no GPU",
       ", median step ", fixed(out.step_ms, 1), " ms");
   if (out.data_wait_share > 0.10) {
     out.bound = Bound::kLoader;
     out.sentence =
         str_cat("loader-bound: ", numbers,
                 ". Raise model.train_ds.num_workers, or pack the data (aerie data pack).");
-  } else if (util_count > 0 && out.gpu_util_percent < 80.0) {
+  } else if (!utils.empty() && out.gpu_util_percent < 80.0) {
     out.bound = Bound::kLaunch;
-    out.sentence = str_cat("launch-bound: ", numbers,
-                           ". Raise model.train_ds.batch_size or use aerie.engine=fast.");
+    out.sentence =
+        str_cat("launch-bound: ", numbers,
+                fast_engine ? ". Raise model.train_ds.batch_size: the steps are too short."
+                            : ". Raise model.train_ds.batch_size or use aerie.engine=fast.");
   } else {
     out.bound = Bound::kCompute;
     out.sentence = str_cat("compute-bound: ", numbers, ".");

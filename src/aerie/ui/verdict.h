@@ -13,7 +13,7 @@ enum class Bound { kUnknown, kLoader, kLaunch, kCompute };
 struct Verdict {
   Bound bound = Bound::kUnknown;
   double data_wait_share = 0.0;    // of step time, over the steady part of the run
-  double gpu_util_percent = -1.0;  // -1: no GPU was sampled
+  double gpu_util_percent = -1.0;  // median; -1: no GPU was sampled
   double step_ms = 0.0;            // median
   std::string sentence;            // one line with the numbers and what to try
 };

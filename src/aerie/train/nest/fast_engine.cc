@@ -148,6 +148,8 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute,
 // not in the first step. What it changed is made again before that.
 Status FastEngine::probe() {
   AERIE_RETURN_IF_ERROR(refresh());
+  // Writes back what was just read: loads the kernels that the first checkpoint would wait for.
+  AERIE_RETURN_IF_ERROR(write_state());
   Shape shape;
   shape.batch = 1;
   shape.samples = 16 * core_->model().settings().model.preprocessor.hop_length();
