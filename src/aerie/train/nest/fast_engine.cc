@@ -54,12 +54,8 @@ at::ScalarType torch_type(kernels::Dtype dtype) {
 }  // namespace
 
 std::string FastEngine::not_covered(const config::RunConfig& config) {
-  const config::OptimConfig& optim = config.model.optim;
-  if (optim.kind != config::OptimizerKind::kAdamW && optim.kind != config::OptimizerKind::kAdam)
-    return "an optimizer other than adamw and adam";
+  if (std::string reason = FastOptimizer::not_covered(config); !reason.empty()) return reason;
   if (config.trainer.detect_anomaly) return "trainer.detect_anomaly";
-  if (config.exp_manager.ema.enable && config.exp_manager.ema.cpu_offload)
-    return "exp_manager.ema.cpu_offload";
   return nest::not_covered_by_step(config.model, config.aerie, config.trainer.precision);
 }
 
@@ -121,7 +117,9 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute,
                             max_micros_ * static_cast<int64_t>(sizeof(kernels::MicroResult));
   results_ = at::zeros({result_bytes}, bytes);
   outputs_ = at::zeros({64}, bytes);
-  norm_partial_ = at::zeros({kernels::kAdamwParts}, bytes.dtype(at::kDouble));
+  optimizer_ = std::make_unique<FastOptimizer>(
+      *core_, config_, *compute_,
+      [this](void* to, const void* from, size_t size) { return upload(to, from, size); });
   for (Upload& slot : uploads_) {
     AERIE_ASSIGN_OR_RETURN(slot.sent, compute_->make_fence());
   }
@@ -202,106 +200,18 @@ Status FastEngine::refresh() {
     twiddles_.copy_(at::tensor(tables.twiddles));
     bands_.copy_(at::tensor(tables.bands, at::kInt));
     silent_tokens_.copy_(at::tensor(tables.silent_tokens, at::kInt));
-    refresh_segments();
-    AERIE_RETURN_IF_ERROR(upload_segments());
+    auto* results = results_.mutable_data_ptr<uint8_t>();
+    const float* const scale_before = optimizer_->loss_scale();
+    AERIE_RETURN_IF_ERROR(optimizer_->refresh(shadow_, dtype_,
+                                              reinterpret_cast<kernels::AdamwControl*>(results),
+                                              reinterpret_cast<const float*>(results + kBadLoss)));
+    // Recordings hold the address of the scale.
+    if (optimizer_->loss_scale() != scale_before) drop_recordings();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
   }
   stale_ = false;
   return ok_status();
-}
-
-void FastEngine::refresh_segments() {
-  const optim::Optimizer& optimizer = core_->optimizer();
-  nn::ParameterRegistry& registry = core_->model().parameters();
-  const std::vector<int64_t>& trainable = registry.trainable();
-  const at::Tensor counts = optimizer.step_counts().to(at::kCPU).contiguous();
-  const float* count = counts.const_data_ptr<float>();
-  const auto offset = [&](size_t t) {
-    return registry.entries()[static_cast<size_t>(trainable[t])].flat_offset;
-  };
-  std::vector<size_t> order(trainable.size());
-  for (size_t t = 0; t < order.size(); ++t) order[t] = t;
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return offset(a) < offset(b); });
-
-  segments_.clear();
-  std::vector<float> steps;
-  std::vector<int64_t> segment_of(trainable.size());
-  const optim::Optimizer::RangeSettings* open = nullptr;
-  for (const size_t t : order) {
-    const optim::Optimizer::RangeSettings& settings = optimizer.settings_of(t);
-    const int64_t numel = registry.entries()[static_cast<size_t>(trainable[t])].numel;
-    const int64_t end = offset(t) + (numel + 7) / 8 * 8;
-    if (open == &settings && steps.back() == count[t]) {
-      segments_.back().end = end;
-    } else {
-      kernels::AdamwSegment segment;
-      segment.begin = offset(t);
-      segment.end = end;
-      segment.rate = static_cast<int32_t>(settings.group);
-      segment.decoupled = optimizer.kind() == config::OptimizerKind::kAdamW;
-      segment.beta1 = settings.values.betas[0];
-      segment.beta2 = settings.values.betas[1];
-      segment.eps = settings.values.eps;
-      segment.weight_decay = settings.values.weight_decay;
-      segments_.push_back(segment);
-      steps.push_back(count[t]);
-      open = &settings;
-    }
-    segment_of[t] = static_cast<int64_t>(segments_.size()) - 1;
-  }
-
-  const auto bytes = at::TensorOptions(device_).dtype(at::kByte);
-  const auto rows = static_cast<int64_t>(segments_.size());
-  segments_device_ = at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwSegment))}, bytes);
-  factors_ = at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwFactors))}, bytes);
-  steps_ = at::tensor(steps, at::kFloat).to(device_);
-  segment_of_ = at::tensor(segment_of, at::kLong).to(device_);
-  if (!rates_.defined())
-    rates_ = at::zeros({std::max<int64_t>(1, num_param_groups())}, bytes.dtype(at::kDouble));
-
-  const std::vector<at::Tensor> moments = optimizer.buffers();
-  kernels::AdamwStep& a = adamw_;
-  a = {};
-  a.params = registry.flat_params().mutable_data_ptr<float>();
-  a.grads = registry.flat_grads().const_data_ptr<float>();
-  a.exp_avg = moments[0].mutable_data_ptr<float>();
-  a.exp_avg_sq = moments[1].mutable_data_ptr<float>();
-  if (dtype_ != kernels::Dtype::kFloat) {
-    a.shadow = shadow_.mutable_data_ptr();
-    a.shadow_dtype = dtype_;
-  }
-  a.count = registry.flat_params().numel();
-  a.segments = static_cast<const kernels::AdamwSegment*>(segments_device_.const_data_ptr());
-  a.num_segments = static_cast<int32_t>(rows);
-  a.steps = steps_.mutable_data_ptr<float>();
-  a.learning_rates = rates_.const_data_ptr<double>();
-  a.factors = static_cast<kernels::AdamwFactors*>(factors_.mutable_data_ptr());
-  a.partial = norm_partial_.mutable_data_ptr<double>();
-  auto* results = results_.mutable_data_ptr<uint8_t>();
-  a.control = reinterpret_cast<kernels::AdamwControl*>(results);
-  a.loss = reinterpret_cast<const float*>(results + kBadLoss);
-  a.clip = config_.trainer.gradient_clip_val;
-  a.clip_by_value = config_.trainer.gradient_clip_algorithm == config::GradientClip::kValue;
-  if (optim::GradScaler* scaler = core_->scaler()) {
-    a.loss_scale = scaler->scale().mutable_data_ptr<float>();
-    a.growth_tracker = scaler->growth_tracker().mutable_data_ptr<int32_t>();
-    a.dynamic_scale = scaler->settings().dynamic;
-    a.growth = static_cast<float>(scaler->settings().growth_factor);
-    a.backoff = static_cast<float>(scaler->settings().backoff_factor);
-    a.growth_interval = static_cast<int32_t>(scaler->settings().growth_interval);
-  }
-  if (optim::Ema* ema = core_->ema()) {
-    a.ema = ema->flat().mutable_data_ptr<float>();
-    a.ema_decay = config_.exp_manager.ema.decay;
-    a.ema_every = config_.exp_manager.ema.every_n_steps;
-    a.ema_count = ema->count().mutable_data_ptr<int64_t>();
-  }
-}
-
-Status FastEngine::upload_segments() {
-  return upload(segments_device_.mutable_data_ptr(), segments_.data(),
-                segments_.size() * sizeof(kernels::AdamwSegment));
 }
 
 Status FastEngine::write_state() {
@@ -315,8 +225,7 @@ Status FastEngine::write_state() {
       registry[at + "running_var"].copy_(statistics_[i][1]);
       registry[at + "num_batches_tracked"].copy_(counters_[i]);
     }
-    at::Tensor counts = core_->optimizer().step_counts();
-    counts.copy_(steps_.index_select(0, segment_of_));
+    optimizer_->write_counts();
     return ok_status();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("collecting the state");
@@ -434,7 +343,7 @@ kernels::NestStepInputs FastEngine::inputs_of(const Shape& shape) const {
   in.frames_encoder = lengths + 5 * shape.batch;
   in.frames_counted = reinterpret_cast<const int32_t*>(base + kCounted);
   in.random = reinterpret_cast<const kernels::RandomState*>(base + kRandom);
-  in.loss_scale = adamw_.loss_scale;
+  in.loss_scale = optimizer_->loss_scale();
   if (shape.part) in.loss_rows = reinterpret_cast<const int32_t*>(base + kLossRows);
   return in;
 }
@@ -661,17 +570,7 @@ Status FastEngine::finish_step(const StepRequest& request) {
     return ok_status();
   }
   const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
-  if (request.momentum) {
-    core_->optimizer().set_momentum(*request.momentum);
-    for (kernels::AdamwSegment& segment : segments_) segment.beta1 = *request.momentum;
-    AERIE_RETURN_IF_ERROR(upload_segments());
-  }
-  AERIE_RETURN_IF_ERROR(upload(rates_.mutable_data_ptr(), request.learning_rates.data(),
-                               request.learning_rates.size() * sizeof(double)));
-  if (core_->ema() != nullptr) core_->ema()->begin();
-  const kernels::KernelTable& kernels = compute_->kernels();
-  AERIE_RETURN_IF_ERROR(
-      compute_->status_of(kernels.adamw_step(adamw_, compute_->stream()), "optimizer"));
+  AERIE_RETURN_IF_ERROR(optimizer_->step(request.learning_rates, request.momentum));
   kernels::SavedState state;
   state.values = statistics_.mutable_data_ptr<float>();
   state.saved_values = saved_statistics_.mutable_data_ptr<float>();
@@ -679,9 +578,9 @@ Status FastEngine::finish_step(const StepRequest& request) {
   state.counters = counters_.mutable_data_ptr<int64_t>();
   state.saved_counters = saved_counters_.mutable_data_ptr<int64_t>();
   state.num_counters = counters_.numel();
-  state.control = adamw_.control;
-  AERIE_RETURN_IF_ERROR(
-      compute_->status_of(kernels.restore_if_skipped(state, compute_->stream()), "optimizer"));
+  state.control = optimizer_->control();
+  AERIE_RETURN_IF_ERROR(compute_->status_of(
+      compute_->kernels().restore_if_skipped(state, compute_->stream()), "optimizer"));
 
   if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
   Pending pending;
@@ -710,7 +609,8 @@ Status FastEngine::take_oldest() {
   out.step = pending.step;
   out.grad_norm = control.norm;
   out.skipped = control.skip != 0;
-  out.loss_scale = adamw_.loss_scale != nullptr ? static_cast<double>(control.loss_scale) : 1.0;
+  out.loss_scale =
+      optimizer_->loss_scale() != nullptr ? static_cast<double>(control.loss_scale) : 1.0;
   for (size_t i = 0; i < pending.micros.size(); ++i) {
     const MicroInfo& info = pending.micros[i];
     kernels::MicroResult result{0.0f, 0};

@@ -32,6 +32,7 @@
 #include "aerie/kernels/nest/nest_step.h"
 #include "aerie/train/nest/batch_intake.h"
 #include "aerie/train/nest/core_engine.h"
+#include "aerie/train/nest/fast_optimizer.h"
 
 namespace aerie::train {
 
@@ -102,8 +103,6 @@ class FastEngine final : public CoreEngine {
   Status write_state() override;
 
   Status refresh();
-  void refresh_segments();
-  Status upload_segments();
   Status upload(void* to, const void* from, size_t bytes);
 
   Result<Plan*> plan_for(const Shape& shape);
@@ -137,9 +136,7 @@ class FastEngine final : public CoreEngine {
   at::Tensor codebooks_, twiddles_, bands_, silent_tokens_;
   std::map<int64_t, at::Tensor> positions_;  // by encoder frames
 
-  std::vector<kernels::AdamwSegment> segments_;
-  at::Tensor segments_device_, steps_, factors_, rates_, norm_partial_, segment_of_;
-  kernels::AdamwStep adamw_;
+  std::unique_ptr<FastOptimizer> optimizer_;
 
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   int64_t clock_ = 0;

@@ -1,0 +1,57 @@
+// The optimizer of the fast engine: one kernel sequence (kernels/adamw/adamw.h) over the core's
+// flat weights, gradients and moments. Groups, decay, clipping, scaler and average are the core's;
+// step counts live here, one per segment, between write_counts() and refresh().
+//
+// One thread; core and queue must outlive it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "aerie/device/queue.h"
+#include "aerie/kernels/kernel_table.h"
+#include "aerie/train/nest/nest_core.h"
+
+namespace aerie::train {
+
+class FastOptimizer {
+ public:
+  // Copies small host values to the device in order with the computation.
+  using Upload = std::function<Status(void* to, const void* from, size_t bytes)>;
+
+  FastOptimizer(NestCore& core, const config::RunConfig& config, device::Queue& queue,
+                Upload upload);
+
+  // Why such an optimizer needs the reference engine; empty: it does not.
+  static std::string not_covered(const config::RunConfig& config);
+
+  // From the core's present state. `shadow`: the 16-bit weights, undefined in float32; `control`
+  // and `bad_loss` (not finite: skip the step) in device memory.
+  Status refresh(const at::Tensor& shadow, kernels::Dtype dtype, kernels::AdamwControl* control,
+                 const float* bad_loss);
+  // Queues an update from the flat gradients.
+  Status step(std::span<const double> learning_rates, std::optional<double> momentum);
+  // Step counts into the core.
+  void write_counts();
+
+  const float* loss_scale() const { return adamw_.loss_scale; }  // device; null: no scaling
+  const kernels::AdamwControl* control() const { return adamw_.control; }
+
+ private:
+  void make_segments();
+  Status upload_segments();
+
+  NestCore& core_;
+  const config::RunConfig& config_;
+  device::Queue& queue_;
+  Upload upload_;
+  std::vector<kernels::AdamwSegment> segments_;
+  at::Tensor segments_device_, steps_, factors_, rates_, partial_, segment_of_;
+  kernels::AdamwStep adamw_;
+};
+
+}  // namespace aerie::train
