@@ -49,12 +49,10 @@ function(aerie_add_test name)
     set(A_LABELS unit)
   endif()
   add_executable(${name} ${A_SOURCES})
-  if(AERIE_SANITIZE)
-    # Instrumented test code takes longer to compile than to run.
-    set(test_files ${A_SOURCES})
-    list(FILTER test_files INCLUDE REGEX "_test\\.cc$")
-    set_property(SOURCE ${test_files} APPEND PROPERTY COMPILE_OPTIONS -O0)
-  endif()
+  # Test code takes longer to compile than to run.
+  set(test_files ${A_SOURCES})
+  list(FILTER test_files INCLUDE REGEX "_test\\.cc$")
+  set_property(SOURCE ${test_files} APPEND PROPERTY COMPILE_OPTIONS -O0)
   target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options deps::gtest_main)
   target_compile_definitions(${name} PRIVATE AERIE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              AERIE_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs")

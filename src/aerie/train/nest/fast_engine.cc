@@ -423,9 +423,7 @@ void FastEngine::forget_oldest_recording() {
   for (auto& recording : oldest->recording) recording.reset();
 }
 
-Status FastEngine::open_window() {
-  window_.clear();
-  window_has_gradients_ = false;
+kernels::SavedState FastEngine::saved_state() const {
   kernels::SavedState state;
   state.values = statistics_.mutable_data_ptr<float>();
   state.saved_values = saved_statistics_.mutable_data_ptr<float>();
@@ -433,6 +431,14 @@ Status FastEngine::open_window() {
   state.counters = counters_.mutable_data_ptr<int64_t>();
   state.saved_counters = saved_counters_.mutable_data_ptr<int64_t>();
   state.num_counters = counters_.numel();
+  state.control = optimizer_->control();
+  return state;
+}
+
+Status FastEngine::open_window() {
+  window_.clear();
+  window_has_gradients_ = false;
+  const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
       compute_->kernels().save_state(state, compute_->stream()), "saving the statistics"));
   window_open_ = true;
@@ -571,14 +577,7 @@ Status FastEngine::finish_step(const StepRequest& request) {
   }
   const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
   AERIE_RETURN_IF_ERROR(optimizer_->step(request.learning_rates, request.momentum));
-  kernels::SavedState state;
-  state.values = statistics_.mutable_data_ptr<float>();
-  state.saved_values = saved_statistics_.mutable_data_ptr<float>();
-  state.num_values = statistics_.numel();
-  state.counters = counters_.mutable_data_ptr<int64_t>();
-  state.saved_counters = saved_counters_.mutable_data_ptr<int64_t>();
-  state.num_counters = counters_.numel();
-  state.control = optimizer_->control();
+  const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
       compute_->kernels().restore_if_skipped(state, compute_->stream()), "optimizer"));
 

@@ -114,6 +114,7 @@ class FastEngine final : public CoreEngine {
   void drop_recordings();
   void forget_oldest_recording();
 
+  kernels::SavedState saved_state() const;  // what a skipped step undoes
   Status open_window();
   Status add_micro(const data::Batch& batch, const StepRequest& request, uint64_t micro_step);
   Status add_parts(const data::Batch& batch, const StepRequest& request, uint64_t micro_step);
