@@ -125,8 +125,8 @@ Status PackWriter::begin_shard() {
     }
     if (file.ok())
       file_ = std::move(file).value();
-    else if (!env_.exists(temporary_) || tries >= kMaxTries)
-      return file.status();
+    else if ((!env_.exists(temporary_) && !env_.exists(final_)) || tries >= kMaxTries)
+      return file.status();  // nobody has it, or has finished it meanwhile: a refusal of its own
   }
   PackHead head{};
   std::memcpy(head.magic, kPackMagic, sizeof(kPackMagic));
