@@ -1,26 +1,13 @@
 #include "aerie/data/loader.h"
 
-#include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstdio>
-#include <deque>
-#include <future>
-#include <map>
-#include <mutex>
-#include <sys/resource.h>
-#include <time.h>
-#include <unordered_set>
 
 #include "aerie/base/check.h"
-#include "aerie/base/clock.h"
 #include "aerie/base/hash.h"
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
-#include "aerie/base/thread_group.h"
-#include "aerie/data/batch_builder.h"
-#include "aerie/data/loader_setup.h"
+#include "aerie/data/loader_impl.h"
 
 namespace aerie::data {
 
@@ -29,128 +16,11 @@ namespace {
 constexpr size_t kMaxBadKept = 100000;
 constexpr size_t kBadShown = 20;
 
-int64_t now_ns() {
-  return Clock::real().monotonic_ns();
-}
-
-int64_t thread_cpu_ns() {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return int64_t{time.tv_sec} * 1000000000 + time.tv_nsec;
-}
-
-// Times this thread gave up the CPU by itself: while reading, because a file was not in memory.
-int64_t voluntary_switches() {
-  rusage usage{};
-  ::getrusage(RUSAGE_THREAD, &usage);
-  return usage.ru_nvcsw;
-}
-
 double seconds(int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-// Sums of one loader, added to by all threads.
-struct Counters {
-  std::atomic<uint64_t> read_items{0}, read_bytes{0}, read_samples{0}, noise_items{0},
-      noise_samples{0}, mix_items{0}, mix_cells{0};
-  std::atomic<int64_t> read_ns{0}, noise_ns{0}, mix_ns{0}, blocked_ns{0}, starved_ns{0},
-      probe_wall_ns{0}, probe_wait_ns{0};
-};
-
 }  // namespace
-
-struct Loader::Impl {
-  enum class State : uint8_t { kFree, kReading, kFinishing, kReady, kHeld };
-  struct Slot {
-    BatchBuilder builder;
-    State state = State::kFree;
-    size_t next_item = 0;
-    size_t unfinished = 0;
-    Status error;
-  };
-  // The next batch of this rank that nobody has planned yet.
-  struct Position {
-    uint32_t epoch = 0;
-    int64_t index = 0;  // among this rank's batches of the epoch
-  };
-  struct Task {
-    Slot* slot = nullptr;
-    size_t item = 0;
-  };
-
-  std::shared_ptr<const AudioDataset> dataset;
-  LoaderOptions options;
-  Sampler sampler;
-  LoaderSetup setup;
-  std::unique_ptr<MemoryBudget> budget;
-  BuildRules rules;
-  NoiseStats noise_stats;
-  Counters counters;
-  double max_bad_fraction = 0.0;
-  const int64_t start_ns = now_ns();
-
-  mutable std::mutex mutex;
-  std::condition_variable work_ready;   // workers: something to claim, or stop
-  std::condition_variable batch_ready;  // consumer: the oldest batch may be done
-  std::condition_variable idle;         // reset: nothing is being read
-  std::condition_variable plan_wanted;  // planner
-  std::deque<std::unique_ptr<Slot>> slots;
-  std::deque<Slot*> order;  // planned, oldest first
-  Position next;            // producer
-  Position taken;           // consumer: after the last batch handed out
-  bool stopping = false;
-  bool paused = false;
-  bool ended = false;  // single_epoch: everything is planned
-  int in_flight = 0;   // items and finishes under way
-  int active_limit = 0;
-  std::shared_ptr<const EpochPlan> plan, following_plan;
-  std::map<uint32_t, int64_t> batch_counts;  // of epochs planned and not yet left
-  bool planning = false;
-  bool epoch_over = false;  // the consumer has had the last batch of its epoch
-  uint64_t samples_done = 0;
-
-  // Consumer's figures.
-  int64_t consumer_wait_ns = 0, consumer_work_ns = 0, epoch_pause_ns = 0, first_batch_ns = -1;
-  int64_t last_return_ns = 0, epochs_entered = 0;
-  int64_t valid_cells = 0, all_cells = 0, delivered_samples = 0;
-  uint64_t delivered_batches = 0;
-  std::vector<BadSample> bad;
-  std::unordered_set<uint32_t> bad_ids;
-  // auto workers: the current window.
-  int64_t window_start_ns = 0, window_wait_ns = 0;
-  int window_batches = 0, window_full = 0, calm_windows = 0;
-
-  std::future<void> publishing;             // of the packed cache
-  std::unique_ptr<BuildThread> own_thread;  // 0 workers, and the consumer's finishing
-  ThreadGroup threads;                      // last: its threads use everything above
-
-  explicit Impl(Sampler s)
-      : sampler(std::move(s)), threads([this](const Status&) { batch_ready.notify_all(); }) {}
-  ~Impl();
-
-  int64_t batches_in(const EpochPlan& p) const {
-    const int64_t all = static_cast<int64_t>(p.num_steps()) * setup.lanes_per_rank;
-    return options.max_batches_per_epoch >= 0 ? std::min(all, options.max_batches_per_epoch) : all;
-  }
-  const EpochPlan& plan_of(uint32_t epoch);
-  bool no_free_slot() const {
-    return std::none_of(slots.begin(), slots.end(),
-                        [](const auto& slot) { return slot->state == State::kFree; });
-  }
-  bool claim(Task& task);
-  bool plan_next();
-  void do_item(const Task& task, BuildThread& thread, std::unique_lock<std::mutex>& lock);
-  void finish(Slot& slot, BuildThread& thread, std::unique_lock<std::mutex>& lock);
-  Status run_worker(int number);
-  Status run_planner();
-  Result<const Batch*> next_batch();
-  Status account(Slot& slot, std::vector<BadSample>& new_bad);
-  void tune(int64_t waited_ns, size_t ready);
-  void reset(Position to, std::unique_lock<std::mutex>& lock);
-  void enter_epoch(Position to);
-  Status too_many_bad() const;
-};
 
 Loader::Impl::~Impl() {
   {
@@ -161,189 +31,6 @@ Loader::Impl::~Impl() {
   plan_wanted.notify_all();
   (void)threads.join();
   for (auto& slot : slots) slot->builder.release_memory(rules);
-}
-
-// With the lock held. The plan of the epoch after the current one is made by the planner thread
-// while the current one is read, so that an epoch's end costs nothing.
-const EpochPlan& Loader::Impl::plan_of(uint32_t epoch) {
-  if (plan != nullptr && plan->epoch() == epoch) return *plan;
-  if (following_plan != nullptr && following_plan->epoch() == epoch)
-    plan = std::move(following_plan);
-  else
-    plan = sampler.plan(epoch);
-  following_plan.reset();
-  batch_counts[epoch] = batches_in(*plan);
-  planning = true;
-  plan_wanted.notify_one();
-  return *plan;
-}
-
-// With the lock held: puts the next batch into a free slot. False: no slot, or no batch.
-bool Loader::Impl::plan_next() {
-  if (ended || stopping || paused) return false;
-  Slot* slot = nullptr;
-  for (auto& candidate : slots) {
-    if (candidate->state != State::kFree) continue;
-    slot = candidate.get();
-    break;
-  }
-  if (slot == nullptr) return false;
-  const EpochPlan* current = &plan_of(next.epoch);
-  while (next.index >= batches_in(*current)) {
-    if (options.single_epoch) {
-      ended = true;
-      return false;
-    }
-    ++next.epoch;
-    next.index = 0;
-    current = &plan_of(next.epoch);
-    if (batches_in(*current) == 0) {
-      slot->error = internal_error("an epoch without batches");
-      slot->state = State::kReady;
-      order.push_back(slot);
-      ended = true;
-      batch_ready.notify_one();
-      return false;
-    }
-  }
-  Batch& batch = slot->builder.batch();
-  batch.epoch_ = next.epoch;
-  batch.index_ = next.index;
-  batch.step_ = static_cast<uint64_t>(next.index) / setup.lanes_per_rank;
-  batch.lane_ = options.rank * setup.lanes_per_rank +
-                static_cast<uint32_t>(static_cast<uint64_t>(next.index) % setup.lanes_per_rank);
-  batch.last_ = next.index + 1 == batches_in(*current);
-  batch.section_ = current->batch(batch.step_, batch.lane_, batch.samples_);
-  ++next.index;
-  slot->error = slot->builder.begin(rules);
-  slot->next_item = 0;
-  slot->unfinished = slot->builder.num_items();
-  slot->state = State::kReading;
-  order.push_back(slot);
-  if (!slot->error.ok()) {
-    slot->state = State::kReady;
-    batch_ready.notify_one();
-  } else {
-    work_ready.notify_all();
-  }
-  return true;
-}
-
-// With the lock held: one sample of the oldest batch that has any left, or a batch without samples.
-bool Loader::Impl::claim(Task& task) {
-  if (paused || stopping) return false;
-  while (true) {
-    for (Slot* slot : order) {
-      if (slot->state != State::kReading) continue;
-      if (slot->next_item < slot->builder.num_items() || slot->builder.num_items() == 0) {
-        task = {slot, slot->next_item++};
-        if (slot->builder.num_items() == 0) slot->state = State::kFinishing;
-        return true;
-      }
-    }
-    if (!plan_next()) return false;
-  }
-}
-
-void Loader::Impl::finish(Slot& slot, BuildThread& thread, std::unique_lock<std::mutex>& lock) {
-  slot.state = State::kFinishing;
-  lock.unlock();
-  const int64_t start = now_ns();
-  Status status = run_guarded([&] { return slot.builder.finish(rules, thread); });
-  counters.mix_ns += now_ns() - start;
-  ++counters.mix_items;
-  const Batch& batch = slot.builder.batch();
-  counters.mix_cells += static_cast<uint64_t>(batch.num_samples() * batch.capacity());
-  lock.lock();
-  slot.error = std::move(status);
-  slot.state = State::kReady;
-  batch_ready.notify_one();
-}
-
-// Entered and left with the lock held.
-void Loader::Impl::do_item(const Task& task, BuildThread& thread,
-                           std::unique_lock<std::mutex>& lock) {
-  Slot& slot = *task.slot;
-  ++in_flight;
-  if (slot.builder.num_items() > 0) {
-    lock.unlock();
-    const int64_t start = now_ns();
-    const bool probe = task.item == 0;
-    const int64_t cpu = probe ? thread_cpu_ns() : 0;
-    const int64_t switches = probe ? voluntary_switches() : 0;
-    const auto read = [&] {
-      slot.builder.read_item(rules, task.item, thread);
-      return ok_status();
-    };
-    const Status status = run_guarded(std::cref(read));  // by reference: no allocation
-    const int64_t spent = now_ns() - start;
-    const BatchBuilder::ItemFigures& figures = slot.builder.figures(task.item);
-    if (probe) {
-      counters.probe_wall_ns += spent;
-      // A thread that was merely preempted did not wait for the disk.
-      if (voluntary_switches() > switches)
-        counters.probe_wait_ns += std::max<int64_t>(0, spent - (thread_cpu_ns() - cpu));
-    }
-    ++counters.read_items;
-    counters.read_bytes += static_cast<uint64_t>(figures.bytes_read);
-    counters.read_samples += static_cast<uint64_t>(figures.samples);
-    counters.read_ns += spent - figures.noise_ns;
-    if (figures.noise_ns > 0) {
-      counters.noise_ns += figures.noise_ns;
-      ++counters.noise_items;
-      counters.noise_samples += static_cast<uint64_t>(figures.samples);
-    }
-    lock.lock();
-    if (!status.ok() && slot.error.ok()) slot.error = status;
-    if (--slot.unfinished == 0) {
-      if (slot.error.ok()) {
-        finish(slot, thread, lock);
-      } else {
-        slot.state = State::kReady;
-        batch_ready.notify_one();
-      }
-    }
-  } else {
-    finish(slot, thread, lock);
-  }
-  --in_flight;
-  if (paused && in_flight == 0) idle.notify_all();
-}
-
-Status Loader::Impl::run_worker(int number) {
-  BuildThread thread(rules);
-  std::unique_lock lock(mutex);
-  while (!stopping) {
-    Task task;
-    if (number < active_limit && claim(task)) {
-      do_item(task, thread, lock);
-      continue;
-    }
-    // Waiting: for room when every slot is planned, else for others to finish their samples.
-    const bool full = ended || no_free_slot();
-    const int64_t start = now_ns();
-    work_ready.wait(lock);
-    if (number < active_limit)
-      (full ? counters.blocked_ns : counters.starved_ns) += now_ns() - start;
-  }
-  return ok_status();
-}
-
-Status Loader::Impl::run_planner() {
-  std::unique_lock lock(mutex);
-  while (!stopping) {
-    if (!planning || plan == nullptr || options.single_epoch) {
-      plan_wanted.wait(lock);
-      continue;
-    }
-    planning = false;
-    const uint32_t epoch = plan->epoch() + 1;
-    lock.unlock();
-    std::shared_ptr<const EpochPlan> made = sampler.plan(epoch);
-    lock.lock();
-    if (plan != nullptr && plan->epoch() + 1 == epoch) following_plan = std::move(made);
-  }
-  return ok_status();
 }
 
 Status Loader::Impl::too_many_bad() const {
@@ -380,34 +67,6 @@ Status Loader::Impl::account(Slot& slot, std::vector<BadSample>& new_bad) {
       static_cast<double>(bad_ids.size()) > max_bad_fraction * static_cast<double>(dataset->size()))
     return too_many_bad();
   return ok_status();
-}
-
-// num_workers: auto. Threads are taken away while the consumer never waits and the ring stays full,
-// and given back as soon as it waits.
-void Loader::Impl::tune(int64_t waited_ns, size_t ready) {
-  constexpr int64_t kWindowNs = 500'000'000;
-  const int64_t now = now_ns();
-  if (window_start_ns == 0) {
-    window_start_ns = now;  // the first batch is waited for in any case
-    return;
-  }
-  window_wait_ns += waited_ns;
-  ++window_batches;
-  window_full += 2 * ready >= slots.size() - static_cast<size_t>(options.consumer_batches);
-  if (now - window_start_ns < kWindowNs || window_batches < 4) return;
-  const double share =
-      static_cast<double>(window_wait_ns) / static_cast<double>(now - window_start_ns);
-  if (share > 0.02) {
-    active_limit = std::min(setup.num_workers, active_limit + std::max(1, active_limit / 4));
-    calm_windows = 0;
-    work_ready.notify_all();
-  } else if (window_full == window_batches && ++calm_windows >= 3) {
-    active_limit = std::max(1, active_limit - 1);
-    calm_windows = 0;
-  }
-  window_start_ns = now;
-  window_wait_ns = 0;
-  window_batches = window_full = 0;
 }
 
 Result<const Batch*> Loader::Impl::next_batch() {
@@ -686,7 +345,7 @@ Status Loader::restore(const std::string& cursor_json) {
 }
 
 LoaderStats Loader::stats() const {
-  const Counters& c = impl_->counters;
+  const LoaderCounters& c = impl_->counters;
   const double rate = impl_->dataset->read_options().sample_rate;
   LoaderStats out;
   out.read = {c.read_items, seconds(c.read_ns), static_cast<double>(c.read_bytes),
