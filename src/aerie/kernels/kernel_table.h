@@ -10,7 +10,6 @@
 #include "aerie/kernels/conv/gated_conv.h"
 #include "aerie/kernels/features/log_mel.h"
 #include "aerie/kernels/gemm/gemm.h"
-#include "aerie/kernels/layout/cast.h"
 #include "aerie/kernels/layout/layout.h"
 #include "aerie/kernels/loss/cross_entropy.h"
 #include "aerie/kernels/masking/block_mask.h"
@@ -53,7 +52,6 @@
   X(add_partials, PartialSums)                        \
   X(bias_gradient, BiasGradient)                      \
   X(swap_inner, SwapInner)                            \
-  X(cast, Cast)                                       \
   X(save_state, SavedState)                           \
   X(restore_if_skipped, SavedState)
 
