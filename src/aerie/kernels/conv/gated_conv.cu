@@ -1,6 +1,8 @@
-// A block owns kConvRows frames of 64 channels. It loads them (and the taps' overlap) 16 bytes per
-// thread, applies the pointwise part once per value and keeps the result in shared memory; then a
-// thread slides along 6 frames of 2 channels. Backward needs the overlap of the gradient alone:
+// A warp owns kStrip frames of 64 channels, a lane two neighbouring ones, and walks along time with
+// everything in registers: the pointwise part is done once per value (and per tap of overlap with
+// the next strip), nothing of the convolution itself goes through shared memory. The eight warps of
+// a block take neighbouring strips, whose overlap they find in the cache, and add their sums at the
+// end. Backward:
 //   grad_gated[s] = sum over k of weight[k] * g[s + left - k]
 //   grad_weight[k] = sum over s of gated[s] * g[s + left - k]
 #include "aerie/kernels/conv/gated_conv.h"
@@ -12,45 +14,88 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kCols = 64;
-constexpr int kVecs = kCols / 8;
-constexpr int kGroupRows = kConvRows / kWarps;  // frames of a thread
-constexpr int kTasks = 2;                       // rows that a thread loads: 64 of the block's
-static_assert(kThreads / kVecs * kTasks >= kConvRows + 8);
+constexpr int kStrip = kConvRows / kWarps;  // frames of a warp
+static_assert(kStrip * kWarps == kConvRows);
 
 struct Pair {
   float x, y;
 };
+// Two neighbouring values as they stand in memory.
+template <typename T>
+struct alignas(2 * sizeof(T)) RawPair {
+  uint32_t w[sizeof(T) / 2];
+};
+__device__ inline Pair unpack(const RawPair<float>& raw) {
+  Pair out;
+  memcpy(&out.x, &raw.w[0], 4);
+  memcpy(&out.y, &raw.w[1], 4);
+  return out;
+}
+template <typename T>
+__device__ inline Pair unpack(const RawPair<T>& raw) {
+  return {to_float(T{uint16_t(raw.w[0] & 0xffffu)}), to_float(T{uint16_t(raw.w[0] >> 16)})};
+}
+template <typename T>
+__device__ inline RawPair<T> load_raw_pair(const T* p) {
+  return *reinterpret_cast<const RawPair<T>*>(p);
+}
 __device__ inline Pair load_pair(const float* p) {
-  struct alignas(8) Raw {
-    float x, y;
-  };
-  const Raw raw = *reinterpret_cast<const Raw*>(p);
-  return {raw.x, raw.y};
+  return unpack(load_raw_pair(p));
 }
 __device__ inline void store_pair(float* p, Pair value) {
-  struct alignas(8) Raw {
-    float x, y;
-  };
-  *reinterpret_cast<Raw*>(p) = Raw{value.x, value.y};
+  RawPair<float> raw;
+  memcpy(&raw.w[0], &value.x, 4);
+  memcpy(&raw.w[1], &value.y, 4);
+  *reinterpret_cast<RawPair<float>*>(p) = raw;
 }
 template <typename T>
 __device__ inline void store_pair(T* p, Pair value) {
   *reinterpret_cast<uint32_t*>(p) = pack2<T>(value.x, value.y);
 }
+// sum += a * b
+__device__ inline void add_product(Pair& sum, const Pair& a, const Pair& b) {
+  sum.x += a.x * b.x;
+  sum.y += a.y * b.y;
+}
+__device__ inline void add(Pair& sum, const Pair& a) {
+  sum.x += a.x;
+  sum.y += a.y;
+}
+__device__ inline Pair pair_or_zero(const float* p, int at) {
+  return p != nullptr ? load_pair(p + at) : Pair{0.0f, 0.0f};
+}
 
-// Part of the grid: which item, first frame, first channel.
-struct Tile {
-  int item, begin, column;
+// What a warp works on. The number of the warp comes from lane 0, so that the compiler knows it to
+// be the same in all lanes and does the arithmetic of frames once for all.
+struct Strip {
+  int item, begin, warp, lane;
+  int column;   // of this lane
+  bool inside;  // whether that channel exists
+  int read;     // the column, or one that exists
 };
-__device__ inline Tile tile_of(int frames) {
-  const int tiles = (frames + kConvRows - 1) / kConvRows;
-  return {int(blockIdx.y) / tiles, int(blockIdx.y) % tiles * kConvRows, int(blockIdx.x) * kCols};
+__device__ inline Strip strip_of(const GatedConv& a) {
+  const int tiles = (a.frames + kConvRows - 1) / kConvRows;
+  Strip s;
+  s.warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
+  s.lane = int(threadIdx.x) % 32;
+  s.item = int(blockIdx.y) / tiles;
+  s.begin = int(blockIdx.y) % tiles * kConvRows + s.warp * kStrip;
+  s.column = int(blockIdx.x) * kCols + s.lane * 2;
+  s.inside = s.column < a.channels;
+  s.read = s.inside ? s.column : 0;
+  return s;
+}
+// A frame that exists, for loads whose value is not used otherwise.
+__device__ inline int existing(int t, int frames) {
+  t = t < frames ? t : frames - 1;
+  return t > 0 ? t : 0;
 }
 
 // The block's weights as (taps, kCols): read from memory in order, where a thread's own would be
 // scattered. To be followed by a barrier.
 template <int kTaps>
-__device__ inline void load_weights(const GatedConv& a, int first, float* weights) {
+__device__ inline void load_weights(const GatedConv& a, float* weights) {
+  const int first = int(blockIdx.x) * kCols;
   for (int i = threadIdx.x; i < kTaps * kCols; i += kThreads) {
     const int channel = i / kTaps;
     weights[i % kTaps * kCols + channel] =
@@ -58,319 +103,253 @@ __device__ inline void load_weights(const GatedConv& a, int first, float* weight
   }
 }
 
-__device__ inline void add_gate_bias(const GatedConv& a, int column, Vec8* left, Vec8* right) {
-  if (a.gate_bias == nullptr) return;
-  const Vec8 more_left = load8(a.gate_bias + column);
-  const Vec8 more_right = load8(a.gate_bias + a.channels + column);
-  AERIE_UNROLL
-  for (int k = 0; k < 8; ++k) {
-    left->v[k] += more_left.v[k];
-    right->v[k] += more_right.v[k];
-  }
-}
-
 template <typename T, int kTaps>
-__global__ void __launch_bounds__(kThreads) gated_conv_kernel(GatedConv a) {
-  AERIE_SHARED(float, gated, (kConvRows + kTaps - 1) * kCols);
-  AERIE_SHARED(float, sums, kWarps* kCols);
+__global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
+  constexpr int kRows = kStrip + kTaps - 1;
   AERIE_SHARED(float, weights, kTaps* kCols);
-  load_weights<kTaps>(a, int(blockIdx.x) * kCols, weights);
-  const Tile tile = tile_of(a.frames);
-  const size_t first_row = size_t(tile.item) * a.frames;
-  {
-    const int vec = threadIdx.x % kVecs, column = tile.column + vec * 8;
-    const bool inside = column < a.channels;
-    const int length = a.lengths[tile.item] < a.frames ? a.lengths[tile.item] : a.frames;
-    Vec8 left[kTasks], right[kTasks];
-    bool valid[kTasks];
-    AERIE_UNROLL
-    for (int i = 0; i < kTasks; ++i) {
-      const int r = threadIdx.x / kVecs + i * (kThreads / kVecs), t = tile.begin - a.left + r;
-      valid[i] = inside && r < kConvRows + kTaps - 1 && t >= 0 && t < length;
-      if (!valid[i]) continue;
-      const T* x = static_cast<const T*>(a.x) + (first_row + t) * 2 * a.channels + column;
-      left[i] = load8(x);
-      right[i] = load8(x + a.channels);
-    }
-    AERIE_UNROLL
-    for (int i = 0; i < kTasks; ++i) {
-      const int r = threadIdx.x / kVecs + i * (kThreads / kVecs);
-      if (r >= kConvRows + kTaps - 1) continue;
-      Vec8 out = {};
-      if (valid[i]) {
-        add_gate_bias(a, column, &left[i], &right[i]);
-        AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) out.v[k] = left[i].v[k] * sigmoid_for<T>(right[i].v[k]);
-      }
-      store8(gated + r * kCols + vec * 8, out);
-    }
+  AERIE_SHARED(float, moments, 2 * kWarps * kCols);
+  const Strip strip = strip_of(a);
+  const size_t first_row = size_t(strip.item) * a.frames;
+  const int length = a.lengths[strip.item] < a.frames ? a.lengths[strip.item] : a.frames;
+  const T* x = static_cast<const T*>(a.x) + first_row * 2 * a.channels + strip.read;
+  RawPair<T> left[kRows], right[kRows];
+  AERIE_UNROLL
+  for (int j = 0; j < kRows; ++j) {
+    const int t = existing(strip.begin - a.left + j, a.frames);
+    left[j] = load_raw_pair(x + t * 2 * a.channels);
+    right[j] = load_raw_pair(x + (t * 2 + 1) * a.channels);
   }
+  const Pair left_bias = pair_or_zero(a.gate_bias, strip.read);
+  const Pair right_bias = pair_or_zero(a.gate_bias, a.channels + strip.read);
+  const Pair bias = pair_or_zero(a.bias, strip.read);
+  load_weights<kTaps>(a, weights);
   __syncthreads();
-
-  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
-  const int c = tile.column + lane * 2;
-  const bool inside = c < a.channels;
-  Pair results[kGroupRows];
-  if (inside) {
-    Pair weight[kTaps];
+  Pair weight[kTaps], sums[kStrip];
+  AERIE_UNROLL
+  for (int k = 0; k < kTaps; ++k) weight[k] = load_pair(weights + k * kCols + strip.lane * 2);
+  AERIE_UNROLL
+  for (int s = 0; s < kStrip; ++s) sums[s] = bias;
+  AERIE_UNROLL
+  for (int j = 0; j < kRows; ++j) {
+    const int t = strip.begin - a.left + j;
+    const bool valid = t >= 0 && t < length;
+    Pair value = unpack(left[j]), gate = unpack(right[j]);
+    value.x = (value.x + left_bias.x) * sigmoid_for<T>(gate.x + right_bias.x);
+    value.y = (value.y + left_bias.y) * sigmoid_for<T>(gate.y + right_bias.y);
+    value = {valid ? value.x : 0.0f, valid ? value.y : 0.0f};
     AERIE_UNROLL
-    for (int k = 0; k < kTaps; ++k) weight[k] = load_pair(weights + k * kCols + lane * 2);
-    Pair bias = {0.0f, 0.0f};
-    if (a.bias != nullptr) bias = load_pair(a.bias + c);
-    Pair window[kGroupRows + kTaps - 1];
-    AERIE_UNROLL
-    for (int k = 0; k < kGroupRows + kTaps - 1; ++k)
-      window[k] = load_pair(gated + (group * kGroupRows + k) * kCols + lane * 2);
-    AERIE_UNROLL
-    for (int s = 0; s < kGroupRows; ++s) {
-      Pair sum = bias;
-      AERIE_UNROLL
-      for (int k = 0; k < kTaps; ++k) {
-        sum.x += weight[k].x * window[s + k].x;
-        sum.y += weight[k].y * window[s + k].y;
-      }
-      const int t = tile.begin + group * kGroupRows + s;
-      if (t < a.frames) store_pair(static_cast<T*>(a.out) + (first_row + t) * a.channels + c, sum);
-      results[s] = {to_float(from_float<T>(sum.x)), to_float(from_float<T>(sum.y))};
-    }
+    for (int k = 0; k < kTaps; ++k)
+      if (j - k >= 0 && j - k < kStrip) add_product(sums[j - k], weight[k], value);
+  }
+  T* out = static_cast<T*>(a.out) + first_row * a.channels + strip.column;
+  AERIE_UNROLL
+  for (int s = 0; s < kStrip; ++s) {
+    const int t = strip.begin + s;
+    if (strip.inside && t < a.frames) store_pair(out + t * a.channels, sums[s]);
+    sums[s] = {to_float(from_float<T>(sums[s].x)), to_float(from_float<T>(sums[s].y))};
   }
   if (a.statistics == nullptr) return;  // the whole grid leaves
-  // Mean of the part, then the squared deviations from it.
-  const int limit = statistics_limit(a.counted, tile.item, a.frames) - tile.begin;
-  const int count = limit < kConvRows ? limit : kConvRows;
-  Pair mean = {0.0f, 0.0f};
+  // Mean and squared deviations of the strip, then of the block's strips together.
+  const int limit = statistics_limit(a.counted, strip.item, a.frames);
+  const auto counted = [&](int begin, int most) {
+    const int rest = limit - begin;
+    return rest < 0 ? 0 : rest < most ? rest : most;
+  };
+  const int count = counted(strip.begin, kStrip);
+  Pair mean = {0.0f, 0.0f}, squares = {0.0f, 0.0f};
   AERIE_UNROLL
-  for (int pass = 0; pass < 2; ++pass) {
-    Pair sum = {0.0f, 0.0f};
-    AERIE_UNROLL
-    for (int s = 0; s < kGroupRows; ++s) {
-      if (!inside || group * kGroupRows + s >= count) continue;
-      const Pair off = {results[s].x - mean.x, results[s].y - mean.y};
-      sum.x += pass == 0 ? off.x : off.x * off.x;
-      sum.y += pass == 0 ? off.y : off.y * off.y;
-    }
-    store_pair(sums + group * kCols + lane * 2, sum);
-    __syncthreads();
-    Pair total = {0.0f, 0.0f};
-    AERIE_UNROLL
-    for (int g = 0; g < kWarps; ++g) {
-      const Pair part = load_pair(sums + g * kCols + lane * 2);
-      total.x += part.x;
-      total.y += part.y;
-    }
-    if (pass == 0 && count > 0) mean = {total.x / float(count), total.y / float(count)};
-    if (group == 0 && inside) {
-      float* out = a.statistics + (size_t(blockIdx.y) * 2 + pass) * a.channels + c;
-      store_pair(out, pass == 0 ? mean : total);
-    }
-    __syncthreads();
+  for (int s = 0; s < kStrip; ++s)
+    if (s < count) add(mean, sums[s]);
+  const float share = count > 0 ? 1.0f / float(count) : 0.0f;
+  mean = {mean.x * share, mean.y * share};
+  AERIE_UNROLL
+  for (int s = 0; s < kStrip; ++s) {
+    const Pair off = {sums[s].x - mean.x, sums[s].y - mean.y};
+    if (s < count) add_product(squares, off, off);
   }
+  store_pair(moments + strip.warp * kCols + strip.lane * 2, mean);
+  store_pair(moments + (kWarps + strip.warp) * kCols + strip.lane * 2, squares);
+  __syncthreads();
+  if (strip.warp != 0 || !strip.inside) return;
+  const int total = counted(strip.begin, kConvRows);
+  const float inverse = total > 0 ? 1.0f / float(total) : 0.0f;
+  Pair all = {0.0f, 0.0f};
+  AERIE_UNROLL
+  for (int w = 0; w < kWarps; ++w) {
+    const float part = float(counted(strip.begin + w * kStrip, kStrip)) * inverse;
+    add_product(all, load_pair(moments + w * kCols + strip.lane * 2), {part, part});
+  }
+  squares = {0.0f, 0.0f};
+  AERIE_UNROLL
+  for (int w = 0; w < kWarps; ++w) {
+    const float frames = float(counted(strip.begin + w * kStrip, kStrip));
+    const Pair one = load_pair(moments + w * kCols + strip.lane * 2);
+    const Pair off = {one.x - all.x, one.y - all.y};
+    add(squares, load_pair(moments + (kWarps + w) * kCols + strip.lane * 2));
+    add_product(squares, off, {off.x * frames, off.y * frames});
+  }
+  float* to = a.statistics + size_t(blockIdx.y) * 2 * a.channels + strip.column;
+  store_pair(to, all);
+  store_pair(to + a.channels, squares);
 }
 
-// What the gradient through SiLU and BatchNorm needs of a channel; kept in shared memory, since the
-// registers are full.
-enum NormConstant { kMean, kRstd, kNormWeight, kNormBias, kMeanGrad, kMeanProduct, kNumConstants };
-
-__device__ inline float norm_constant(const GatedConvBackward& a, int which, int channel,
-                                      float inverse) {
-  switch (which) {
-    case kMean:
-      return a.mean[channel];
-    case kRstd:
-      return a.rstd[channel];
-    case kNormWeight:
-      return a.norm_weight[channel];
-    case kNormBias:
-      return a.norm_bias[channel];
-    case kMeanGrad:
-      return a.totals[channel] * inverse;
-    default:
-      return a.totals[a.forward.channels + channel] * inverse;
-  }
+// The gradient through SiLU and BatchNorm of a channel:
+//   g = gain * grad * slope(gain * x + shift) - (offset + slant * x)
+struct NormGradient {
+  float gain, shift, offset, slant;
+};
+__device__ inline NormGradient norm_gradient(float mean, float rstd, float weight, float bias,
+                                             float mean_grad, float mean_product) {
+  const float gain = weight * rstd, slant = gain * rstd * mean_product;
+  return {gain, bias - mean * gain, gain * mean_grad - mean * slant, slant};
 }
-
-// The gradient that arrives at the convolution's output, eight values of one frame; `at` points to
-// the first channel's constants.
 template <typename T>
-__device__ inline Vec8 undo_norm(const Vec8& x, const Vec8& grad, const float* at) {
-  const Vec8 mean = load8(at + kMean * kCols), rstd = load8(at + kRstd * kCols);
-  const Vec8 weight = load8(at + kNormWeight * kCols), bias = load8(at + kNormBias * kCols);
-  const Vec8 mean_grad = load8(at + kMeanGrad * kCols);
-  const Vec8 mean_product = load8(at + kMeanProduct * kCols);
-  Vec8 out;
-  AERIE_UNROLL
-  for (int k = 0; k < 8; ++k) {
-    const float normal = (x.v[k] - mean.v[k]) * rstd.v[k];
-    const float before = grad.v[k] * silu_slope_for<T>(normal * weight.v[k] + bias.v[k]);
-    out.v[k] = weight.v[k] * rstd.v[k] * (before - mean_grad.v[k] - normal * mean_product.v[k]);
-  }
-  return out;
+__device__ inline float undo_norm(const NormGradient& n, float x, float grad) {
+  return n.gain * (grad * silu_slope_for<T>(x * n.gain + n.shift)) - (x * n.slant + n.offset);
 }
 
 template <typename T, int kTaps>
-__global__ void __launch_bounds__(kThreads, 4) gated_conv_backward_kernel(GatedConvBackward a) {
-  constexpr int kRows = kConvRows + kTaps - 1;
-  constexpr int kSums = kTaps + 1;  // per channel: the taps and the bias
-  constexpr int kFirst = kRows * kCols + kConvRows * kCols;
-  constexpr int kStride = kCols + 4;  // keeps 16-byte rows, and neighbours in other banks
-  constexpr int kLast = kWarps * kStride * (kSums + 2);
-  AERIE_SHARED(float, memory, kFirst > kLast ? kFirst : kLast);
-  AERIE_SHARED(float, constants, kNumConstants* kCols);
+__global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedConvBackward a) {
+  constexpr int kChunk = kStrip % 4 == 0 ? 4 : kStrip;  // frames that are loaded together
+  constexpr int kSections = kTaps + 3;                  // of sums: taps, bias, gate biases
+  constexpr int kStride = kCols + 4;
   AERIE_SHARED(float, weights, kTaps* kCols);
-  float* const grads = memory;  // (kRows, kCols), from frame begin + left - taps + 1
-  float* const gated = memory + kRows * kCols;  // (kConvRows, kCols); then its gradient
+  AERIE_SHARED(float, rows, kWarps* kSections* kStride);
   const GatedConv& f = a.forward;
-  const Tile tile = tile_of(f.frames);
-  load_weights<kTaps>(f, tile.column, weights);
-  const size_t first_row = size_t(tile.item) * f.frames;
-  const int vec = threadIdx.x % kVecs, column = tile.column + vec * 8;
-  const bool column_inside = column < f.channels;
-  const int limit = statistics_limit(f.counted, tile.item, f.frames);
-  const int length = f.lengths[tile.item] < f.frames ? f.lengths[tile.item] : f.frames;
+  const Strip strip = strip_of(f);
+  const size_t first_row = size_t(strip.item) * f.frames;
+  const int limit = statistics_limit(f.counted, strip.item, f.frames);
+  const int length = f.lengths[strip.item] < f.frames ? f.lengths[strip.item] : f.frames;
+  // Row j of the gradient is frame first + j; output s has read rows s to s + kTaps - 1.
+  const int first = strip.begin + f.left - kTaps + 1;
 
-  {
-    Raw8<T> x[kTasks], grad[kTasks], left[kTasks], right[kTasks];
-    bool counts[kTasks];
-    AERIE_UNROLL
-    for (int i = 0; i < kTasks; ++i) {
-      const int r = threadIdx.x / kVecs + i * (kThreads / kVecs);
-      const int t = tile.begin + f.left - kTaps + 1 + r;
-      counts[i] = column_inside && r < kRows && t >= 0 && t < limit;
-      if (!counts[i]) continue;
-      const size_t at = (first_row + t) * f.channels + column;
-      x[i] = load_raw(static_cast<const T*>(f.out) + at);
-      grad[i] = load_raw(static_cast<const T*>(a.grad_out) + at);
-    }
-    AERIE_UNROLL
-    for (int i = 0; i < kTasks; ++i) {
-      const int r = threadIdx.x / kVecs + i * (kThreads / kVecs), t = tile.begin + r;
-      if (!column_inside || r >= kConvRows || t >= length) continue;
-      const T* at = static_cast<const T*>(f.x) + (first_row + t) * 2 * f.channels + column;
-      left[i] = load_raw(at);
-      right[i] = load_raw(at + f.channels);
-    }
-    int total = f.batch * limit;
-    if (f.counted.lengths != nullptr) {
-      total = 0;
-      for (int b = 0; b < f.batch; ++b) total += statistics_limit(f.counted, b, f.frames);
-    }
-    const float inverse = total > 0 ? 1.0f / float(total) : 0.0f;
-    for (int i = threadIdx.x; i < kNumConstants * kCols; i += kThreads) {
-      const int channel = tile.column + i % kCols;
-      constants[i] = channel < f.channels ? norm_constant(a, i / kCols, channel, inverse) : 0.0f;
-    }
-    __syncthreads();
-    AERIE_UNROLL
-    for (int i = 0; i < kTasks; ++i) {
-      const int r = threadIdx.x / kVecs + i * (kThreads / kVecs);
-      if (r >= kRows) continue;
-      store8(grads + r * kCols + vec * 8,
-             counts[i] ? undo_norm<T>(unpack(x[i]), unpack(grad[i]), constants + vec * 8) : Vec8{});
-    }
-    AERIE_UNROLL
-    for (int i = 0; i < kTasks; ++i) {
-      const int r = threadIdx.x / kVecs + i * (kThreads / kVecs);
-      if (!column_inside || r >= kConvRows) continue;
-      Vec8 out = {};
-      if (tile.begin + r < length) {
-        Vec8 a_half = unpack(left[i]), b_half = unpack(right[i]);
-        add_gate_bias(f, column, &a_half, &b_half);
-        AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) out.v[k] = a_half.v[k] * sigmoid_for<T>(b_half.v[k]);
-      }
-      store8(gated + r * kCols + vec * 8, out);
-    }
+  const T* conv = static_cast<const T*>(f.out) + first_row * f.channels + strip.read;
+  const T* grad_out = static_cast<const T*>(a.grad_out) + first_row * f.channels + strip.read;
+  const T* x = static_cast<const T*>(f.x) + first_row * 2 * f.channels + strip.read;
+  T* grad_x = static_cast<T*>(a.grad_x) + first_row * 2 * f.channels + strip.column;
+  struct Arrived {
+    RawPair<T> x, grad;
+  };
+  const auto load_arrived = [&](int j) {
+    const int at = existing(first + j, f.frames) * f.channels;
+    return Arrived{load_raw_pair(conv + at), load_raw_pair(grad_out + at)};
+  };
+  struct Gates {
+    RawPair<T> left, right;
+  };
+  const auto load_gates = [&](int s) {
+    const int t = existing(strip.begin + s, f.frames);
+    return Gates{load_raw_pair(x + t * 2 * f.channels),
+                 load_raw_pair(x + (t * 2 + 1) * f.channels)};
+  };
+  Arrived ahead[kTaps - 1], arrived[kChunk];
+  Gates gates[kChunk];
+  AERIE_UNROLL
+  for (int j = 0; j < kTaps - 1; ++j) ahead[j] = load_arrived(j);
+  AERIE_UNROLL
+  for (int i = 0; i < kChunk; ++i) {
+    arrived[i] = load_arrived(kTaps - 1 + i);
+    gates[i] = load_gates(i);
   }
-  __syncthreads();
 
-  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
-  const int c = tile.column + lane * 2;
-  Pair d_weight[kTaps] = {}, d_bias = {0.0f, 0.0f};
-  if (c < f.channels) {
-    Pair weight[kTaps];
+  int total = f.batch * limit;
+  if (f.counted.lengths != nullptr) {
+    total = 0;
+    for (int b = 0; b < f.batch; ++b) total += statistics_limit(f.counted, b, f.frames);
+  }
+  const float inverse = total > 0 ? 1.0f / float(total) : 0.0f;
+  NormGradient norm[2];
+  {
+    const Pair mean = load_pair(a.mean + strip.read), rstd = load_pair(a.rstd + strip.read);
+    const Pair weight = load_pair(a.norm_weight + strip.read);
+    const Pair bias = load_pair(a.norm_bias + strip.read);
+    const Pair grads = load_pair(a.totals + strip.read);
+    const Pair products = load_pair(a.totals + f.channels + strip.read);
+    norm[0] =
+        norm_gradient(mean.x, rstd.x, weight.x, bias.x, grads.x * inverse, products.x * inverse);
+    norm[1] =
+        norm_gradient(mean.y, rstd.y, weight.y, bias.y, grads.y * inverse, products.y * inverse);
+  }
+  const Pair left_bias = pair_or_zero(f.gate_bias, strip.read);
+  const Pair right_bias = pair_or_zero(f.gate_bias, f.channels + strip.read);
+  load_weights<kTaps>(f, weights);
+  __syncthreads();
+  Pair weight[kTaps], d_weight[kTaps] = {};
+  Pair d_bias = {0.0f, 0.0f}, d_left = {0.0f, 0.0f}, d_right = {0.0f, 0.0f};
+  AERIE_UNROLL
+  for (int k = 0; k < kTaps; ++k) weight[k] = load_pair(weights + k * kCols + strip.lane * 2);
+
+  Pair window[kTaps];  // rows of the gradient; row j at j % kTaps
+  const auto receive = [&](int j, const Arrived& from) {
+    const int t = first + j;
+    const bool counts = t >= 0 && t < limit;
+    const Pair out = unpack(from.x), grad = unpack(from.grad);
+    const Pair g = {counts ? undo_norm<T>(norm[0], out.x, grad.x) : 0.0f,
+                    counts ? undo_norm<T>(norm[1], out.y, grad.y) : 0.0f};
+    // Every frame counts in one strip.
+    if (t >= strip.begin && t < strip.begin + kStrip) add(d_bias, g);
+    window[j % kTaps] = g;
+  };
+  AERIE_UNROLL
+  for (int j = 0; j < kTaps - 1; ++j) receive(j, ahead[j]);
+  AERIE_UNROLL
+  for (int chunk = 0; chunk < kStrip; chunk += kChunk) {
+    Arrived now[kChunk];
+    Gates here[kChunk];
     AERIE_UNROLL
-    for (int k = 0; k < kTaps; ++k) weight[k] = load_pair(weights + k * kCols + lane * 2);
-    Pair window[kGroupRows + kTaps - 1];
+    for (int i = 0; i < kChunk; ++i) {
+      now[i] = arrived[i];
+      here[i] = gates[i];
+      if (chunk + kChunk >= kStrip) continue;
+      arrived[i] = load_arrived(kTaps - 1 + chunk + kChunk + i);
+      gates[i] = load_gates(chunk + kChunk + i);
+    }
     AERIE_UNROLL
-    for (int k = 0; k < kGroupRows + kTaps - 1; ++k)
-      window[k] = load_pair(grads + (group * kGroupRows + k) * kCols + lane * 2);
-    AERIE_UNROLL
-    for (int s = 0; s < kGroupRows; ++s) {
-      const int r = group * kGroupRows + s;
-      const Pair here = load_pair(grads + (r + kTaps - 1 - f.left) * kCols + lane * 2);
-      d_bias.x += here.x;
-      d_bias.y += here.y;
-      float* at = gated + r * kCols + lane * 2;
-      const Pair value = load_pair(at);
+    for (int i = 0; i < kChunk; ++i) {
+      const int s = chunk + i, t = strip.begin + s;
+      receive(s + kTaps - 1, now[i]);
+      const bool valid = t < length;
+      Pair left = unpack(here[i].left), right = unpack(here[i].right);
+      const Pair open = {valid ? sigmoid_for<T>(right.x + right_bias.x) : 0.0f,
+                         valid ? sigmoid_for<T>(right.y + right_bias.y) : 0.0f};
+      const Pair value = {valid ? (left.x + left_bias.x) * open.x : 0.0f,
+                          valid ? (left.y + left_bias.y) * open.y : 0.0f};
       Pair sum = {0.0f, 0.0f};
       AERIE_UNROLL
       for (int k = 0; k < kTaps; ++k) {
-        const Pair g = window[s + kTaps - 1 - k];
-        sum.x += weight[k].x * g.x;
-        sum.y += weight[k].y * g.y;
-        d_weight[k].x += value.x * g.x;
-        d_weight[k].y += value.y * g.y;
+        const Pair g = window[(s + kTaps - 1 - k) % kTaps];
+        add_product(sum, weight[k], g);
+        add_product(d_weight[k], value, g);
       }
-      store_pair(at, sum);
+      left = {sum.x * open.x, sum.y * open.y};
+      right = {sum.x * value.x * (1.0f - open.x), sum.y * value.y * (1.0f - open.y)};
+      add(d_left, left);
+      add(d_right, right);
+      if (!strip.inside || t >= f.frames) continue;
+      store_pair(grad_x + t * 2 * f.channels, left);
+      store_pair(grad_x + (t * 2 + 1) * f.channels, right);
     }
   }
-  __syncthreads();
 
-  Vec8 d_left = {}, d_right = {};
+  const auto put_row = [&](int section, Pair value) {
+    store_pair(rows + (strip.warp * kSections + section) * kStride + strip.lane * 2, value);
+  };
   AERIE_UNROLL
-  for (int i = 0; i < kTasks; ++i) {
-    const int r = threadIdx.x / kVecs + i * (kThreads / kVecs), t = tile.begin + r;
-    if (!column_inside || r >= kConvRows || t >= f.frames) continue;
-    Vec8 out_left = {}, out_right = {};
-    if (t < length) {
-      // The gates once more, from the cache: registers are what limits this kernel.
-      const T* from = static_cast<const T*>(f.x) + (first_row + t) * 2 * f.channels + column;
-      Vec8 left = load8(from), right = load8(from + f.channels);
-      add_gate_bias(f, column, &left, &right);
-      const Vec8 grad = load8(gated + r * kCols + vec * 8);
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        const float s = sigmoid_for<T>(right.v[k]);
-        out_left.v[k] = grad.v[k] * s;
-        out_right.v[k] = grad.v[k] * left.v[k] * s * (1.0f - s);
-        d_left.v[k] += out_left.v[k];
-        d_right.v[k] += out_right.v[k];
-      }
-    }
-    T* at = static_cast<T*>(a.grad_x) + (first_row + t) * 2 * f.channels + column;
-    store8(at, out_left);
-    store8(at + f.channels, out_right);
-  }
-  // Lanes of one warp hold four rows.
-  AERIE_UNROLL
-  for (int k = 0; k < 8; ++k) {
-    AERIE_UNROLL
-    for (int mask = 8; mask <= 16; mask *= 2) {
-      d_left.v[k] += __shfl_xor_sync(kFullWarp, d_left.v[k], mask);
-      d_right.v[k] += __shfl_xor_sync(kFullWarp, d_right.v[k], mask);
-    }
-  }
-  __syncthreads();             // the gradients have been read
-  float* const rows = memory;  // (warps, taps + 1 + 2, kStride)
-  AERIE_UNROLL
-  for (int k = 0; k < kTaps; ++k)
-    store_pair(rows + (group * (kSums + 2) + k) * kStride + lane * 2, d_weight[k]);
-  store_pair(rows + (group * (kSums + 2) + kTaps) * kStride + lane * 2, d_bias);
-  if (lane < kVecs) {
-    store8(rows + (group * (kSums + 2) + kSums) * kStride + vec * 8, d_left);
-    store8(rows + (group * (kSums + 2) + kSums + 1) * kStride + vec * 8, d_right);
-  }
+  for (int k = 0; k < kTaps; ++k) put_row(k, d_weight[k]);
+  put_row(kTaps, d_bias);
+  put_row(kTaps + 1, d_left);
+  put_row(kTaps + 2, d_right);
   __syncthreads();
   // As weight (C,K), bias (C), gate bias (2C), each in the order of memory.
-  float* part = a.partial + size_t(blockIdx.y) * (kTaps + 3) * f.channels;
-  for (int i = threadIdx.x; i < (kSums + 2) * kCols; i += kThreads) {
+  float* part = a.partial + size_t(blockIdx.y) * kSections * f.channels;
+  for (int i = threadIdx.x; i < kSections * kCols; i += kThreads) {
     const bool tap = i < kTaps * kCols;
     const int which = tap ? i % kTaps : i / kCols, local = tap ? i / kTaps : i % kCols;
-    const int channel = tile.column + local;
+    const int channel = int(blockIdx.x) * kCols + local;
     if (channel >= f.channels) continue;
     float sum = 0.0f;
     AERIE_UNROLL
-    for (int g = 0; g < kWarps; ++g) sum += rows[(g * (kSums + 2) + which) * kStride + local];
+    for (int w = 0; w < kWarps; ++w) sum += rows[(w * kSections + which) * kStride + local];
     part[tap ? channel * kTaps + which : which * f.channels + channel] = sum;
   }
 }

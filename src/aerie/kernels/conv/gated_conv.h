@@ -12,7 +12,7 @@
 
 namespace aerie::kernels {
 
-constexpr int kConvRows = 48;  // frames per part of the statistics and of the sums
+constexpr int kConvRows = 96;  // frames per part of the statistics and of the sums
 
 // Which frames count in BatchNorm's statistics: those of every item below *frames (a device scalar:
 // what the batch is padded to), or below its own length when `lengths` is given.
