@@ -59,10 +59,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   kernels::RandomState* state = m.upload(std::vector<kernels::RandomState>{
       {philox_key(1, Purpose::kDropout), philox_key(1, Purpose::kMask),
        philox_key(1, Purpose::kDither), 0, 0}});
-  kernels::Dropout dropout;
-  dropout.state = state;
-  dropout.threshold = static_cast<uint64_t>(std::llround(0.1 * 4294967296.0));
-  dropout.scale = 1.0f / 0.9f;
+  const kernels::Dropout dropout = kernels::dropout_at(state, 0, 0.1);
   Bf16* x = m.take<Bf16>(n * 4);
   Bf16* y = m.take<Bf16>(n * 4);
   Bf16* z = m.take<Bf16>(n * 4);

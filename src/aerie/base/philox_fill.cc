@@ -46,9 +46,13 @@ AERIE_SIMD_CLONES void draw_group(PhiloxKey key, uint32_t epoch, uint64_t positi
   }
 }
 
+// Two decisions per draw (dropout.h).
 AERIE_SIMD_CLONES void keep_group(const uint32_t* draws, uint32_t threshold, float scale,
                                   float* out) {
-  for (int k = 0; k < kGroup; ++k) out[k] = draws[k] >= threshold ? scale : 0.0f;
+  for (int k = 0; k < kGroup; ++k) {
+    out[2 * k] = (draws[k] & 0xffffu) >= threshold ? scale : 0.0f;
+    out[2 * k + 1] = draws[k] >> 16 >= threshold ? scale : 0.0f;
+  }
 }
 
 // Natural logarithm of a normal number in (0, 1]: the exponent, and 2 atanh(s) of the mantissa in
@@ -160,22 +164,24 @@ void philox_fill_u32(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t 
 }
 
 void philox_fill_keep(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
-                      int64_t count, uint64_t threshold, float scale, float* out) {
-  if (threshold > 0xffffffffull) {
-    std::fill_n(out, count, 0.0f);
-    return;
+                      int64_t count, uint32_t threshold, float scale, float* out) {
+  constexpr int kDecisions = 2 * kGroup;
+  alignas(64) uint32_t draws[kGroup];
+  alignas(64) float factors[kDecisions];
+  int64_t done = 0;
+  while (done < count) {
+    const uint64_t index = first_index + static_cast<uint64_t>(done);
+    const int skip = static_cast<int>(index & 7);
+    draw_group(key, epoch, position, static_cast<uint32_t>(index >> 3), draws);
+    const int64_t take = std::min<int64_t>(kDecisions - skip, count - done);
+    if (take == kDecisions) {
+      keep_group(draws, threshold, scale, out + done);
+    } else {
+      keep_group(draws, threshold, scale, factors);
+      std::copy_n(factors + skip, take, out + done);
+    }
+    done += take;
   }
-  alignas(64) float factors[kGroup];
-  for_groups(key, epoch, position, first_index, count,
-             [&](int64_t at, const uint32_t* draws, int skip, int64_t take) {
-               const auto limit = static_cast<uint32_t>(threshold);
-               if (take == kGroup) {
-                 keep_group(draws, limit, scale, out + at);
-               } else {
-                 keep_group(draws, limit, scale, factors);
-                 std::copy_n(factors + skip, take, out + at);
-               }
-             });
 }
 
 void philox_fill_normals(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,

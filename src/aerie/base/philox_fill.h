@@ -12,9 +12,10 @@ namespace aerie {
 void philox_fill_u32(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
                      int64_t count, uint32_t* out);
 
-// out[k] = `scale` where draw first_index + k is at least `threshold` (up to 2^32), else 0.
+// out[k] = `scale` where dropout_draw() number first_index + k is at least `threshold` (up to
+// 2^16), else 0.
 void philox_fill_keep(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
-                      int64_t count, uint64_t threshold, float scale, float* out);
+                      int64_t count, uint32_t threshold, float scale, float* out);
 
 // out[k] = normal first_index + k of the stream; first_index is a multiple of 4.
 void philox_fill_normals(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,

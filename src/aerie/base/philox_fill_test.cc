@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/base/dropout.h"
+
 namespace aerie {
 namespace {
 
@@ -28,18 +30,37 @@ TEST(PhiloxFillTest, DrawsAreThoseOfTheStream) {
 
 TEST(PhiloxFillTest, KeepsWhereTheDrawReachesTheThreshold) {
   const PhiloxKey key = philox_key(1, Purpose::kDropout);
-  for (const uint64_t threshold :
-       {uint64_t{0}, uint64_t{1} << 31, uint64_t{0xffffffff}, uint64_t{1} << 32}) {
-    for (const int64_t count : {3, 64, 131}) {
+  for (const uint32_t threshold : {0u, 1u << 15, 0xffffu, 1u << 16}) {
+    for (const int64_t count : {3, 64, 128, 259}) {
       std::vector<float> out(static_cast<size_t>(count) + 1, -1.0f);
       philox_fill_keep(key, 0, kPosition, 7, count, threshold, 1.25f, out.data());
       for (int64_t k = 0; k < count; ++k) {
-        const uint64_t draw = philox_u32(key, 0, kPosition, 7 + static_cast<uint64_t>(k));
+        const uint32_t draw = dropout_draw(key, 0, kPosition, 7 + static_cast<uint64_t>(k));
         ASSERT_EQ(out[static_cast<size_t>(k)], draw >= threshold ? 1.25f : 0.0f);
       }
       EXPECT_EQ(out.back(), -1.0f);
     }
   }
+}
+
+TEST(DropoutTest, EightDecisionsOfABlock) {
+  const PhiloxKey key = philox_key(3, Purpose::kDropout);
+  const PhiloxBlock block = philox_block(key, 21, kPosition, 5);
+  for (uint64_t k = 0; k < 8; ++k)
+    EXPECT_EQ(dropout_draw(key, 21, kPosition, 40 + k),
+              k % 2 == 0 ? block.v[k / 2] & 0xffffu : block.v[k / 2] >> 16);
+}
+
+TEST(DropoutTest, NeverAndAlwaysAreExactAndNothingElseIs) {
+  EXPECT_EQ(dropout_threshold(0.0), 0u);
+  EXPECT_EQ(dropout_threshold(1e-9), 1u);
+  EXPECT_EQ(dropout_threshold(0.1), 6554u);
+  EXPECT_EQ(dropout_threshold(0.5), 32768u);
+  EXPECT_EQ(dropout_threshold(1.0 - 1e-9), 65535u);
+  EXPECT_EQ(dropout_threshold(1.0), 65536u);
+  EXPECT_EQ(dropout_scale(0.0), 1.0f);
+  EXPECT_EQ(dropout_scale(0.2), 1.25f);
+  EXPECT_EQ(dropout_scale(1.0), 0.0f);
 }
 
 TEST(PhiloxFillTest, NormalsAreThoseOfTheStreamToTheLastBits) {

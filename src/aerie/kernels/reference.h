@@ -34,8 +34,8 @@ inline void store(void* values, Dtype dtype, size_t i, float value) {
 // The factor, 0 or 1/(1-p), of one value.
 inline float dropout_factor(const Dropout& dropout, size_t item, size_t index) {
   if (dropout.threshold == 0) return 1.0f;
-  const uint32_t draw = philox_u32(dropout.state->dropout_key, dropout.site,
-                                   item_position(*dropout.state, item), index);
+  const uint32_t draw = dropout_draw(dropout.state->dropout_key, dropout.site,
+                                     item_position(*dropout.state, item), index);
   return draw >= dropout.threshold ? dropout.scale : 0.0f;
 }
 

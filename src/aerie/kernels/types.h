@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "aerie/base/dropout.h"
 #include "aerie/base/philox.h"
 
 namespace aerie::kernels {
@@ -61,13 +62,16 @@ AERIE_HD uint64_t item_position(const RandomState& state, uint64_t row) {
   return (state.micro_step << 20) | (state.first_item + row);
 }
 
-// One dropout site. threshold = round(p * 2^32); 0 switches dropout off.
+// One dropout site (base/dropout.h): epoch = site, position = item_position() of the item.
 struct Dropout {
   const RandomState* state = nullptr;
   uint32_t site = 0;
-  uint64_t threshold = 0;
-  float scale = 1.0f;  // 1/(1-p)
+  uint32_t threshold = 0;  // dropout_threshold(p); 0 switches dropout off
+  float scale = 1.0f;      // dropout_scale(p)
 };
+inline Dropout dropout_at(const RandomState* state, uint32_t site, double p) {
+  return {state, site, dropout_threshold(p), dropout_scale(p)};
+}
 
 // Round to nearest even; NaN stays NaN.
 AERIE_HD uint16_t float_to_bf16_bits(float value) {

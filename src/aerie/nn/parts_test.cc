@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "aerie/base/dropout.h"
 #include "aerie/nn/attention_mask.h"
 #include "aerie/nn/conformer_encoder.h"
 #include "aerie/nn/init.h"
@@ -46,15 +47,12 @@ at::Tensor noise(at::IntArrayRef shape, double seed = 0.37) {
   return at::sin(at::arange(count, at::kFloat).square() * seed).view(shape);
 }
 
-TEST(DropoutTest, KeepRateScaleAndThreshold) {
+TEST(DropoutTest, KeepRateAndScale) {
   const RandomKey key{11, 3, 0};
   const at::Tensor f = dropout_factors_btc(key, 5, 0.3, 4, 50, 200);
   EXPECT_NEAR((f > 0).to(at::kDouble).mean().item<double>(), 0.7, 0.01);
   EXPECT_FLOAT_EQ(f.max().item<float>(), static_cast<float>(1.0 / 0.7));
   EXPECT_NEAR(f.mean().item<double>(), 1.0, 0.015);
-  EXPECT_EQ(drop_threshold(0.0), 0u);
-  EXPECT_EQ(drop_threshold(0.5), uint64_t{1} << 31);
-  EXPECT_EQ(drop_threshold(1.0), uint64_t{1} << 32);
   EXPECT_EQ(dropout_factors_btc(key, 5, 1.0, 1, 2, 3).abs().sum().item<double>(), 0.0);
 }
 
@@ -70,9 +68,11 @@ TEST(DropoutTest, DrawsDependOnLogicalCoordinatesAlone) {
   const at::Tensor big = dropout_factors_attention(key, 6, 0.5, 2, 4, 30, 30);
   const at::Tensor small = dropout_factors_attention(key, 6, 0.5, 2, 4, 17, 17);
   EXPECT_TRUE(at::equal(big.narrow(2, 0, 17).narrow(3, 0, 17), small));
-  const uint32_t u = philox_u32(philox_key(11, Purpose::kDropout), 6, (3ull << 20) | 1,
-                                (2ull << 26) + (9ull << 13) + 4);
-  EXPECT_EQ(small[1][2][9][4].item<float>() > 0, u >= drop_threshold(0.5));
+  for (uint64_t j = 3; j < 17; ++j) {
+    const uint32_t u = dropout_draw(philox_key(11, Purpose::kDropout), 6, (3ull << 20) | 1,
+                                    (2ull << 26) + (9ull << 13) + j);
+    EXPECT_EQ(small[1][2][9][static_cast<int64_t>(j)].item<float>() > 0, u >= 32768);
+  }
 
   // Relative position 0 has the same factors however long the table is.
   const at::Tensor long_table = dropout_factors_positions(key, 1, 0.5, 20, 41, 8);

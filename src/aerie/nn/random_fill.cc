@@ -1,32 +1,21 @@
 #include "aerie/nn/random_fill.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "aerie/base/dropout.h"
 #include "aerie/base/philox_fill.h"
 
 namespace aerie::nn {
-namespace {
-
-float keep_scale(double p) {
-  return p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f;
-}
-
-}  // namespace
-
-uint64_t drop_threshold(double p) {
-  return static_cast<uint64_t>(std::llround(p * 4294967296.0));
-}
 
 at::Tensor dropout_factors_btc(const RandomKey& key, uint32_t site, double p, int64_t batch,
                                int64_t frames, int64_t channels) {
   at::Tensor out = at::empty({batch, frames, channels}, at::kFloat);
   float* values = out.data_ptr<float>();
   const PhiloxKey philox = philox_key(key.seed, Purpose::kDropout);
-  const uint64_t threshold = drop_threshold(p);
+  const uint32_t threshold = dropout_threshold(p);
   const int64_t row = frames * channels;
   constexpr int64_t kChunk = 1 << 14;
   const int64_t chunks = (row + kChunk - 1) / kChunk;
@@ -35,7 +24,7 @@ at::Tensor dropout_factors_btc(const RandomKey& key, uint32_t site, double p, in
       const int64_t b = k / chunks, first = k % chunks * kChunk;
       philox_fill_keep(philox, site, key.position(static_cast<uint64_t>(b)),
                        static_cast<uint64_t>(first), std::min(kChunk, row - first), threshold,
-                       keep_scale(p), values + b * row + first);
+                       dropout_scale(p), values + b * row + first);
     }
   });
   return out;
@@ -46,14 +35,14 @@ at::Tensor dropout_factors_attention(const RandomKey& key, uint32_t site, double
   at::Tensor out = at::empty({batch, heads, queries, keys}, at::kFloat);
   float* values = out.data_ptr<float>();
   const PhiloxKey philox = philox_key(key.seed, Purpose::kDropout);
-  const uint64_t threshold = drop_threshold(p);
+  const uint32_t threshold = dropout_threshold(p);
   at::parallel_for(0, batch * heads * queries, 64, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const uint64_t i = static_cast<uint64_t>(row % queries);
       const uint64_t head = static_cast<uint64_t>((row / queries) % heads);
       const uint64_t item = static_cast<uint64_t>(row / queries / heads);
       philox_fill_keep(philox, site, key.position(item), (head << 26) + (i << 13), keys, threshold,
-                       keep_scale(p), values + row * keys);
+                       dropout_scale(p), values + row * keys);
     }
   });
   return out;
@@ -67,7 +56,7 @@ at::Tensor dropout_factors_positions(const RandomKey& key, uint32_t site, double
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t index = (first_position - r + 8192) * channels;
     philox_fill_keep(philox, site, key.micro_step << 20, static_cast<uint64_t>(index), channels,
-                     drop_threshold(p), keep_scale(p), values + r * channels);
+                     dropout_threshold(p), dropout_scale(p), values + r * channels);
   }
   return out;
 }

@@ -6,9 +6,8 @@
 //   item      RandomKey::first_item + row of the batch
 //   index     (B,T,C) tensors: t*C + c; attention weights: (head << 26) + (i << 13) + j, exact for
 //             up to 8192 frames; rows of relative positions p: (p + 8192)*C + c, item 0
-//   keep      draw >= threshold with threshold = round(p * 2^32), halves away from zero, compared
-//   in
-//             64 bits (p = 1 drops everything); kept values are multiplied by 1/(1-p) in float32
+//   keep      dropout_draw() >= dropout_threshold(p), 16 bits, eight values per Philox block
+//             (aerie/base/dropout.h); kept values are multiplied by 1/(1-p) in float32
 //
 // Everything is generated on the host and copied: this is the reference path.
 #pragma once
@@ -47,8 +46,6 @@ struct DropoutSite {
     return static_cast<uint32_t>(layer_idx + 1) * 16 + place;
   }
 };
-
-uint64_t drop_threshold(double p);
 
 // Factors 0 or 1/(1-p), float32, shape (B,T,C).
 at::Tensor dropout_factors_btc(const RandomKey& key, uint32_t site, double p, int64_t batch,

@@ -35,7 +35,7 @@ Outcome run_silu(Backend& b, const Case& c, bool use_keep) {
   f.channels = c.channels;
   f.x = b.upload_as(c.dtype, random_values(n, 1, 4.0f));
   if (c.bias) f.bias = b.upload(random_values(width, 2));
-  f.dropout = testing::dropout_of(state, 16, c.p);
+  f.dropout = dropout_at(state, 16, c.p);
   f.keep = b.upload(std::vector<uint8_t>(n / 8));
   f.out = b.upload_as(c.dtype, std::vector<float>(n));
   EXPECT_EQ(b.kernels().silu_forward(f, nullptr), kOk);

@@ -87,8 +87,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
         keep = decisions[q.jt * 32];
       } else {
         KeepDraw draws(a.dropout, q.item, q.head, q.i, lane);
-        draws.draw(q.jt, 0);
-        draws.draw(q.jt, 4);
+        draws.draw(q.jt);
         keep = draws.finish(lane);
       }
     }

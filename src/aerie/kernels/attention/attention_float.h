@@ -127,10 +127,14 @@ __device__ inline Quad weight_factors(const Attention& a, const Place& p, int i,
   const RandomState& state = *a.dropout.state;
   const PhiloxBlock block =
       philox_block(state.dropout_key, a.dropout.site, item_position(state, uint64_t(p.item)),
-                   (uint32_t(p.head) << 24) + (uint32_t(i) << 11) + uint32_t(j >> 2));
+                   (uint32_t(p.head) << 23) + (uint32_t(i) << 10) + uint32_t(j >> 3));
+  const uint32_t limit = dropout_limit(a.dropout);
+  const uint32_t words[2] = {j % 8 == 0 ? block.v[0] : block.v[2],
+                             j % 8 == 0 ? block.v[1] : block.v[3]};
   Quad out;
   AERIE_UNROLL
-  for (int k = 0; k < 4; ++k) out.v[k] = block.v[k] >= a.dropout.threshold ? a.dropout.scale : 0.0f;
+  for (int k = 0; k < 4; ++k)
+    out.v[k] = half_above(words[k / 2], k % 2, limit) ? a.dropout.scale : 0.0f;
   return out;
 }
 // Over the 16 threads that share queries.

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       scores[n] = relative.scores(n);
       multiply_rows<kDim>(scores[n], with_u, q.current(q.keys), n * 8, lane);
       if constexpr (kDropout)
-        if (n % 4 == 3) draws.draw(q.jt, n - 3);
+        if (n == 3) draws.draw(q.jt);
     }
     uint32_t keep = ~0u;
     if constexpr (kDropout) keep = draws.finish(lane);

@@ -261,12 +261,14 @@ __device__ inline uint32_t seen_bits(const KeyRange* seen, int jt, int lane) {
   return bits;
 }
 
-// Draws of dropout for a warp's values from (i, j) on. Four neighbouring columns are one Philox
-// block: of two lanes that share one, the even makes the upper row's, the odd the lower row's.
+// Draws of dropout for a warp's values from (i, j) on. The eight columns of a row of a C tile are
+// one Philox block. Of the four lanes that share two rows, the first two draw for the upper row and
+// the others for the lower one, the even lanes for C tiles 0 to 3 and the odd ones for 4 to 7.
 struct KeepDraw {
   PhiloxKey key;
   uint64_t position;
-  uint32_t site, number, below, bits;
+  uint32_t site, number, limit;
+  uint32_t low, high;  // decisions for lanes 0 and 1, and 2 and 3, of the four
 
   KeepDraw() = default;
   __device__ KeepDraw(const Dropout& dropout, int item, int head, int i, int lane) {
@@ -274,17 +276,17 @@ struct KeepDraw {
     key = state.dropout_key;
     position = item_position(state, uint64_t(item));
     site = dropout.site;
-    number = (uint32_t(head) << 24) + (uint32_t(i + lane / 4 + lane % 2 * 8) << 11) +
-             uint32_t(lane % 4 / 2);
-    below = uint32_t(dropout.threshold - 1);  // the threshold is at least 1
-    bits = 0;
+    number = (uint32_t(head) << 23) + (uint32_t(i + lane / 4 + lane % 4 / 2 * 8) << 10) +
+             uint32_t(lane % 2 * 4);
+    limit = dropout_limit(dropout);
+    low = high = 0;
   }
-  // C tiles [n, n + 4) of tile jt; together, because they share the keys of the rounds.
-  __device__ void draw(int jt, int n) {
+  // All of tile jt; together, because the blocks share the keys of the rounds.
+  __device__ void draw(int jt) {
     PhiloxBlock block[4];
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k)
-      block[k] = {{number + uint32_t(jt * (kTile / 4) + (n + k) * 2), site, uint32_t(position),
+      block[k] = {{number + uint32_t(jt * (kTile / 8) + k), site, uint32_t(position),
                    uint32_t(position >> 32)}};
     PhiloxKey round_key = key;
     AERIE_UNROLL
@@ -293,18 +295,26 @@ struct KeepDraw {
       for (int k = 0; k < 4; ++k) philox_round(block[k], round_key);
       round_key = philox_next_key(round_key);
     }
+    // Word c is for lane c of the four: byte h of its two bytes is half h, bit 7 - k is C tile k.
+    low = high = 0;
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) AERIE_UNROLL
-    for (int e = 0; e < 4; ++e) bits |= block[k].v[e] > below ? 1u << (8 * e + 7 - (n + k)) : 0u;
+    for (int half = 0; half < 4; ++half) {
+      const uint32_t bit = 1u << (8 * half + 7 - k);
+      low |= half_above(block[k].v[half / 2], half % 2, limit) ? bit : 0u;
+      high |= half_above(block[k].v[2 + half / 2], half % 2, limit) ? bit : 0u;
+    }
   }
-  // After all eight: the even lane keeps its two lower bytes, which are its own columns, and hands
-  // over the upper ones; the odd lane the other way round.
-  __device__ uint32_t finish(int lane) {
-    const bool odd = lane % 2 != 0;
-    const uint32_t other = __shfl_xor_sync(kFullWarp, odd ? bits : bits >> 16, 1);
-    const uint32_t out = pick_bytes(bits, other, odd ? 0x3254u : 0x5410u);
-    bits = 0;
-    return out;
+  // Decisions as pair_mask reads them: hands over what others need, the two rows first.
+  __device__ uint32_t finish(int lane) const {
+    const bool odd = lane % 2 != 0, second = lane % 4 >= 2;
+    const uint32_t mine = second ? high : low;
+    const uint32_t other = __shfl_xor_sync(kFullWarp, second ? low : high, 2);
+    const uint32_t upper = second ? other : mine, lower = second ? mine : other;
+    const uint32_t first = pick_bytes(upper, lower, 0x5410u);  // of the even lane
+    const uint32_t last = pick_bytes(upper, lower, 0x7632u);
+    const uint32_t more = __shfl_xor_sync(kFullWarp, odd ? first : last, 1);
+    return odd ? more | last >> 4 : first | more >> 4;
   }
 };
 

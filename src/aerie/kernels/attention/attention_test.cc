@@ -49,8 +49,7 @@ Outcome run(Backend& b, const Case& c) {
   f.right = c.right;
   f.chunk = c.chunk;
   f.left_chunks = c.left_chunks;
-  f.dropout =
-      testing::dropout_of(b.upload(std::vector<RandomState>{testing::random_state(1, 5)}), 18, c.p);
+  f.dropout = dropout_at(b.upload(std::vector<RandomState>{testing::random_state(1, 5)}), 18, c.p);
   f.out = b.upload_as(c.dtype, std::vector<float>(rows * width, 9.0f));
   f.log_sum = b.scratch<float>(rows * static_cast<size_t>(c.heads));
   if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep(batch, c.heads, c.frames));

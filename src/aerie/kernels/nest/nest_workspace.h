@@ -211,13 +211,7 @@ struct NestStep::Workspace {
   }
 
   Dropout dropout(uint32_t site, double p) const {
-    Dropout out;
-    if (!c.training) return out;
-    out.state = inputs.random;
-    out.site = site;
-    out.threshold = static_cast<uint64_t>(std::llround(p * 4294967296.0));
-    out.scale = p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f;
-    return out;
+    return c.training ? dropout_at(inputs.random, site, p) : Dropout{};
   }
 
   // Part i of rows that hold several tensors of the model's width side by side.

@@ -41,7 +41,7 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
   if (c.full) {
     f.y = b.upload_as(c.dtype, random_values(n, 4));
     f.y_bias = b.upload(random_values(width, 5));
-    f.dropout = testing::dropout_of(state, 33, c.p);
+    f.dropout = dropout_at(state, 33, c.p);
     f.scale = 0.5f;
     f.out_float = b.scratch<float>(n);
     f.keep = b.upload(std::vector<uint8_t>(n / 8));

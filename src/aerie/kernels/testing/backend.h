@@ -80,14 +80,6 @@ inline double tolerance(Dtype dtype) {
   return dtype == Dtype::kFloat ? 2e-6 : dtype == Dtype::kBf16 ? 8e-3 : 1e-3;
 }
 
-inline Dropout dropout_of(const RandomState* state, uint32_t site, double p) {
-  Dropout out;
-  out.state = state;
-  out.site = site;
-  out.threshold = static_cast<uint64_t>(std::llround(p * 4294967296.0));
-  out.scale = p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f;
-  return out;
-}
 inline RandomState random_state(uint64_t seed, uint64_t micro_step) {
   return {philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
           philox_key(seed, Purpose::kDither), micro_step, 3};

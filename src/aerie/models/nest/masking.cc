@@ -53,7 +53,7 @@ MaskDraw draw_mask(const MaskPlan& plan, double mask_prob, const nn::RandomKey& 
   const uint64_t position = key.position(row);
   MaskDraw draw;
   if (plan.kind == MaskPlan::Kind::kStarts) {
-    const uint64_t threshold = nn::drop_threshold(mask_prob);
+    const uint64_t threshold = static_cast<uint64_t>(std::llround(mask_prob * 4294967296.0));
     for (int64_t t = 0; t < plan.num_starts; ++t)
       if (philox_u32(philox, kStartEpoch, position, static_cast<uint64_t>(t)) < threshold)
         draw.starts.push_back(t);
