@@ -1,4 +1,6 @@
 #include <cmath>
+#include <future>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -10,10 +12,10 @@
 namespace aerie::train {
 namespace {
 
-// Two tensors whose values tell the step.
+// Two tensors whose values tell the step; `go` holds the writer until the test lets it go on.
 class TestSnapshot final : public StateSnapshot {
  public:
-  explicit TestSnapshot(int64_t step) {
+  explicit TestSnapshot(int64_t step, std::shared_future<void> go = {}) : go_(std::move(go)) {
     values_.assign(1000, static_cast<float>(step));
     list_ = {{"model", "w", "F32", {10, 100}, values_.data(), values_.size() * sizeof(float)},
              {"optimizer",
@@ -24,7 +26,10 @@ class TestSnapshot final : public StateSnapshot {
               values_.size() * sizeof(float)}};
     scalars_ = "{\"optimizer_step\":" + std::to_string(step) + "}";
   }
-  Status wait() override { return ok_status(); }
+  Status wait() override {
+    if (go_.valid()) go_.wait();
+    return ok_status();
+  }
   const std::vector<SnapshotTensor>& tensors() const override { return list_; }
   const std::string& scalars_json() const override { return scalars_; }
 
@@ -32,6 +37,7 @@ class TestSnapshot final : public StateSnapshot {
   std::vector<float> values_;
   std::vector<SnapshotTensor> list_;
   std::string scalars_;
+  std::shared_future<void> go_;
 };
 
 TrainState state_at(int64_t step) {
@@ -306,6 +312,51 @@ TEST_F(RunCheckpointerTest, ABestOneWithoutItsLastIsNotForgotten) {
   save(checkpointer, 2, 4.0);
   EXPECT_EQ(names(), (std::vector<std::string>{"SSL--val_loss=4.000-step=2",
                                                "SSL--val_loss=4.000-step=2-last"}));
+}
+
+TEST_F(RunCheckpointerTest, ANewerOneTakesThePlaceOfOneThatWaits) {
+  options.params.save_top_k = 1;
+  RunCheckpointer checkpointer(*env, clock, options);
+  std::promise<void> go;
+  const std::shared_future<void> gate = go.get_future().share();
+  // Every one is better than the last: those in between would be removed again.
+  for (int64_t step = 1; step <= 5; ++step) {
+    SaveRequest request;
+    request.state = state_at(step);
+    request.monitor = 10.0 - static_cast<double>(step);
+    ASSERT_TRUE(
+        checkpointer.save(std::move(request), std::make_unique<TestSnapshot>(step, gate)).ok());
+  }
+  go.set_value();
+  ASSERT_TRUE(checkpointer.drain().ok());
+  EXPECT_EQ(names(), (std::vector<std::string>{"SSL--val_loss=5.000-step=5",
+                                               "SSL--val_loss=5.000-step=5-last"}));
+  const std::vector<SaveReport> reports = checkpointer.take_reports();
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].step, 1);
+  EXPECT_EQ(reports[1].step, 5);
+}
+
+TEST_F(RunCheckpointerTest, ABestOneThatWaitsIsWritten) {
+  options.params.save_top_k = 1;
+  RunCheckpointer checkpointer(*env, clock, options);
+  std::promise<void> go;
+  const std::shared_future<void> gate = go.get_future().share();
+  const auto hand_over = [&](int64_t step, double monitor) {
+    SaveRequest request;
+    request.state = state_at(step);
+    request.monitor = monitor;
+    EXPECT_TRUE(
+        checkpointer.save(std::move(request), std::make_unique<TestSnapshot>(step, gate)).ok());
+  };
+  hand_over(1, 5.0);
+  hand_over(2, 3.0);
+  std::thread third([&] { hand_over(3, 4.0); });  // waits for the second to be taken up
+  go.set_value();
+  third.join();
+  ASSERT_TRUE(checkpointer.drain().ok());
+  EXPECT_EQ(names(), (std::vector<std::string>{"SSL--val_loss=3.000-step=2",
+                                               "SSL--val_loss=4.000-step=3-last"}));
 }
 
 TEST_F(RunCheckpointerTest, AFailedSaveIsReportedAndTheNextOneWorks) {

@@ -38,7 +38,8 @@ struct SaveReport {
 class Checkpointer {
  public:
   virtual ~Checkpointer() = default;
-  // Takes the snapshot and returns; waits only while an earlier save is still being written.
+  // Takes the snapshot and returns; waits only where an earlier one that must be kept is waiting
+  // for the disk.
   virtual Status save(SaveRequest request, std::unique_ptr<StateSnapshot> snapshot) = 0;
   // Saves finished since the last call.
   virtual std::vector<SaveReport> take_reports() = 0;

@@ -8,6 +8,27 @@
 #include "aerie/base/spans.h"
 
 namespace aerie::train {
+namespace {
+
+// Checkpoints with a value of the monitor compete for the best k.
+bool competes(const SaveRequest& request, const config::CheckpointCallbackConfig& params) {
+  return request.top_k && request.monitor.has_value() && params.save_top_k != 0;
+}
+
+double monitor_value(const SaveRequest& request, const config::CheckpointCallbackConfig& params) {
+  if (request.monitor && std::isfinite(*request.monitor)) return *request.monitor;
+  const double infinity = std::numeric_limits<double>::infinity();
+  return params.mode_max ? -infinity : infinity;
+}
+
+// A run that ends here needs this one to go on.
+bool stops(const SaveRequest& request) {
+  return request.reason == SaveReason::kSignal || request.reason == SaveReason::kTrainEnd ||
+         request.reason == SaveReason::kTimeLimit ||
+         (request.reason == SaveReason::kInterval && !request.monitor);
+}
+
+}  // namespace
 
 RunCheckpointer::RunCheckpointer(Env& env, Clock& clock, RunCheckpointerOptions options)
     : env_(env),
@@ -46,10 +67,38 @@ Status RunCheckpointer::adopt_existing() {
   return ok_status();
 }
 
+bool RunCheckpointer::superseded(const SaveRequest& waiting, const SaveRequest& newer) const {
+  const config::CheckpointCallbackConfig& params = options_.params;
+  if (!params.save_last && stops(waiting)) return false;
+  if (!competes(waiting, params)) return true;
+  if (params.save_top_k < 0) return false;  // all are kept
+  const double value = monitor_value(waiting, params);
+  // The earlier of two equal ones stays.
+  const auto beats = [&](double other, bool earlier) {
+    return earlier && other == value ? true : params.mode_max ? other > value : other < value;
+  };
+  int64_t better = 0;
+  for (const auto& [stem, other] : best_) better += beats(other, true) ? 1 : 0;
+  if (writing_ && competes(*writing_, params) && beats(monitor_value(*writing_, params), true))
+    ++better;
+  if (competes(newer, params) && beats(monitor_value(newer, params), false)) ++better;
+  return better >= params.save_top_k;
+}
+
 Status RunCheckpointer::save(SaveRequest request, std::unique_ptr<StateSnapshot> snapshot) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !job_.has_value() && !busy_; });
-  job_ = Job{std::move(request), std::move(snapshot)};
+  std::optional<Job> dropped;  // its memory goes after the lock
+  {
+    std::unique_lock lock(mutex_);
+    // An idle writer takes up what waits at once.
+    changed_.wait(lock, [this] { return !waiting_.has_value() || writing_.has_value(); });
+    if (waiting_ && superseded(waiting_->request, request)) dropped = std::exchange(waiting_, {});
+    changed_.wait(lock, [this] { return !waiting_.has_value(); });
+    waiting_ = Job{std::move(request), std::move(snapshot)};
+    if (dropped)
+      log_info("train", "step ", dropped->request.state.step,
+               ": not written, the checkpoint of step ", waiting_->request.state.step,
+               " came while the one before was being written");
+  }
   changed_.notify_all();
   return ok_status();
 }
@@ -61,7 +110,7 @@ std::vector<SaveReport> RunCheckpointer::take_reports() {
 
 Status RunCheckpointer::drain() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !job_.has_value() && !busy_; });
+  changed_.wait(lock, [this] { return !waiting_.has_value() && !writing_.has_value(); });
   return last_error_;
 }
 
@@ -90,18 +139,19 @@ void RunCheckpointer::run() {
   set_span_thread_name("checkpoint writer");
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return job_.has_value() || stop_; });
-    if (!job_.has_value()) return;
-    Job job = std::move(*job_);
-    job_.reset();
-    busy_ = true;
+    changed_.wait(lock, [this] { return waiting_.has_value() || stop_; });
+    if (!waiting_.has_value()) return;
+    Job job = std::move(*waiting_);
+    waiting_.reset();
+    writing_ = job.request;
     lock.unlock();
+    changed_.notify_all();
     SaveReport report = write(job);
     job.snapshot.reset();
     lock.lock();
     last_error_ = report.status;
     reports_.push_back(std::move(report));
-    busy_ = false;
+    writing_.reset();
     changed_.notify_all();
   }
 }
@@ -175,7 +225,6 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
   StateSnapshot& snapshot =
       params.save_weights_only ? static_cast<StateSnapshot&>(weights) : *job.snapshot;
 
-  // Best k: checkpoints with a value of the monitor compete.
   std::map<std::string, double> best;
   std::string last;
   std::vector<std::string> stale;
@@ -185,11 +234,8 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     last = last_stem_;
     stale = stale_;
   }
-  bool in_top_k = job.request.top_k && job.request.monitor.has_value() && params.save_top_k != 0;
-  const double worst = params.mode_max ? -std::numeric_limits<double>::infinity()
-                                       : std::numeric_limits<double>::infinity();
-  const double value =
-      job.request.monitor && std::isfinite(*job.request.monitor) ? *job.request.monitor : worst;
+  bool in_top_k = competes(job.request, params);
+  const double value = monitor_value(job.request, params);
   const auto poorest = [&] {
     return std::max_element(best.begin(), best.end(), [&](const auto& a, const auto& b) {
       return params.mode_max ? a.second > b.second : a.second < b.second;
@@ -211,6 +257,7 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     {
       std::lock_guard lock(mutex_);
       best_ = best;
+      writing_->top_k = false;  // counted among the best now
     }
     // More than one too many where a run was killed between writing the new and removing the old.
     while (params.save_top_k > 0 && static_cast<int64_t>(best.size()) > params.save_top_k) {
@@ -220,11 +267,7 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     }
   }
   // Without save_last a run that stops still leaves what it needs to go on.
-  const SaveReason reason = job.request.reason;
-  const bool stops = reason == SaveReason::kSignal || reason == SaveReason::kTrainEnd ||
-                     reason == SaveReason::kTimeLimit ||
-                     (reason == SaveReason::kInterval && !job.request.monitor);
-  const bool write_last = params.save_last || (!in_top_k && stops);
+  const bool write_last = params.save_last || (!in_top_k && stops(job.request));
   if (write_last) {
     const std::string new_last = stem + "-last";
     AERIE_ASSIGN_OR_RETURN(const uint64_t bytes,

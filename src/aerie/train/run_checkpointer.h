@@ -1,5 +1,6 @@
 // The checkpoints of a run: which stems exist (best k by the monitor, `-last`), written by one
-// background thread, with the .nemo archive beside them.
+// background thread, with the .nemo archive beside them. One more may wait for the thread; it gives
+// way to a newer one that makes it superfluous, so that training does not wait for the disk.
 #pragma once
 
 #include <condition_variable>
@@ -55,6 +56,8 @@ class RunCheckpointer final : public Checkpointer {
     std::unique_ptr<StateSnapshot> snapshot;
   };
   void run();
+  // Whether `waiting` would leave nothing behind once `newer` is written.
+  bool superseded(const SaveRequest& waiting, const SaveRequest& newer) const;
   SaveReport write(Job& job);
   Status write_all(Job& job, SaveReport* report);
   Result<std::string> stem_for(const SaveRequest& request) const;
@@ -66,8 +69,8 @@ class RunCheckpointer final : public Checkpointer {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Job> job_;  // waiting or being written
-  bool busy_ = false;
+  std::optional<Job> waiting_;
+  std::optional<SaveRequest> writing_;  // what the thread is busy with
   bool stop_ = false;
   std::vector<SaveReport> reports_;
   Status last_error_;

@@ -44,8 +44,14 @@ TEST(VerdictTest, NamesWhatLimitsTheRun) {
   // Who runs the fast engine is not told to take it.
   EXPECT_NE(judge(run(1, 0, 30)).sentence.find("aerie.engine=fast"), std::string::npos);
   std::vector<Record> fast = run(1, 0, 30);
-  for (Record& record : fast) record.add("forward_backward_ms", 0.9);
+  for (Record& record : fast) record.add("forward_backward_ms", 0.3).add("optimizer_ms", 0.2);
+  EXPECT_EQ(judge(fast).bound, Bound::kLaunch);
   EXPECT_EQ(judge(fast).sentence.find("aerie.engine"), std::string::npos);
+  // The driver's samples of a short run, or of one that mostly saves, do not make its steps idle.
+  std::vector<Record> saving = run(1, 0, 5);
+  for (Record& record : saving) record.add("forward_backward_ms", 0.7).add("optimizer_ms", 0.2);
+  EXPECT_EQ(judge(saving).bound, Bound::kCompute);
+  EXPECT_NE(judge(saving).sentence.find("val_check_interval"), std::string::npos);
 }
 
 TEST(ReportTest, IsSelfContainedAndEscapesWhatFilesSay) {

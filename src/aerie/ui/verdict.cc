@@ -7,6 +7,8 @@ namespace aerie::ui {
 
 namespace {
 
+constexpr double kBusyShare = 0.8;
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -49,7 +51,7 @@ Verdict judge(const std::vector<metrics::Record>& records) {
     train.erase(train.begin(), train.begin() + static_cast<std::ptrdiff_t>(
                                                    std::max<size_t>(1, train.size() / 10)));
   double step_ms = 0.0, wait_ms = 0.0;
-  bool fast_engine = false;
+  double fused_step_ms = 0.0, device_ms = 0.0;  // of steps that the fast engine ran
   std::vector<double> steps, utils;
   for (const auto* record : train) {
     double value = 0.0;
@@ -59,9 +61,17 @@ Verdict judge(const std::vector<metrics::Record>& records) {
     }
     if (record->number("data_wait_ms", &value)) wait_ms += value;
     if (record->number("gpu_util", &value)) utils.push_back(value);
-    // Only the engine that runs both as one has this.
-    fast_engine = fast_engine || record->number("forward_backward_ms", &value);
+    // Only the engine that runs both as one has this: device time without gaps.
+    if (double fused = 0.0; record->number("forward_backward_ms", &fused)) {
+      double optimizer = 0.0, step = 0.0;
+      (void)record->number("optimizer_ms", &optimizer);
+      (void)record->number("step_ms", &step);
+      device_ms += fused + optimizer;
+      fused_step_ms += step;
+    }
   }
+  const bool fast_engine = fused_step_ms > 0.0;
+  const bool busy_in_steps = fast_engine && device_ms / fused_step_ms >= kBusyShare;
   out.step_ms = median(steps);
   out.data_wait_share = step_ms > 0.0 ? wait_ms / step_ms : 0.0;
   // The median: a sample taken during a save or a validation says nothing about the steps.
@@ -75,7 +85,14 @@ Verdict judge(const std::vector<metrics::Record>& records) {
     out.sentence =
         str_cat("loader-bound: ", numbers,
                 ". Raise model.train_ds.num_workers, or pack the data (aerie data pack).");
-  } else if (!utils.empty() && out.gpu_util_percent < 80.0) {
+  } else if (!utils.empty() && out.gpu_util_percent < 100.0 * kBusyShare && busy_in_steps) {
+    // Samples of the driver say less than the steps' own device time: the rest is between steps, or
+    // the run was too short for the driver's samples.
+    out.bound = Bound::kCompute;
+    out.sentence = str_cat("compute-bound: ", numbers,
+                           " in all, busy within the steps. If most of the time goes to validation "
+                           "or checkpoints, raise trainer.val_check_interval.");
+  } else if (!utils.empty() && out.gpu_util_percent < 100.0 * kBusyShare) {
     out.bound = Bound::kLaunch;
     out.sentence =
         str_cat("launch-bound: ", numbers,
