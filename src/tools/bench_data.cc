@@ -17,6 +17,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
 #include "aerie/data/loader.h"
+#include "aerie/device/gpu.h"
 #include "bench_command.h"
 #include "data_input.h"
 
@@ -249,7 +250,9 @@ Status run_bench_data(const std::vector<std::string>& args) {
         "  --seconds S         measure for this long (default 20), after --warmup S (default 2)\n"
         "  --workers N,M,...   these numbers of workers one after another (default: the config's)\n"
         "  --consumer-ms MS    a consumer that takes this long per batch (default 0)\n"
-        "  --mix cpu|gpu       gpu: rows and plan are handed over, nothing is mixed here\n"
+        "  --mix cpu|gpu       gpu: rows and plan are handed over, nothing is mixed here "
+        "(default:\n"
+        "                      as training would on this machine; cpu with --peer)\n"
         "  --dtype TYPE        float32 or int16 batches\n"
         "  --peer DIR          then the Python loaders of DIR (bench/peers) on the same files;\n"
         "                      AERIE_PYTHON is their interpreter (default python3). They mix with\n"
@@ -270,7 +273,11 @@ Status run_bench_data(const std::vector<std::string>& args) {
     const auto found = parsed.extra.find(name);
     return found == parsed.extra.end() ? std::string() : found->second;
   };
-  options.consumer_mixes = input.aerie.data.mix_on == config::MixOn::kGpu;
+  // As in training on this machine. The Python peers mix on the CPU.
+  const config::MixOn mix_on = input.aerie.data.mix_on;
+  options.consumer_mixes =
+      mix_on == config::MixOn::kGpu ||
+      (mix_on == config::MixOn::kAuto && text("--peer").empty() && !device::driver().gpus.empty());
   if (const std::string mix = text("--mix"); !mix.empty()) {
     if (mix != "cpu" && mix != "gpu") return invalid_argument("--mix must be cpu or gpu");
     options.consumer_mixes = mix == "gpu";
@@ -290,6 +297,8 @@ Status run_bench_data(const std::vector<std::string>& args) {
     }
   }
   const bool json = parsed.extra.contains("--json");
+  if (!json)
+    std::printf("mixing %s\n", options.consumer_mixes ? "is left to the GPU" : "on the CPU");
   const SignalCatcher signals;
   data::AudioDataset::Options open;
   open.quiet = json;

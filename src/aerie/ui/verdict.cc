@@ -89,9 +89,10 @@ Verdict judge(const std::vector<metrics::Record>& records) {
     // Samples of the driver say less than the steps' own device time: the rest is between steps, or
     // the run was too short for the driver's samples.
     out.bound = Bound::kCompute;
-    out.sentence = str_cat("compute-bound: ", numbers,
-                           " in all, busy within the steps. If most of the time goes to validation "
-                           "or checkpoints, raise trainer.val_check_interval.");
+    out.sentence =
+        str_cat("compute-bound: ", numbers,
+                ". The steps keep the GPU busy, what lies between them does not: validate and save "
+                "less often (trainer.val_check_interval), or judge a longer run.");
   } else if (!utils.empty() && out.gpu_util_percent < 100.0 * kBusyShare) {
     out.bound = Bound::kLaunch;
     out.sentence =
