@@ -17,6 +17,7 @@ NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
     : kernels_(&kernels), config_(config), params_(params), joined_(find_joined(config, params)) {
   Workspace w(*kernels_, config_, joined_, nullptr, nullptr);
   memory_bytes_ = w.used();
+  audio_offset_ = w.audio_offset;
 }
 
 NestStep::Joined NestStep::find_joined(const NestStepConfig& config, const NestStepParams& params) {
@@ -150,7 +151,7 @@ int NestStep::front(Workspace& w) {
   AERIE_TRY(w.product(w.conv1, params_.conv3.weight.compute, w.conv1_mixed, w.conv1_rows,
                       c.sub_channels, c.sub_channels));
   AERIE_TRY(kernels_->subsample_next(w.next(params_), w.stream));
-  AERIE_TRY(w.product(w.conv2, params_.conv6.weight.compute, w.conv2_mixed, w.conv2_rows,
+  AERIE_TRY(w.product(w.conv2, params_.conv6.weight.compute, w.conv2_out, w.conv2_rows,
                       c.sub_channels, c.sub_channels));
   Relu relu = w.last(params_);
   relu.out = w.conv2_out;
@@ -541,25 +542,26 @@ int NestStep::front_backward(Workspace& w) {
   AERIE_TRY(w.input_gradient(w.grad_branch, w.out_weight, w.grad_conv2, w.rows, c.width, inputs));
 
   Relu relu = w.last(params_);
+  relu.bias = nullptr;  // what was positive still is
   relu.grad_out = w.grad_conv2;
   relu.grad_x = w.grad_conv2;
   relu.grad_bias = params_.conv6.bias.grad;
   relu.accumulate = c.accumulate;
-  relu.partial = w.partial;
+  relu.partial = w.front_partial;
   AERIE_TRY(kernels_->relu(relu, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_conv2, w.conv2, params_.conv6.weight, w.conv2_rows,
                               c.sub_channels, c.sub_channels));
-  AERIE_TRY(w.input_gradient(w.grad_conv2, params_.conv6.weight.compute, w.conv2_mixed,
-                             w.conv2_rows, c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.input_gradient(w.grad_conv2, params_.conv6.weight.compute, w.conv2_out, w.conv2_rows,
+                             c.sub_channels, c.sub_channels));
   SubsampleNextBackward next;
   next.forward = w.next(params_);
-  next.grad_out = w.conv2_mixed;
+  next.grad_out = w.conv2_out;
   next.grad_x = w.grad_conv1;
   next.grad_bias0 = params_.conv3.bias.grad;
   next.grad_weight1 = params_.conv5.weight.grad;
   next.grad_bias1 = params_.conv5.bias.grad;
   next.accumulate = c.accumulate;
-  next.partial = w.partial;
+  next.partial = w.front_partial;
   AERIE_TRY(kernels_->subsample_next_backward(next, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_conv1, w.conv1, params_.conv3.weight, w.conv1_rows,
                               c.sub_channels, c.sub_channels));
@@ -573,7 +575,7 @@ int NestStep::front_backward(Workspace& w) {
   first.grad_weight1 = params_.conv2.weight.grad;
   first.grad_bias1 = params_.conv2.bias.grad;
   first.accumulate = c.accumulate;
-  first.partial = w.partial;
+  first.partial = w.front_partial;
   return kernels_->subsample_first_backward(first, w.stream);
 }
 

@@ -121,6 +121,8 @@ class NestStep {
   NestStep(const KernelTable& kernels, const NestStepConfig& config, const NestStepParams& params);
 
   size_t memory_bytes() const { return memory_bytes_; }
+  // Where in that memory the rows of audio may lie: it is used for other things only after them.
+  size_t audio_offset() const { return audio_offset_; }
   // Queues the micro-batch. `memory`: memory_bytes() of device memory, 256-byte aligned. Returns
   // the first error of a kernel.
   int run(void* memory, const NestStepInputs& inputs, const NestStepOutputs& outputs, void* stream);
@@ -162,6 +164,7 @@ class NestStep {
   NestStepParams params_;
   Joined joined_;
   size_t memory_bytes_ = 0;
+  size_t audio_offset_ = 0;
   const float* features_ = nullptr;
   const int32_t* tokens_ = nullptr;
   const uint8_t* selected_ = nullptr;

@@ -64,10 +64,15 @@ struct NestStep::Workspace {
     slots = take<int32_t>(n);
     tokens = take<int32_t>(n * size(c.books));
     quantizer = take<float>(quantize_scratch(rows, c.books, c.code_classes, c.code_dim));
+    const size_t conv_begin = used_;
     conv1 = take_compute(size(conv1_rows) * channels);
     conv1_mixed = take_compute(size(conv1_rows) * channels);
+    // Audio is read for the last time before the convolutions write.
+    overlay(conv_begin, used_, [&] {
+      audio_offset = used_;
+      take<float>(2 * size(c.batch) * size(c.samples));
+    });
     conv2 = take_compute(size(conv2_rows) * channels);
-    conv2_mixed = take_compute(size(conv2_rows) * channels);
     conv2_out = take_compute(size(conv2_rows) * channels);
     out_weight = take_compute(width * size(bins3) * channels);
     branch = take_compute(n * width);
@@ -77,12 +82,12 @@ struct NestStep::Workspace {
     // nothing of it is in use; the front's gradients when the layers' results are not.
     const size_t shared_begin = used_;
     take_shared();
-    overlay(shared_begin, used_, [&] { logits = take_compute(n * size(c.classes * c.books)); });
-    // Positions of all layers in the order of their weights in memory.
     pos_size = size(2 * frames - 1) * width;
-    void* const all_pos = take_compute(pos_size * size(c.layers));
     void* const all_grad_pos =
         c.training ? take_compute(pos_size * size(c.layers)) : static_cast<void*>(nullptr);
+    overlay(shared_begin, used_, [&] { logits = take_compute(n * size(c.classes * c.books)); });
+    // Positions of all layers in the order of their weights in memory.
+    void* const all_pos = take_compute(pos_size * size(c.layers));
     // The stream between layers: read by the next layer alone, computed again in backward.
     encoded = take<float>(n * width);
     const float* stream_in = nullptr;
@@ -106,9 +111,11 @@ struct NestStep::Workspace {
     });
     grad_in = take_compute(n * width);
     bn_totals = take<float>(2 * width);
-    partial = take<float>(std::max({batch_norm_scratch(c.width), subsample_scratch(c.sub_channels),
-                                    bias_gradient_scratch(c.classes * c.books)}));
-    gemm_workspace = take<unsigned char>(kGemmWorkspace);
+    partial = take<float>(
+        std::max(batch_norm_scratch(c.width), bias_gradient_scratch(c.classes * c.books)));
+    alternatives([&] { take_attention_scratch(); },
+                 [&] { front_partial = take<float>(subsample_scratch(c.sub_channels)); },
+                 [&] { gemm_workspace = take<unsigned char>(kGemmWorkspace); });
   }
 
   size_t used() const { return used_; }
@@ -262,7 +269,7 @@ struct NestStep::Workspace {
     r.frames = frames;
     r.bins = bins3;
     r.channels = c.sub_channels;
-    r.x = conv2_mixed;
+    r.x = conv2_out;
     r.bias = p.conv6.bias.value;
     r.lengths = inputs.frames_encoder;
     return r;
@@ -393,12 +400,13 @@ struct NestStep::Workspace {
   NestStepInputs inputs;
   NestStepOutputs outputs;
   size_t pos_size = 0;  // values of one layer's positions
+  size_t audio_offset = 0;
   int frames = 0, rows = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;
   int conv1_rows = 0, conv2_rows = 0;
   float *features = nullptr, *quantizer = nullptr;
   uint8_t *mask = nullptr, *selected = nullptr;
   int32_t *chosen = nullptr, *slots = nullptr, *tokens = nullptr;
-  void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr, *conv2_mixed = nullptr;
+  void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr;
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
   float* statistics = nullptr;
   void *shared_active = nullptr, *shared_normed = nullptr, *shared_out = nullptr;
@@ -410,7 +418,7 @@ struct NestStep::Workspace {
   void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
   void *grad_conv1 = nullptr, *grad_conv2 = nullptr;
   float *bn_totals = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
-        *partial = nullptr;
+        *partial = nullptr, *front_partial = nullptr;
   void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
   float *attention_bias_partial = nullptr, *attention_p_partial = nullptr;
   void* gemm_workspace = nullptr;
@@ -512,6 +520,9 @@ struct NestStep::Workspace {
                   gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
                   bias_gradient_scratch(3 * c.width);
     later_ = take<float>(later_size_);
+  }
+
+  void take_attention_scratch() {
     attention_weights = take_compute(attention_square(c.batch, c.heads, frames));
     attention_grads = take_compute(attention_square(c.batch, c.heads, frames));
     if (c.dtype != Dtype::kFloat)
@@ -519,6 +530,15 @@ struct NestStep::Workspace {
     attention_bias_partial =
         take<float>(attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads));
     attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
+  }
+
+  // The same memory for what single calls use.
+  template <typename... Bodies>
+  void alternatives(Bodies... bodies) {
+    const size_t begin = used_;
+    size_t end = used_;
+    ((used_ = begin, bodies(), end = std::max(end, used_)), ...);
+    used_ = end;
   }
 
   // Takes memory from [begin, end), which something else uses at other times; beside it if it is

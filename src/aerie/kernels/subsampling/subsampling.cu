@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kColumnThreads) relu_kernel(Relu a) {
   const int per_item = a.frames * a.bins, rows = a.batch * per_item;
   Vec8 sum = {};
   if (column < a.channels) {
-    const Vec8 bias = load8(a.bias + column);
+    const Vec8 bias = a.bias != nullptr ? load8(a.bias + column) : Vec8{};
     for (int row = blockIdx.y * kReluWarps + threadIdx.x / 32; row < rows;
          row += gridDim.y * kReluWarps) {
       const size_t at = size_t(row) * a.channels + column;

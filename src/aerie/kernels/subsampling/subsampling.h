@@ -65,9 +65,9 @@ struct Relu {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, bins = 0, channels = 0;
   const void* x = nullptr;           // (B,T,F,C)
-  const float* bias = nullptr;       // (C)
+  const float* bias = nullptr;       // (C); null: none
   const int32_t* lengths = nullptr;  // (B)
-  void* out = nullptr;               // forward only
+  void* out = nullptr;               // forward only; may be x, backward then takes it for x
   const void* grad_out = nullptr;    // given: backward
   void* grad_x = nullptr;            // may be grad_out
   float* grad_bias = nullptr;

@@ -187,8 +187,9 @@ int relu(const Relu& a, void*) {
   std::vector<double> sums(static_cast<size_t>(a.channels));
   for (int item = 0; item < a.batch; ++item) {
     Volume x = read(a.x, a.dtype, item, a.frames, a.bins, a.channels);
-    for (size_t i = 0; i < x.values.size(); ++i)
-      x.values[i] += a.bias[i % static_cast<size_t>(a.channels)];
+    if (a.bias != nullptr)
+      for (size_t i = 0; i < x.values.size(); ++i)
+        x.values[i] += a.bias[i % static_cast<size_t>(a.channels)];
     zero_from(x, a.lengths[item]);
     relu_in_place(x);
     if (a.grad_out == nullptr) {

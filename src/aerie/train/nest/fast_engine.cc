@@ -153,7 +153,7 @@ Status FastEngine::probe() {
   shape.samples = 16 * core_->model().settings().model.preprocessor.hop_length();
   AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
   AERIE_RETURN_IF_ERROR(reserve(*plan));
-  audio_.zero_();
+  audio_of(*plan).zero_();
   const data::Batch nothing;
   AERIE_RETURN_IF_ERROR(upload_inputs(shape, nothing, 0, 0, 0, 0));
   const Status status = run_plan(*plan, /*accumulate=*/false);
@@ -323,7 +323,6 @@ Status FastEngine::reserve(const Plan& plan) {
   const Shape& shape = plan.shape;
   try {
     grow(memory_, plan.step[0]->memory_bytes());
-    grow(audio_, static_cast<size_t>(2 * shape.batch * shape.samples) * sizeof(float));
     grow(inputs_, input_bytes(shape.batch));
     return ok_status();
   } catch (const std::exception& error) {
@@ -332,11 +331,21 @@ Status FastEngine::reserve(const Plan& plan) {
   }
 }
 
-kernels::NestStepInputs FastEngine::inputs_of(const Shape& shape) const {
+at::Tensor FastEngine::audio_of(const Plan& plan) const {
+  const Shape& shape = plan.shape;
+  return memory_
+      .narrow(0, static_cast<int64_t>(plan.step[0]->audio_offset()),
+              2 * shape.batch * shape.samples * static_cast<int64_t>(sizeof(float)))
+      .view(at::kFloat)
+      .view({2, shape.batch, shape.samples});
+}
+
+kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
+  const Shape& shape = plan.shape;
   const auto* base = inputs_.const_data_ptr<uint8_t>();
   const auto* lengths = reinterpret_cast<const int32_t*>(base + kLengths);
   kernels::NestStepInputs in;
-  in.audio = static_cast<const float*>(audio_.const_data_ptr());
+  in.audio = audio_of(plan).const_data_ptr<float>();
   in.samples = lengths;
   in.frames = lengths + 2 * shape.batch;
   in.frames_quarter = lengths + 4 * shape.batch;
@@ -387,7 +396,7 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
   const auto work = [this, &plan, which](void* stream) {
     auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
     return plan.step[which]->run(
-        memory_.mutable_data_ptr(), inputs_of(plan.shape),
+        memory_.mutable_data_ptr(), inputs_of(plan),
         {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float))},
         stream);
   };
@@ -478,7 +487,7 @@ Status FastEngine::add_micro(const data::Batch& batch, const StepRequest& reques
   if (parts == 1) {
     const Shape shape{batch.num_samples(), batch.capacity(), true, false, request.accumulate};
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
-    AERIE_RETURN_IF_ERROR(intake_->load(batch, static_cast<float*>(audio_.mutable_data_ptr())));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
     AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, config_.aerie.seed, micro_step, 0));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false));
     window_.push_back(info);
@@ -510,10 +519,7 @@ Status FastEngine::add_parts(const data::Batch& batch, const StepRequest& reques
     const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
     const Shape shape{end - begin, samples, true, true, request.accumulate};
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
-    at::Tensor here = audio_.narrow(0, 0, 2 * shape.batch * samples * 4)
-                          .view(at::kFloat)
-                          .view({2, shape.batch, samples});
-    here.copy_(whole.narrow(1, begin, shape.batch));
+    audio_of(*plan).copy_(whole.narrow(1, begin, shape.batch));
     AERIE_RETURN_IF_ERROR(
         upload_inputs(shape, batch, begin, config_.aerie.seed, micro_step, total));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/p > 0));
@@ -659,7 +665,7 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
     if (status.ok()) status = reserve(*plan);
     if (status.code() == StatusCode::kOutOfMemory) return evaluate_in_parts(batch, seed, position);
     AERIE_RETURN_IF_ERROR(status);
-    AERIE_RETURN_IF_ERROR(intake_->load(batch, static_cast<float*>(audio_.mutable_data_ptr())));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
     AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, seed, position, 0));
     AERIE_RETURN_IF_ERROR(run_plan(*plan, /*accumulate=*/false));
     if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());

@@ -107,7 +107,9 @@ class FastEngine final : public CoreEngine {
 
   Result<Plan*> plan_for(const Shape& shape);
   Status reserve(const Plan& plan);
-  kernels::NestStepInputs inputs_of(const Shape& shape) const;
+  kernels::NestStepInputs inputs_of(const Plan& plan) const;
+  // Where the rows of a plan's audio go, (2B,N).
+  at::Tensor audio_of(const Plan& plan) const;
   Status upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_row,
                        uint64_t seed, uint64_t micro_step, int64_t loss_rows);
   Status run_plan(Plan& plan, bool accumulate);
@@ -142,7 +144,6 @@ class FastEngine final : public CoreEngine {
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   int64_t clock_ = 0;
   at::Tensor memory_;   // activations, shared by all plans
-  at::Tensor audio_;    // (2B,N) rows of the micro-batch under way
   at::Tensor inputs_;   // lengths and random state of it
   at::Tensor outputs_;  // its loss and number of masked frames
   at::Tensor results_;  // of the window: AdamwControl, bad-loss flag, MicroResult per micro-batch
