@@ -174,6 +174,15 @@ TEST(QuantizerTest, InitialStatistics) {
   EXPECT_EQ(q.registry.num_trainable_elements(), 0);
 }
 
+TEST(QuantizerTest, SilentTokensAreThoseOfZeros) {
+  for (const int64_t books : {1, 2, 5}) {
+    QuantizerSetup q(config::QuantizerDistance::kL2, books);
+    const at::Tensor zeros = at::zeros({1, 10, q.quantizer->combine_time_steps()});
+    const at::Tensor tokens = q.quantizer->forward({}, zeros).flatten();
+    EXPECT_TRUE(at::equal(q.quantizer->silent_tokens(), tokens)) << tokens;
+  }
+}
+
 TEST(QuantizerTest, CosineEqualsL2) {
   QuantizerSetup l2(config::QuantizerDistance::kL2);
   QuantizerSetup cosine(config::QuantizerDistance::kCosine);

@@ -16,6 +16,13 @@ namespace {
 constexpr double kTieGap = 1e-9;
 constexpr int64_t kRowsAtOnce = 256;
 
+// Nearest code of every row by the plain distance: exact, and with room for every difference.
+at::Tensor nearest_exactly(const at::Tensor& rows, const at::Tensor& codes) {
+  return at::argmin(
+      at::linalg_vector_norm(rows.unsqueeze(-1) - codes.t().unsqueeze(0), 2, at::IntArrayRef{-2}),
+      -1);
+}
+
 // Nearest code of every row, in float64. y (N,c), codes (K,c) -> (N).
 at::Tensor nearest(const at::Tensor& y, const at::Tensor& codes) {
   std::vector<at::Tensor> pieces;
@@ -33,10 +40,7 @@ at::Tensor nearest(const at::Tensor& y, const at::Tensor& codes) {
     const at::Tensor close = at::nonzero(best.select(1, 1) - best.select(1, 0) < kTieGap).flatten();
     if (close.numel() > 0) {
       // Silence (all-zero rows) always ends here: the code with the smallest rounded norm wins.
-      const at::Tensor exact =
-          at::linalg_vector_norm(rows.index_select(0, close).unsqueeze(-1) - codes.t().unsqueeze(0),
-                                 2, at::IntArrayRef{-2});
-      token.index_copy_(0, close, at::argmin(exact, -1));
+      token.index_copy_(0, close, nearest_exactly(rows.index_select(0, close), codes));
     }
     pieces.push_back(token);
   }
@@ -75,6 +79,16 @@ at::Tensor Quantizer::forward(const nn::DtypePolicy& policy, const at::Tensor& f
   for (int64_t h = 0; h < config_.num_books; ++h)
     books.push_back(nearest(y.select(1, h), codebooks_.tensor().select(0, h)));
   return at::stack(books, -1).view({batch, frames, config_.num_books});
+}
+
+at::Tensor Quantizer::silent_tokens() const {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> books;
+  for (int64_t h = 0; h < config_.num_books; ++h) {
+    const at::Tensor codes = codebooks_.tensor().select(0, h);
+    books.push_back(nearest_exactly(at::zeros({1, codes.size(1)}, codes.options()), codes));
+  }
+  return at::cat(books);
 }
 
 }  // namespace aerie::nest

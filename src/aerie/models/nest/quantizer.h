@@ -23,6 +23,10 @@ class Quantizer {
   // first is taken.
   at::Tensor forward(const nn::DtypePolicy& policy, const at::Tensor& features) const;
 
+  // What forward() gives for frames of zeros, (H); without a matrix product, whose library would
+  // keep tens of megabytes of the device for itself.
+  at::Tensor silent_tokens() const;
+
   int64_t combine_time_steps() const { return config_.combine_time_steps; }
 
  private:

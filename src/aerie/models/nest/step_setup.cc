@@ -179,10 +179,7 @@ StepTables step_tables(const NestModel& model) {
     out.bands.push_back(first);
     out.bands.push_back(last);
   }
-  const config::QuantizerConfig& q = model.settings().model.quantizer;
-  const at::Tensor silence = at::zeros({1, q.feat_in, q.combine_time_steps},
-                                       at::TensorOptions(model.parameters().device()));
-  const at::Tensor tokens = model.quantizer().forward({}, silence).to(at::kCPU).contiguous();
+  const at::Tensor tokens = model.quantizer().silent_tokens().to(at::kCPU).contiguous();
   for (int64_t i = 0; i < tokens.numel(); ++i)
     out.silent_tokens.push_back(static_cast<int32_t>(tokens.const_data_ptr<int64_t>()[i]));
   return out;
