@@ -1,7 +1,8 @@
-// The first stage stands in first_stage.h. The later ones are bound by memory: four channels per
-// thread, and loads run one step ahead of their use.
+// The first stage stands in first_stage.h and, on tensor cores, in first_tensor.h. The later ones
+// are bound by memory: four channels per thread, and loads run one step ahead of their use.
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/subsampling/first_stage.h"
+#include "aerie/kernels/subsampling/first_tensor.h"
 #include "aerie/kernels/subsampling/subsampling.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
@@ -303,6 +304,10 @@ bool covered(const Args& a) {
          a.channels % 8 == 0;
 }
 
+bool on_tensor_cores(const SubsampleFirst& a) {
+  return a.dtype != Dtype::kFloat && strided(strided(a.bins)) <= kTensorBins;
+}
+
 int at_most(int units, int parts) {
   return units < parts ? units : parts;
 }
@@ -311,6 +316,14 @@ int at_most(int units, int parts) {
 
 int subsample_first(const SubsampleFirst& a, void* stream) {
   if (!covered(a)) return kUnsupported;
+  if (on_tensor_cores(a)) {
+    const LaunchShape shape{
+        dim3(unsigned(ceil_div(a.channels, kTensorThreads)),
+             unsigned(ceil_div(strided(strided(a.frames)), kTensorFrames)), unsigned(a.batch)),
+        dim3(kTensorThreads), kTensorShared};
+    return a.dtype == Dtype::kBf16 ? launch(stream, shape, first_forward_tensor<Bf16>, a)
+                                   : launch(stream, shape, first_forward_tensor<Half>, a);
+  }
   const LaunchShape shape{
       dim3(unsigned(ceil_div(a.channels, kThreads * kWidth)),
            unsigned(ceil_div(strided(strided(a.frames)), kTile)), unsigned(a.batch)),
@@ -327,17 +340,27 @@ int subsample_first(const SubsampleFirst& a, void* stream) {
 int subsample_first_backward(const SubsampleFirstBackward& b, void* stream) {
   const SubsampleFirst& a = b.forward;
   if (!covered(a)) return kUnsupported;
-  const int parts = at_most(a.batch * ceil_div(strided(strided(a.frames)), kUnit), kSubsampleParts);
-  const LaunchShape shape{dim3(unsigned(ceil_div(a.channels, kThreads * kWidth)), unsigned(parts)),
-                          dim3(kThreads),
-                          size_t(4 * kUnit + 1) * 4 * strided(strided(a.bins)) * sizeof(float)};
-  if (shape.shared_bytes > 200 * 1024) return kUnsupported;
-  AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return strided(strided(a.bins)) == kUsualBins
-               ? launch(stream, shape, first_backward<T, kUsualBins>, b)
-               : launch(stream, shape, first_backward<T, 0>, b);
-  }));
+  const int frames2 = strided(strided(a.frames));
+  int parts = 0;
+  if (on_tensor_cores(a)) {
+    const int side = ceil_div(a.channels, kBackChannels), rows = ceil_div(kBackBlocks, side);
+    parts = at_most(a.batch * ceil_div(frames2, kBackFrames), rows);
+    const LaunchShape shape{dim3(unsigned(side), unsigned(parts)), dim3(kBackThreads), kBackShared};
+    AERIE_TRY(a.dtype == Dtype::kBf16 ? launch(stream, shape, first_backward_tensor<Bf16>, b)
+                                      : launch(stream, shape, first_backward_tensor<Half>, b));
+  } else {
+    parts = at_most(a.batch * ceil_div(frames2, kUnit), kSubsampleParts);
+    const LaunchShape shape{
+        dim3(unsigned(ceil_div(a.channels, kThreads * kWidth)), unsigned(parts)), dim3(kThreads),
+        size_t(4 * kUnit + 1) * 4 * strided(strided(a.bins)) * sizeof(float)};
+    if (shape.shared_bytes > 200 * 1024) return kUnsupported;
+    AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      return strided(strided(a.bins)) == kUsualBins
+                 ? launch(stream, shape, first_backward<T, kUsualBins>, b)
+                 : launch(stream, shape, first_backward<T, 0>, b);
+    }));
+  }
   return launch_tap_sums(stream, {{b.grad_weight0, b.grad_bias0, b.grad_weight1, b.grad_bias1},
                                   b.partial,
                                   parts,

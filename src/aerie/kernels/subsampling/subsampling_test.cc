@@ -17,7 +17,10 @@ struct Case {
 const Case kCases[] = {{Dtype::kFloat, 1, 1, 4, 8, {1}, false},
                        {Dtype::kBf16, 3, 24, 20, 16, {24, 17, 1}, true},
                        {Dtype::kHalf, 2, 19, 13, 8, {18, 0}, false},
-                       {Dtype::kFloat, 1, 40, 80, 264, {33}, true}};
+                       {Dtype::kFloat, 1, 40, 80, 264, {33}, true},
+                       {Dtype::kBf16, 2, 42, 80, 24, {42, 23}, false},
+                       {Dtype::kHalf, 1, 13, 77, 136, {12}, true},
+                       {Dtype::kBf16, 1, 21, 88, 24, {21}, false}};
 
 size_t area(int frames, int bins, int channels) {
   return static_cast<size_t>(frames) * static_cast<size_t>(bins) * static_cast<size_t>(channels);
