@@ -71,7 +71,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   uint8_t* keep = m.take<uint8_t>(n);
   float* partial = m.take<float>(
       std::max({kernels::layer_norm_scratch(width), kernels::activation_scratch(hidden),
-                kernels::batch_norm_scratch(width), kernels::subsample_scratch(channels)}));
+                kernels::subsample_scratch(channels)}));
 
   kernels::AdamwStep adamw;
   const size_t p = static_cast<size_t>(o.parameters / 8 * 8);
@@ -160,24 +160,17 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
       m.take<float>(static_cast<size_t>(kernels::conv_parts(o.batch, frames)) * 2 * c);
   conv.counted.frames = m.upload(std::vector<int32_t>{frames});
   rows.push_back({"gated_conv", 6.0 * dn, 0.0, [=](void* s) { return k->gated_conv(conv, s); }});
-  kernels::BatchNormFinish finish;
-  finish.batch = o.batch;
-  finish.frames = frames;
-  finish.channels = width;
-  finish.statistics = conv.statistics;
-  finish.counted = conv.counted;
-  finish.running_mean = small_out;
-  finish.running_var = small_out + c;
-  finish.batches = m.upload(std::vector<int64_t>{0});
-  finish.mean = small_out + 2 * c;
-  finish.rstd = small_out + 3 * c;
-  rows.push_back({"batch_norm_finish",
-                  static_cast<double>(kernels::conv_parts(o.batch, frames)) * 8.0 * width, 0.0,
-                  [=](void* s) { return k->batch_norm_finish(finish, s); }});
   kernels::BatchNormForward bn;
   fill(bn);
   bn.x = y;
-  bn.mean = bn.rstd = bn.weight = bn.bias = small;
+  bn.statistics = conv.statistics;
+  bn.counted = conv.counted;
+  bn.running_mean = small_out;
+  bn.running_var = small_out + c;
+  bn.batches = m.upload(std::vector<int64_t>{0});
+  bn.mean = small_out + 2 * c;
+  bn.rstd = small_out + 3 * c;
+  bn.weight = bn.bias = small;
   bn.out = z;
   rows.push_back(
       {"batch_norm_forward", 4.0 * dn, 0.0, [=](void* s) { return k->batch_norm_forward(bn, s); }});
@@ -187,16 +180,15 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   reduce.mean = reduce.rstd = reduce.weight = reduce.bias = small;
   reduce.counted = conv.counted;
   reduce.grad_out = z;
-  reduce.totals = small_out + 4 * c;
   reduce.grad_weight = small_out;
   reduce.grad_bias = small_out + c;
-  reduce.partial = partial;
+  reduce.partial = m.take<float>(kernels::batch_norm_scratch(width));
   rows.push_back({"batch_norm_reduce", 4.0 * dn, 0.0,
                   [=](void* s) { return k->batch_norm_reduce(reduce, s); }});
   kernels::GatedConvBackward conv_back;
   conv_back.forward = conv;
   conv_back.mean = conv_back.rstd = conv_back.norm_weight = conv_back.norm_bias = small;
-  conv_back.totals = reduce.totals;
+  conv_back.norm_partial = reduce.partial;
   conv_back.grad_out = z;
   conv_back.grad_x = m.take<Bf16>(2 * n);
   conv_back.grad_weight = small_out + 6 * c;

@@ -29,7 +29,6 @@
   X(silu_backward, SiluBackward)                      \
   X(gated_conv, GatedConv)                            \
   X(gated_conv_backward, GatedConvBackward)           \
-  X(batch_norm_finish, BatchNormFinish)               \
   X(batch_norm_forward, BatchNormForward)             \
   X(batch_norm_reduce, BatchNormReduce)               \
   X(block_mask, BlockMask)                            \

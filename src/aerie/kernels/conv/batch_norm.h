@@ -1,6 +1,6 @@
 // BatchNorm over (B,T,C) in training, followed by SiLU, as in the convolution module.
-//   batch_norm_finish     partial statistics (gated_conv.h) to mean and 1/std, running statistics
-//   batch_norm_forward    out = silu((x - mean) * rstd * weight + bias)
+//   batch_norm_forward    partial statistics (gated_conv.h) to mean and 1/std, running statistics;
+//                         out = silu((x - mean) * rstd * weight + bias)
 //   batch_norm_reduce     gradients of weight and bias, and the sums for that of x
 // Which frames count is decided on the device (StatisticsFrames), so that padding to a larger T
 // changes nothing. Gradients arriving at frames that do not count are not looked at.
@@ -11,8 +11,10 @@
 
 namespace aerie::kernels {
 
-struct BatchNormFinish {
+struct BatchNormForward {
+  Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
+  const void* x = nullptr;
   bool training = true;               // false: mean and rstd from the running statistics
   const float* statistics = nullptr;  // as GatedConv has it
   StatisticsFrames counted;
@@ -20,18 +22,10 @@ struct BatchNormFinish {
   float* running_mean = nullptr;
   float* running_var = nullptr;
   int64_t* batches = nullptr;  // counts training batches
-  float* mean = nullptr;       // (C)
-  float* rstd = nullptr;       // (C)
-};
-
-struct BatchNormForward {
-  Dtype dtype = Dtype::kFloat;
-  int batch = 0, frames = 0, channels = 0;
-  const void* x = nullptr;
-  const float* mean = nullptr;
-  const float* rstd = nullptr;
   const float* weight = nullptr;
   const float* bias = nullptr;
+  float* mean = nullptr;  // (C), for backward
+  float* rstd = nullptr;  // (C)
   void* out = nullptr;
 };
 
@@ -47,20 +41,16 @@ struct BatchNormReduce {
   const float* bias = nullptr;
   StatisticsFrames counted;
   const void* grad_out = nullptr;
-  void* out = nullptr;      // batch_norm_forward's result once more; null: not wanted
-  float* totals = nullptr;  // (2,C): of gradients before SiLU, and of these times normalised x
+  void* out = nullptr;  // batch_norm_forward's result once more; null: not wanted
+  // (batch_norm_parts(...),2,C): of gradients before SiLU, and of these times normalised x, to be
+  // added over the parts. batch_norm_scratch(channels) floats are enough.
+  float* partial = nullptr;
   float* grad_weight = nullptr;
   float* grad_bias = nullptr;
   bool accumulate = false;
-  float* partial = nullptr;  // scratch: batch_norm_scratch(channels) floats
+  PartialSums* later = nullptr;  // null: grad_weight and grad_bias follow at once
 };
 
-constexpr int kBatchNormParts = 128;
-constexpr size_t batch_norm_scratch(int channels) {
-  return static_cast<size_t>(kBatchNormParts) * 2 * static_cast<size_t>(channels);
-}
-
-AERIE_DECLARE_KERNEL(batch_norm_finish, BatchNormFinish)
 AERIE_DECLARE_KERNEL(batch_norm_forward, BatchNormForward)
 AERIE_DECLARE_KERNEL(batch_norm_reduce, BatchNormReduce)
 

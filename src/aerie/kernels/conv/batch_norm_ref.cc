@@ -18,9 +18,19 @@ void for_each_counted(const Args& a, Body body) {
       body(static_cast<size_t>(b) * static_cast<size_t>(a.frames) + static_cast<size_t>(t));
 }
 
+// silu(batch_norm(x)) of one value.
+template <typename Args>
+void activate(const Args& a, size_t i) {
+  const size_t c = i % static_cast<size_t>(a.channels);
+  const double z =
+      (load(a.x, a.dtype, i) - static_cast<double>(a.mean[c])) * a.rstd[c] * a.weight[c] +
+      a.bias[c];
+  store(a.out, a.dtype, i, static_cast<float>(z * sigmoid(z)));
+}
+
 }  // namespace
 
-int batch_norm_finish(const BatchNormFinish& a, void*) {
+int batch_norm_forward(const BatchNormForward& a, void*) {
   const int strips = conv_parts(1, a.frames);
   for (int c = 0; c < a.channels; ++c) {
     if (!a.training) {
@@ -56,38 +66,17 @@ int batch_norm_finish(const BatchNormFinish& a, void*) {
     a.running_var[c] += static_cast<float>((unbiased - a.running_var[c]) * a.momentum);
   }
   if (a.training) *a.batches += 1;
-  return kOk;
-}
-
-int batch_norm_forward(const BatchNormForward& a, void*) {
-  const size_t channels = static_cast<size_t>(a.channels);
   const size_t rows = static_cast<size_t>(a.batch) * static_cast<size_t>(a.frames);
-  for (size_t i = 0; i < rows * channels; ++i) {
-    const size_t c = i % channels;
-    const double z =
-        (load(a.x, a.dtype, i) - static_cast<double>(a.mean[c])) * a.rstd[c] * a.weight[c] +
-        a.bias[c];
-    store(a.out, a.dtype, i, static_cast<float>(z * sigmoid(z)));
-  }
+  for (size_t i = 0; i < rows * static_cast<size_t>(a.channels); ++i) activate(a, i);
   return kOk;
 }
 
 int batch_norm_reduce(const BatchNormReduce& a, void*) {
   const size_t channels = static_cast<size_t>(a.channels);
-  if (a.out != nullptr) {
-    BatchNormForward f;
-    f.dtype = a.dtype;
-    f.batch = a.batch;
-    f.frames = a.frames;
-    f.channels = a.channels;
-    f.x = a.x;
-    f.mean = a.mean;
-    f.rstd = a.rstd;
-    f.weight = a.weight;
-    f.bias = a.bias;
-    f.out = a.out;
-    batch_norm_forward(f, nullptr);
-  }
+  const size_t rows = static_cast<size_t>(a.batch) * static_cast<size_t>(a.frames);
+  for (size_t i = 0; i < rows * channels && a.out != nullptr; ++i) activate(a, i);
+  const size_t parts = static_cast<size_t>(batch_norm_parts(a.batch, a.frames));
+  for (size_t i = 0; i < parts * 2 * channels; ++i) a.partial[i] = 0.0f;
   for (size_t c = 0; c < channels; ++c) {
     double sum = 0.0, product = 0.0;
     for_each_counted(a, [&](size_t row) {
@@ -99,8 +88,8 @@ int batch_norm_reduce(const BatchNormReduce& a, void*) {
       sum += grad;
       product += grad * normal;
     });
-    a.totals[c] = static_cast<float>(sum);
-    a.totals[channels + c] = static_cast<float>(product);
+    a.partial[c] = static_cast<float>(sum);
+    a.partial[channels + c] = static_cast<float>(product);
     put(a.grad_weight + c, product, a.accumulate);
     put(a.grad_bias + c, sum, a.accumulate);
   }

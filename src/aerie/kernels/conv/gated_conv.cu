@@ -5,6 +5,9 @@
 // end. Backward:
 //   grad_gated[s] = sum over k of weight[k] * g[s + left - k]
 //   grad_weight[k] = sum over s of gated[s] * g[s + left - k]
+#include <type_traits>
+
+#include "aerie/kernels/attention/mma.h"
 #include "aerie/kernels/conv/gated_conv.h"
 #include "aerie/kernels/device.h"
 
@@ -42,15 +45,20 @@ __device__ inline RawPair<T> load_raw_pair(const T* p) {
 __device__ inline Pair load_pair(const float* p) {
   return unpack(load_raw_pair(p));
 }
-__device__ inline void store_pair(float* p, Pair value) {
-  RawPair<float> raw;
-  memcpy(&raw.w[0], &value.x, 4);
-  memcpy(&raw.w[1], &value.y, 4);
-  *reinterpret_cast<RawPair<float>*>(p) = raw;
+template <typename T>
+__device__ inline RawPair<T> pack_pair(Pair value) {
+  RawPair<T> raw;
+  if constexpr (sizeof(T) == 2) {
+    raw.w[0] = pack<T>(value.x, value.y);
+  } else {
+    memcpy(&raw.w[0], &value.x, 4);
+    memcpy(&raw.w[1], &value.y, 4);
+  }
+  return raw;
 }
 template <typename T>
 __device__ inline void store_pair(T* p, Pair value) {
-  *reinterpret_cast<uint32_t*>(p) = pack2<T>(value.x, value.y);
+  *reinterpret_cast<RawPair<T>*>(p) = pack_pair<T>(value);
 }
 // sum += a * b
 __device__ inline void add_product(Pair& sum, const Pair& a, const Pair& b) {
@@ -63,6 +71,25 @@ __device__ inline void add(Pair& sum, const Pair& a) {
 }
 __device__ inline Pair pair_or_zero(const float* p, int at) {
   return p != nullptr ? load_pair(p + at) : Pair{0.0f, 0.0f};
+}
+
+// sigmoid(x + bias)
+struct GateBias {
+  float bias, scaled;
+  __device__ explicit GateBias(float value) : bias(value), scaled(value * -1.4426950408889634f) {}
+};
+template <typename T>
+__device__ inline float gate_of(float x, const GateBias& b) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 2) {
+    float out;
+    asm("rcp.approx.ftz.f32 %0, %1;"
+        : "=f"(out)
+        : "f"(1.0f + fast_exp2(fmaf(x, -1.4426950408889634f, b.scaled))));
+    return out;
+  }
+#endif
+  return sigmoid_for<T>(x + b.bias);
 }
 
 // What a warp works on. The number of the warp comes from lane 0, so that the compiler knows it to
@@ -112,15 +139,28 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
   const size_t first_row = size_t(strip.item) * a.frames;
   const int length = a.lengths[strip.item] < a.frames ? a.lengths[strip.item] : a.frames;
   const T* x = static_cast<const T*>(a.x) + first_row * 2 * a.channels + strip.read;
+  // Most strips have nothing but frames that exist and count.
+  const int first = strip.begin - a.left;
+  const bool plain = first >= 0 && first + kRows <= length;
   RawPair<T> left[kRows], right[kRows];
-  AERIE_UNROLL
-  for (int j = 0; j < kRows; ++j) {
-    const int t = existing(strip.begin - a.left + j, a.frames);
-    left[j] = load_raw_pair(x + t * 2 * a.channels);
-    right[j] = load_raw_pair(x + (t * 2 + 1) * a.channels);
+  const auto load = [&](auto all) {
+    const T* from = x + first * 2 * a.channels;
+    AERIE_UNROLL
+    for (int j = 0; j < kRows; ++j) {
+      if constexpr (!decltype(all)::value)
+        from = x + (existing(first + j, a.frames) - j) * 2 * a.channels;
+      left[j] = load_raw_pair(from + 2 * j * a.channels);
+      right[j] = load_raw_pair(from + (2 * j + 1) * a.channels);
+    }
+  };
+  if (plain) {
+    load(std::true_type());
+  } else {
+    load(std::false_type());
   }
   const Pair left_bias = pair_or_zero(a.gate_bias, strip.read);
   const Pair right_bias = pair_or_zero(a.gate_bias, a.channels + strip.read);
+  const GateBias gate_bias[2] = {GateBias(right_bias.x), GateBias(right_bias.y)};
   const Pair bias = pair_or_zero(a.bias, strip.read);
   load_weights<kTaps>(a, weights);
   __syncthreads();
@@ -129,24 +169,33 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
   for (int k = 0; k < kTaps; ++k) weight[k] = load_pair(weights + k * kCols + strip.lane * 2);
   AERIE_UNROLL
   for (int s = 0; s < kStrip; ++s) sums[s] = bias;
-  AERIE_UNROLL
-  for (int j = 0; j < kRows; ++j) {
-    const int t = strip.begin - a.left + j;
-    const bool valid = t >= 0 && t < length;
-    Pair value = unpack(left[j]), gate = unpack(right[j]);
-    value.x = (value.x + left_bias.x) * sigmoid_for<T>(gate.x + right_bias.x);
-    value.y = (value.y + left_bias.y) * sigmoid_for<T>(gate.y + right_bias.y);
-    value = {valid ? value.x : 0.0f, valid ? value.y : 0.0f};
+  const auto convolve = [&](auto all) {
     AERIE_UNROLL
-    for (int k = 0; k < kTaps; ++k)
-      if (j - k >= 0 && j - k < kStrip) add_product(sums[j - k], weight[k], value);
+    for (int j = 0; j < kRows; ++j) {
+      const bool valid = decltype(all)::value || (first + j >= 0 && first + j < length);
+      Pair value = unpack(left[j]);
+      const Pair gate = unpack(right[j]);
+      value.x = (value.x + left_bias.x) * gate_of<T>(gate.x, gate_bias[0]);
+      value.y = (value.y + left_bias.y) * gate_of<T>(gate.y, gate_bias[1]);
+      value = {valid ? value.x : 0.0f, valid ? value.y : 0.0f};
+      AERIE_UNROLL
+      for (int k = 0; k < kTaps; ++k)
+        if (j - k >= 0 && j - k < kStrip) add_product(sums[j - k], weight[k], value);
+    }
+  };
+  if (plain) {
+    convolve(std::true_type());
+  } else {
+    convolve(std::false_type());
   }
   T* out = static_cast<T*>(a.out) + first_row * a.channels + strip.column;
+  out += strip.begin * a.channels;
   AERIE_UNROLL
   for (int s = 0; s < kStrip; ++s) {
-    const int t = strip.begin + s;
-    if (strip.inside && t < a.frames) store_pair(out + t * a.channels, sums[s]);
-    sums[s] = {to_float(from_float<T>(sums[s].x)), to_float(from_float<T>(sums[s].y))};
+    const RawPair<T> raw = pack_pair<T>(sums[s]);
+    if (strip.inside && strip.begin + s < a.frames)
+      *reinterpret_cast<RawPair<T>*>(out + s * a.channels) = raw;
+    sums[s] = unpack(raw);
   }
   if (a.statistics == nullptr) return;  // the whole grid leaves
   // Mean and squared deviations of the strip, then of the block's strips together.
@@ -214,6 +263,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   constexpr int kSections = kTaps + 3;                  // of sums: taps, bias, gate biases
   constexpr int kStride = kCols + 4;
   AERIE_SHARED(float, weights, kTaps* kCols);
+  AERIE_SHARED(float, totals, kThreads);
   AERIE_SHARED(float, rows, kWarps* kSections* kStride);
   const GatedConv& f = a.forward;
   const Strip strip = strip_of(f);
@@ -230,41 +280,78 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   struct Arrived {
     RawPair<T> x, grad;
   };
-  const auto load_arrived = [&](int j) {
-    const int at = existing(first + j, f.frames) * f.channels;
-    return Arrived{load_raw_pair(conv + at), load_raw_pair(grad_out + at)};
+  // Most strips have nothing but frames that exist and count.
+  const bool plain =
+      first >= 0 && first + kStrip + kTaps - 1 <= limit && strip.begin + kStrip <= length;
+  conv += first * f.channels;
+  grad_out += first * f.channels;
+  x += strip.begin * 2 * f.channels;
+  grad_x += strip.begin * 2 * f.channels;
+  const auto load_arrived = [&](auto all, int j) {
+    const int row = decltype(all)::value ? j : existing(first + j, f.frames) - first;
+    return Arrived{load_raw_pair(conv + row * f.channels),
+                   load_raw_pair(grad_out + row * f.channels)};
   };
   struct Gates {
     RawPair<T> left, right;
   };
-  const auto load_gates = [&](int s) {
-    const int t = existing(strip.begin + s, f.frames);
-    return Gates{load_raw_pair(x + t * 2 * f.channels),
-                 load_raw_pair(x + (t * 2 + 1) * f.channels)};
+  const auto load_gates = [&](auto all, int s) {
+    const int row = decltype(all)::value ? s : existing(strip.begin + s, f.frames) - strip.begin;
+    return Gates{load_raw_pair(x + row * 2 * f.channels),
+                 load_raw_pair(x + (row * 2 + 1) * f.channels)};
   };
   Arrived ahead[kTaps - 1], arrived[kChunk];
   Gates gates[kChunk];
-  AERIE_UNROLL
-  for (int j = 0; j < kTaps - 1; ++j) ahead[j] = load_arrived(j);
-  AERIE_UNROLL
-  for (int i = 0; i < kChunk; ++i) {
-    arrived[i] = load_arrived(kTaps - 1 + i);
-    gates[i] = load_gates(i);
+  const auto load = [&](auto all) {
+    AERIE_UNROLL
+    for (int j = 0; j < kTaps - 1; ++j) ahead[j] = load_arrived(all, j);
+    AERIE_UNROLL
+    for (int i = 0; i < kChunk; ++i) {
+      arrived[i] = load_arrived(all, kTaps - 1 + i);
+      gates[i] = load_gates(all, i);
+    }
+  };
+  if (plain) {
+    load(std::true_type());
+  } else {
+    load(std::false_type());
   }
 
+  // Totals of BatchNorm's sums: two threads share the parts of a column.
+  {
+    const int which = threadIdx.x / kCols % 2, half = threadIdx.x / (2 * kCols);
+    const int channel = int(blockIdx.x) * kCols + threadIdx.x % kCols;
+    const int parts = batch_norm_parts(f.batch, f.frames);
+    const float* from = a.norm_partial + which * f.channels + channel;
+    float sum = 0.0f;
+    if (channel < f.channels) {
+      if (parts == kBatchNormParts) {
+        AERIE_UNROLL
+        for (int p = 0; p < kBatchNormParts / 2; ++p)
+          sum += from[size_t(2 * p + half) * 2 * f.channels];
+      } else {
+        for (int p = half; p < parts; p += 2) sum += from[size_t(p) * 2 * f.channels];
+      }
+    }
+    totals[threadIdx.x] = sum;
+  }
   int total = f.batch * limit;
   if (f.counted.lengths != nullptr) {
     total = 0;
     for (int b = 0; b < f.batch; ++b) total += statistics_limit(f.counted, b, f.frames);
   }
   const float inverse = total > 0 ? 1.0f / float(total) : 0.0f;
+  load_weights<kTaps>(f, weights);
+  __syncthreads();
   NormGradient norm[2];
   {
     const Pair mean = load_pair(a.mean + strip.read), rstd = load_pair(a.rstd + strip.read);
     const Pair weight = load_pair(a.norm_weight + strip.read);
     const Pair bias = load_pair(a.norm_bias + strip.read);
-    const Pair grads = load_pair(a.totals + strip.read);
-    const Pair products = load_pair(a.totals + f.channels + strip.read);
+    Pair grads = load_pair(totals + strip.lane * 2);
+    Pair products = load_pair(totals + kCols + strip.lane * 2);
+    add(grads, load_pair(totals + 2 * kCols + strip.lane * 2));
+    add(products, load_pair(totals + 3 * kCols + strip.lane * 2));
     norm[0] =
         norm_gradient(mean.x, rstd.x, weight.x, bias.x, grads.x * inverse, products.x * inverse);
     norm[1] =
@@ -272,63 +359,70 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   }
   const Pair left_bias = pair_or_zero(f.gate_bias, strip.read);
   const Pair right_bias = pair_or_zero(f.gate_bias, f.channels + strip.read);
-  load_weights<kTaps>(f, weights);
-  __syncthreads();
+  const GateBias gate_bias[2] = {GateBias(right_bias.x), GateBias(right_bias.y)};
   Pair weight[kTaps], d_weight[kTaps] = {};
   Pair d_bias = {0.0f, 0.0f}, d_left = {0.0f, 0.0f}, d_right = {0.0f, 0.0f};
   AERIE_UNROLL
   for (int k = 0; k < kTaps; ++k) weight[k] = load_pair(weights + k * kCols + strip.lane * 2);
 
   Pair window[kTaps];  // rows of the gradient; row j at j % kTaps
-  const auto receive = [&](int j, const Arrived& from) {
+  const auto receive = [&](auto all, int j, const Arrived& from) {
     const int t = first + j;
-    const bool counts = t >= 0 && t < limit;
+    const bool counts = decltype(all)::value || (t >= 0 && t < limit);
     const Pair out = unpack(from.x), grad = unpack(from.grad);
     const Pair g = {counts ? undo_norm<T>(norm[0], out.x, grad.x) : 0.0f,
                     counts ? undo_norm<T>(norm[1], out.y, grad.y) : 0.0f};
-    // Every frame counts in one strip.
-    if (t >= strip.begin && t < strip.begin + kStrip) add(d_bias, g);
+    // Every frame counts in one strip; rows in the middle are this one's for any left context.
+    const bool own = j >= kTaps - 1 && j < kStrip;
+    if (own || (t >= strip.begin && t < strip.begin + kStrip)) add(d_bias, g);
     window[j % kTaps] = g;
   };
-  AERIE_UNROLL
-  for (int j = 0; j < kTaps - 1; ++j) receive(j, ahead[j]);
-  AERIE_UNROLL
-  for (int chunk = 0; chunk < kStrip; chunk += kChunk) {
-    Arrived now[kChunk];
-    Gates here[kChunk];
+  const auto walk = [&](auto all) {
     AERIE_UNROLL
-    for (int i = 0; i < kChunk; ++i) {
-      now[i] = arrived[i];
-      here[i] = gates[i];
-      if (chunk + kChunk >= kStrip) continue;
-      arrived[i] = load_arrived(kTaps - 1 + chunk + kChunk + i);
-      gates[i] = load_gates(chunk + kChunk + i);
-    }
+    for (int j = 0; j < kTaps - 1; ++j) receive(all, j, ahead[j]);
     AERIE_UNROLL
-    for (int i = 0; i < kChunk; ++i) {
-      const int s = chunk + i, t = strip.begin + s;
-      receive(s + kTaps - 1, now[i]);
-      const bool valid = t < length;
-      Pair left = unpack(here[i].left), right = unpack(here[i].right);
-      const Pair open = {valid ? sigmoid_for<T>(right.x + right_bias.x) : 0.0f,
-                         valid ? sigmoid_for<T>(right.y + right_bias.y) : 0.0f};
-      const Pair value = {valid ? (left.x + left_bias.x) * open.x : 0.0f,
-                          valid ? (left.y + left_bias.y) * open.y : 0.0f};
-      Pair sum = {0.0f, 0.0f};
+    for (int chunk = 0; chunk < kStrip; chunk += kChunk) {
+      Arrived now[kChunk];
+      Gates here[kChunk];
       AERIE_UNROLL
-      for (int k = 0; k < kTaps; ++k) {
-        const Pair g = window[(s + kTaps - 1 - k) % kTaps];
-        add_product(sum, weight[k], g);
-        add_product(d_weight[k], value, g);
+      for (int i = 0; i < kChunk; ++i) {
+        now[i] = arrived[i];
+        here[i] = gates[i];
+        if (chunk + kChunk >= kStrip) continue;
+        arrived[i] = load_arrived(all, kTaps - 1 + chunk + kChunk + i);
+        gates[i] = load_gates(all, chunk + kChunk + i);
       }
-      left = {sum.x * open.x, sum.y * open.y};
-      right = {sum.x * value.x * (1.0f - open.x), sum.y * value.y * (1.0f - open.y)};
-      add(d_left, left);
-      add(d_right, right);
-      if (!strip.inside || t >= f.frames) continue;
-      store_pair(grad_x + t * 2 * f.channels, left);
-      store_pair(grad_x + (t * 2 + 1) * f.channels, right);
+      AERIE_UNROLL
+      for (int i = 0; i < kChunk; ++i) {
+        const int s = chunk + i, t = strip.begin + s;
+        receive(all, s + kTaps - 1, now[i]);
+        const bool valid = decltype(all)::value || t < length;
+        Pair left = unpack(here[i].left), right = unpack(here[i].right);
+        const Pair open = {valid ? gate_of<T>(right.x, gate_bias[0]) : 0.0f,
+                           valid ? gate_of<T>(right.y, gate_bias[1]) : 0.0f};
+        const Pair value = {valid ? (left.x + left_bias.x) * open.x : 0.0f,
+                            valid ? (left.y + left_bias.y) * open.y : 0.0f};
+        Pair sum = {0.0f, 0.0f};
+        AERIE_UNROLL
+        for (int k = 0; k < kTaps; ++k) {
+          const Pair g = window[(s + kTaps - 1 - k) % kTaps];
+          add_product(sum, weight[k], g);
+          add_product(d_weight[k], value, g);
+        }
+        left = {sum.x * open.x, sum.y * open.y};
+        right = {sum.x * value.x * (1.0f - open.x), sum.y * value.y * (1.0f - open.y)};
+        add(d_left, left);
+        add(d_right, right);
+        if (!strip.inside || (!decltype(all)::value && t >= f.frames)) continue;
+        store_pair(grad_x + s * 2 * f.channels, left);
+        store_pair(grad_x + (s * 2 + 1) * f.channels, right);
+      }
     }
+  };
+  if (plain) {
+    walk(std::true_type());
+  } else {
+    walk(std::false_type());
   }
 
   const auto put_row = [&](int section, Pair value) {

@@ -43,12 +43,12 @@ struct GatedConv {
 
 struct GatedConvBackward {
   GatedConv forward;  // with its result
-  // Of the BatchNorm behind it; totals as batch_norm_reduce leaves them.
+  // Of the BatchNorm behind it; norm_partial as batch_norm_reduce leaves it.
   const float* mean = nullptr;
   const float* rstd = nullptr;
   const float* norm_weight = nullptr;
   const float* norm_bias = nullptr;
-  const float* totals = nullptr;
+  const float* norm_partial = nullptr;
   const void* grad_out = nullptr;   // of silu(batch_norm(out))
   void* grad_x = nullptr;           // (B,T,2C)
   float* grad_weight = nullptr;     // (C,K)
@@ -61,6 +61,15 @@ struct GatedConvBackward {
 
 constexpr int conv_parts(int batch, int frames) {
   return batch * ((frames + kConvRows - 1) / kConvRows);
+}
+// Parts of BatchNorm's sums for the gradient, and floats that are enough for them.
+constexpr int kBatchNormParts = 32;
+constexpr int batch_norm_parts(int batch, int frames) {
+  const int blocks = (batch * frames + 31) / 32;
+  return blocks < kBatchNormParts ? blocks : kBatchNormParts;
+}
+constexpr size_t batch_norm_scratch(int channels) {
+  return static_cast<size_t>(kBatchNormParts) * 2 * static_cast<size_t>(channels);
 }
 constexpr size_t gated_conv_scratch(int batch, int frames, int channels, int kernel) {
   return static_cast<size_t>(conv_parts(batch, frames)) * static_cast<size_t>(channels) *

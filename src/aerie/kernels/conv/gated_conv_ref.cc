@@ -70,6 +70,11 @@ int gated_conv_backward(const GatedConvBackward& a, void*) {
   const GatedConv& f = a.forward;
   double counted = 0.0;
   for (int b = 0; b < f.batch; ++b) counted += statistics_limit(f.counted, b, f.frames);
+  const size_t channels = static_cast<size_t>(f.channels);
+  std::vector<double> totals(2 * channels);
+  for (int part = 0; part < batch_norm_parts(f.batch, f.frames); ++part)
+    for (size_t i = 0; i < 2 * channels; ++i)
+      totals[i] += a.norm_partial[static_cast<size_t>(part) * 2 * channels + i];
   const size_t frames = static_cast<size_t>(f.frames), taps = static_cast<size_t>(f.kernel);
   for (int c = 0; c < f.channels; ++c) {
     std::vector<double> d_weight(taps);
@@ -84,9 +89,9 @@ int gated_conv_backward(const GatedConvBackward& a, void*) {
         const double z = normal * a.norm_weight[c] + a.norm_bias[c];
         const double s = sigmoid(z);
         const double before = load(a.grad_out, f.dtype, at) * s * (1.0 + z * (1.0 - s));
-        g[static_cast<size_t>(t)] =
-            a.norm_weight[c] * static_cast<double>(a.rstd[c]) *
-            (before - a.totals[c] / counted - normal * a.totals[f.channels + c] / counted);
+        g[static_cast<size_t>(t)] = a.norm_weight[c] * static_cast<double>(a.rstd[c]) *
+                                    (before - totals[static_cast<size_t>(c)] / counted -
+                                     normal * totals[channels + static_cast<size_t>(c)] / counted);
         d_bias += g[static_cast<size_t>(t)];
       }
       for (int t = 0; t < f.frames; ++t) {

@@ -289,6 +289,12 @@ int NestStep::normalize_conv(Workspace& w, int index) {
   bn.frames = w.frames;
   bn.channels = config_.width;
   bn.x = s.conv;
+  bn.training = config_.training;
+  bn.statistics = w.statistics;
+  bn.counted = w.counted();
+  bn.running_mean = p.running_mean;
+  bn.running_var = p.running_var;
+  bn.batches = p.num_batches;
   bn.mean = s.bn_mean;
   bn.rstd = s.bn_rstd;
   bn.weight = p.batch_norm.weight.value;
@@ -314,11 +320,11 @@ int NestStep::normalize_conv_backward(Workspace& w, int index) {
   bn.counted = w.counted();
   bn.grad_out = w.grad_conv;
   if (config_.recompute) bn.out = s.normed;
-  bn.totals = w.bn_totals;
   bn.grad_weight = p.batch_norm.weight.grad;
   bn.grad_bias = p.batch_norm.bias.grad;
   bn.accumulate = config_.accumulate;
-  bn.partial = w.partial;
+  w.wait_for_sums(bn, batch_norm_scratch(config_.width));
+  w.norm_partial = bn.partial;
   return kernels_->batch_norm_reduce(bn, w.stream);
 }
 
@@ -344,19 +350,6 @@ int NestStep::layer_forward(Workspace& w, int index) {
   AERIE_TRY(w.product(s.norms[kNormConv].out, p.pointwise1.weight.compute, s.gates, w.rows,
                       2 * c.width, c.width));
   AERIE_TRY(kernels_->gated_conv(w.conv(s, p), w.stream));
-  BatchNormFinish finish;
-  finish.batch = c.batch;
-  finish.frames = w.frames;
-  finish.channels = c.width;
-  finish.training = c.training;
-  finish.statistics = w.statistics;
-  finish.counted = w.counted();
-  finish.running_mean = p.running_mean;
-  finish.running_var = p.running_var;
-  finish.batches = p.num_batches;
-  finish.mean = s.bn_mean;
-  finish.rstd = s.bn_rstd;
-  AERIE_TRY(kernels_->batch_norm_finish(finish, w.stream));
   AERIE_TRY(normalize_conv(w, index));
   AERIE_TRY(w.product(s.normed, p.pointwise2.weight.compute, w.branch, w.rows, c.width, c.width));
 
@@ -474,7 +467,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   conv.rstd = s.bn_rstd;
   conv.norm_weight = p.batch_norm.weight.value;
   conv.norm_bias = p.batch_norm.bias.value;
-  conv.totals = w.bn_totals;
+  conv.norm_partial = w.norm_partial;
   conv.grad_out = w.grad_conv;
   conv.grad_x = w.grad_hidden;
   conv.grad_weight = p.depthwise.weight.grad;
@@ -520,7 +513,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(index == 0 ? norm(s.norms[kNormFeedForward1], 0)
                        : norm(w.layers[static_cast<size_t>(index) - 1].norms[kNormOut], index - 1));
   AERIE_TRY(first_weight(p.feed_forward1, kNormFeedForward1));
-  return w.add_waiting();
+  return w.add_waiting(index == 0);
 }
 
 int NestStep::front_backward(Workspace& w) {

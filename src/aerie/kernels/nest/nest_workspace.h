@@ -110,9 +110,7 @@ struct NestStep::Workspace {
       out_weight_grad = take<float>(width * size(bins3) * channels);
     });
     grad_in = take_compute(n * width);
-    bn_totals = take<float>(2 * width);
-    partial = take<float>(
-        std::max(batch_norm_scratch(c.width), bias_gradient_scratch(c.classes * c.books)));
+    partial = take<float>(bias_gradient_scratch(c.classes * c.books));
     alternatives([&] { take_attention_scratch(); },
                  [&] { front_partial = take<float>(subsample_scratch(c.sub_channels)); },
                  [&] { gemm_workspace = take<unsigned char>(kGemmWorkspace); });
@@ -210,7 +208,9 @@ struct NestStep::Workspace {
     args.later = &waiting_;
     later_used_ += scratch;
   }
-  int add_waiting() {
+  // Adds what waits unless there is room for one more layer's sums; `last`: in any case.
+  int add_waiting(bool last) {
+    if (!last && later_used_ + layer_sums_ <= later_size_) return kOk;
     const int code = waiting_.count > 0 ? kernels->add_partials(waiting_, stream) : kOk;
     waiting_.count = 0;
     later_used_ = 0;
@@ -417,7 +417,7 @@ struct NestStep::Workspace {
   // Gradients, reused by every layer.
   void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
   void *grad_conv1 = nullptr, *grad_conv2 = nullptr;
-  float *bn_totals = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
+  float *norm_partial = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
         *partial = nullptr, *front_partial = nullptr;
   void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
   float *attention_bias_partial = nullptr, *attention_p_partial = nullptr;
@@ -514,11 +514,12 @@ struct NestStep::Workspace {
     grad_hidden = take_compute(n * std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
     grad_stream = take<float>(n * width);
-    // Sums of one layer that wait for their second stage.
-    later_size_ = size(kNumNorms) * layer_norm_scratch(c.width) +
+    // Sums of two layers wait for their second stage.
+    layer_sums_ = size(kNumNorms) * layer_norm_scratch(c.width) +
                   2 * activation_scratch(c.feed_forward) +
                   gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
-                  bias_gradient_scratch(3 * c.width);
+                  batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width);
+    later_size_ = 2 * layer_sums_;
     later_ = take<float>(later_size_);
   }
 
@@ -565,7 +566,7 @@ struct NestStep::Workspace {
   size_t used_ = 0;
   PartialSums waiting_;
   float* later_ = nullptr;
-  size_t later_size_ = 0, later_used_ = 0;
+  size_t layer_sums_ = 0, later_size_ = 0, later_used_ = 0;
 };
 
 }  // namespace aerie::kernels

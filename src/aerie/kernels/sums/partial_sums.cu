@@ -8,25 +8,39 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kGroups = kThreads / 32;
 
-__global__ void __launch_bounds__(kThreads) add_partials_kernel(PartialSums a) {
+// Sum i has blocks first[i] to first[i + 1].
+struct Jobs {
+  PartialSums list;
+  int first[PartialSums::kMost + 1];
+};
+
+__global__ void __launch_bounds__(kThreads) add_partials_kernel(Jobs a) {
   AERIE_SHARED(float, sums, kThreads);
-  int block = int(blockIdx.x), job = 0;
-  for (; block >= ceil_div(a.sums[job].columns, 32); ++job)
-    block -= ceil_div(a.sums[job].columns, 32);
-  const PartialSum s = a.sums[job];
+  int job = 0, end = a.list.count;
+  while (end - job > 1) {
+    const int middle = (job + end) / 2;
+    if (a.first[middle] <= int(blockIdx.x)) {
+      job = middle;
+    } else {
+      end = middle;
+    }
+  }
+  const int block = int(blockIdx.x) - a.first[job];
+  const PartialSum s = a.list.sums[job];
   const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
   const int column = block * 32 + lane;
   float sum = 0.0f;
   if (column < s.columns) {
     const float* at = s.partial + column;
-    // Four loads in flight.
+    // Eight loads in flight.
     int p = group;
-    for (; p + 3 * kGroups < s.parts; p += 4 * kGroups) {
-      float v[4];
+    for (; p + 7 * kGroups < s.parts; p += 8 * kGroups) {
+      float v[8];
       AERIE_UNROLL
-      for (int i = 0; i < 4; ++i) v[i] = at[(p + i * kGroups) * s.stride];
-      sum += (v[0] + v[1]) + (v[2] + v[3]);
+      for (int i = 0; i < 8; ++i) v[i] = at[(p + i * kGroups) * s.stride];
+      sum += ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
     }
+    AERIE_UNROLL_BY(4)
     for (; p < s.parts; p += kGroups) sum += at[p * s.stride];
   }
   sums[threadIdx.x] = sum;
@@ -41,10 +55,14 @@ __global__ void __launch_bounds__(kThreads) add_partials_kernel(PartialSums a) {
 
 int add_partials(const PartialSums& a, void* stream) {
   if (a.count < 0 || a.count > PartialSums::kMost) return kUnsupported;
-  unsigned blocks = 0;
-  for (int i = 0; i < a.count; ++i) blocks += unsigned(ceil_div(a.sums[i].columns, 32));
+  Jobs jobs;
+  jobs.list = a;
+  jobs.first[0] = 0;
+  for (int i = 0; i < a.count; ++i)
+    jobs.first[i + 1] = jobs.first[i] + ceil_div(a.sums[i].columns, 32);
+  const int blocks = jobs.first[a.count];
   if (blocks == 0) return kOk;
-  return launch(stream, {dim3(blocks), dim3(kThreads)}, add_partials_kernel, a);
+  return launch(stream, {dim3(unsigned(blocks)), dim3(kThreads)}, add_partials_kernel, jobs);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND
