@@ -234,7 +234,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   attention_back.weights = m.take<Bf16>(square);
   attention_back.grad_scores = m.take<Bf16>(square);
   attention_back.grad_skewed = m.take<Bf16>(kernels::attention_skewed(o.batch, o.heads, frames));
-  attention_back.bias_partial =
+  attention_back.partial =
       m.take<float>(kernels::attention_bias_scratch(o.batch, frames, o.heads, width / o.heads));
   attention_back.p_partial =
       m.take<float>(kernels::attention_p_scratch(frames, o.heads, width / o.heads));

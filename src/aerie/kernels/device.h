@@ -8,9 +8,10 @@
 #define AERIE_UNROLL _Pragma("unroll")
 #define AERIE_PRAGMA(text) _Pragma(#text)
 #define AERIE_UNROLL_BY(n) AERIE_PRAGMA(unroll n)
-// Shared memory of a block. AERIE_SHARED(type, name, count) declares a pointer-like array.
+// Shared memory of a block. AERIE_SHARED(type, name, count) declares a pointer-like array. Dynamic
+// memory begins as swizzled operands of wgmma must.
 #define AERIE_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define AERIE_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#define AERIE_DYNAMIC_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 #else
 #include "aerie/kernels/emulation/emulation.h"
 #define AERIE_BACKEND emulated

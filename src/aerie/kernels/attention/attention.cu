@@ -11,50 +11,21 @@ namespace {
 
 constexpr int kFinishThreads = 256;
 
-// Adds the groups of items, and the parts of the two biases.
-struct Finish {
-  AttentionBackward b;
-  int parts_u = 0, parts_v = 0;
-  int bias_blocks = 0;  // 32 columns each; the others take positions
-};
-template <typename T>
-__global__ void __launch_bounds__(kFinishThreads) finish_backward(Finish f) {
-  AERIE_SHARED(float, sums, kFinishThreads);
-  const AttentionBackward& b = f.b;
+// Adds the groups of items; on tensor cores the last group does.
+__global__ void __launch_bounds__(kFinishThreads) add_groups_float(AttentionBackward b) {
   const Attention& a = b.forward;
   const int dense = a.heads * a.dim, rows = 2 * a.frames - 1;
-  if (int(blockIdx.x) >= f.bias_blocks) {
-    const int vec = (blockIdx.x - f.bias_blocks) * kFinishThreads + threadIdx.x;
-    if (vec >= rows * (dense / 8)) return;
-    const int row = vec / (dense / 8), column = vec % (dense / 8) * 8;
-    Vec8 more[kAttentionGroups], sum = {};
+  const int vec = blockIdx.x * kFinishThreads + threadIdx.x;
+  if (vec >= rows * (dense / 8)) return;
+  const int row = vec / (dense / 8), column = vec % (dense / 8) * 8;
+  Vec8 sum = {};
+  AERIE_UNROLL
+  for (int group = 0; group < kAttentionGroups; ++group) {
+    const Vec8 more = load8(b.p_partial + (size_t(group) * rows + row) * dense + column);
     AERIE_UNROLL
-    for (int group = 0; group < kAttentionGroups; ++group) {
-      more[group] = {};
-      if (group < attention_groups(a))
-        more[group] = load8(b.p_partial + (size_t(group) * rows + row) * dense + column);
-    }
-    AERIE_UNROLL
-    for (int group = 0; group < kAttentionGroups; ++group) AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) sum.v[k] += more[group].v[k];
-    store8(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
-    return;
+    for (int k = 0; k < 8; ++k) sum.v[k] += more.v[k];
   }
-  // Eight groups of threads share the parts of 32 columns.
-  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
-  const int column = blockIdx.x * 32 + lane;
-  const bool second = column >= dense;
-  const int parts = second ? f.parts_v : f.parts_u;
-  const float* partial = b.bias_partial + (second ? size_t(f.parts_u - 1) * dense : 0) + column;
-  float sum = 0.0f;
-  if (column < 2 * dense)
-    for (int p = group; p < parts; p += kFinishThreads / 32) sum += partial[size_t(p) * dense];
-  sums[threadIdx.x] = sum;
-  __syncthreads();
-  if (group != 0 || column >= 2 * dense) return;
-  for (int g = 1; g < kFinishThreads / 32; ++g) sum += sums[g * 32 + lane];
-  float* out = second ? b.grad_bias_v + (column - dense) : b.grad_bias_u + column;
-  *out = b.accumulate ? *out + sum : sum;
+  store8(static_cast<float*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
 }
 
 bool covered(const Attention& a) {
@@ -82,7 +53,7 @@ int for_type(const Attention& a, Body body) {
 template <typename T, int kDim>
 int forward_mma(const Attention& a, void* stream) {
   const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
-                          query_shared<kDim>()};
+                          query_shared<kDim, false>()};
   return a.dropout.threshold != 0 ? launch(stream, shape, attention_forward_mma<T, kDim, true>, a)
                                   : launch(stream, shape, attention_forward_mma<T, kDim, false>, a);
 }
@@ -90,10 +61,12 @@ int forward_mma(const Attention& a, void* stream) {
 template <typename T, int kDim>
 int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  const dim3 block(kMmaThreads);
-  AERIE_TRY(launch(stream, {grid_of(a, a.frames, kTile, a.batch), block, query_shared<kDim>()},
-                   attention_query_grad_mma<T, kDim>, b));
-  return launch(stream, {dim3(unsigned(sum_blocks(a))), block, sum_shared<kDim>()},
+  const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
+                          query_shared<kDim, true>()};
+  AERIE_TRY(a.dropout.threshold != 0 && a.keep == nullptr
+                ? launch(stream, shape, attention_query_grad_mma<T, kDim, true>, b)
+                : launch(stream, shape, attention_query_grad_mma<T, kDim, false>, b));
+  return launch(stream, {dim3(unsigned(sum_blocks(a))), dim3(kMmaThreads), sum_shared<kDim>()},
                 attention_sums_mma<T, kDim>, b);
 }
 
@@ -105,8 +78,12 @@ int backward_float(const AttentionBackward& b, void* stream) {
       attention_query_grad_float, b));
   AERIE_TRY(launch(stream, {grid_of(a, a.frames, kFloatWarps * 8, a.batch), block},
                    attention_key_grad_float, b));
-  return launch(stream, {grid_of(a, 2 * a.frames - 1, kFloatWarps * 8, attention_groups(a)), block},
-                attention_position_grad_float, b);
+  AERIE_TRY(launch(stream,
+                   {grid_of(a, 2 * a.frames - 1, kFloatWarps * 8, attention_groups(a)), block},
+                   attention_position_grad_float, b));
+  const int vecs = (2 * a.frames - 1) * (a.heads * a.dim / 8);
+  return launch(stream, {dim3(unsigned(ceil_div(vecs, kFinishThreads))), dim3(kFinishThreads)},
+                add_groups_float, b);
 }
 
 }  // namespace
@@ -131,17 +108,15 @@ int attention_backward(const AttentionBackward& b, void* stream) {
         return backward_mma<decltype(type), decltype(dim)::value>(b, stream);
       }));
   const int dense = a.heads * a.dim, tiles = attention_tiles(a.frames);
-  Finish finish;
-  finish.b = b;
   const bool plain = a.dtype == Dtype::kFloat;
-  finish.parts_u = a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);
-  finish.parts_v = plain ? finish.parts_u : attention_groups(a) * 2 * tiles;
-  finish.bias_blocks = ceil_div(2 * dense, 32);
-  const int blocks = ceil_div((2 * a.frames - 1) * (dense / 8), kFinishThreads);
-  const LaunchShape shape{dim3(unsigned(finish.bias_blocks + blocks)), dim3(kFinishThreads)};
-  return dispatch(a.dtype, [&](auto type) {
-    return launch(stream, shape, finish_backward<decltype(type)>, finish);
-  });
+  const int parts_u = a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);
+  const int parts_v = plain ? parts_u : attention_groups(a) * 2 * tiles;
+  PartialSums now, *sums = &now;
+  if (b.later != nullptr && b.later->count + 2 <= PartialSums::kMost) sums = b.later;
+  sums->sums[sums->count++] = {b.partial, b.grad_bias_u, dense, parts_u, dense, b.accumulate};
+  sums->sums[sums->count++] = {
+      b.partial + size_t(parts_u) * dense, b.grad_bias_v, dense, parts_v, dense, b.accumulate};
+  return sums == &now ? add_partials(now, stream) : kOk;
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -7,9 +7,10 @@
 //
 // bf16 and fp16 with 64 or 128 values per head run on tensor cores; float32 (any multiple of 8 up
 // to 256 values) is plain arithmetic. Backward keeps the weights and the scores' gradients of one
-// layer in scratch memory; nothing is added atomically, results repeat bitwise.
+// layer in scratch memory; values are added in a fixed order, results repeat bitwise.
 #pragma once
 
+#include "aerie/kernels/sums/partial_sums.h"
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
@@ -48,21 +49,23 @@ struct AttentionBackward {
   int grad_p_stride = 0;
   float* grad_bias_u = nullptr;
   float* grad_bias_v = nullptr;
-  bool accumulate = false;        // of the two biases
-  void* weights = nullptr;        // scratch: attention_square(...) values of dtype
-  void* grad_scores = nullptr;    // scratch: as much again
-  void* grad_skewed = nullptr;    // scratch: attention_skewed(...) values, on tensor cores
-  float* bias_partial = nullptr;  // scratch: attention_bias_scratch(...) floats
-  float* p_partial = nullptr;     // scratch: attention_p_scratch(...) floats
+  bool accumulate = false;       // of the two biases
+  void* weights = nullptr;       // scratch: attention_square(...) values of dtype
+  void* grad_scores = nullptr;   // scratch: as much again
+  void* grad_skewed = nullptr;   // scratch: attention_skewed(...) values, on tensor cores
+  float* partial = nullptr;      // scratch: attention_bias_scratch(...) floats
+  float* p_partial = nullptr;    // scratch: attention_p_scratch(...) floats
+  PartialSums* later = nullptr;  // adds the biases' parts with others, partial_sums.h
 };
 
 constexpr int kAttentionTile = 64;
 constexpr int kAttentionFloatRows = 32;  // queries of a block in float32
 constexpr int kAttentionGroups = 8;      // of items, in the sums over positions: at most
 
-// Fewer groups make fewer and longer sums; on tensor cores that suits small batches.
+// Fewer groups make fewer and longer sums; on tensor cores that suits small batches of wide heads.
 AERIE_HD int attention_groups(const Attention& a) {
-  return a.batch >= 32 || a.dtype == Dtype::kFloat ? kAttentionGroups : kAttentionGroups / 2;
+  return a.batch >= 32 || a.dim <= 64 || a.dtype == Dtype::kFloat ? kAttentionGroups
+                                                                  : kAttentionGroups / 2;
 }
 
 AERIE_HD int attention_tiles(int frames) {
@@ -114,9 +117,19 @@ inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) 
   const size_t v = static_cast<size_t>(kAttentionGroups * 2 * attention_tiles(frames));
   return (u + (u > v ? u : v)) * static_cast<size_t>(heads * dim);
 }
-inline size_t attention_p_scratch(int frames, int heads, int dim) {
+// Sums over positions of every group, and behind them counters of the groups that are done.
+AERIE_HD size_t attention_p_sums(int frames, int heads, int dim) {
   return static_cast<size_t>(kAttentionGroups) * static_cast<size_t>(2 * frames - 1) *
          static_cast<size_t>(heads * dim);
+}
+inline size_t attention_p_scratch(int frames, int heads, int dim) {
+  return attention_p_sums(frames, heads, dim) +
+         static_cast<size_t>(2 * attention_tiles(frames) * heads);
+}
+AERIE_HD uint32_t* attention_counters(const AttentionBackward& b, int head, int tile) {
+  const Attention& a = b.forward;
+  return reinterpret_cast<uint32_t*>(b.p_partial + attention_p_sums(a.frames, a.heads, a.dim)) +
+         head * 2 * attention_tiles(a.frames) + tile;
 }
 
 AERIE_HD bool attention_allowed(const Attention& a, int length, int i, int j) {

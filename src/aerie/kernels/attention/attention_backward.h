@@ -1,8 +1,8 @@
 // Backward on tensor cores, included by attention.cu alone. One kernel walks over the keys of 64
 // queries as forward does: it makes the gradients of the queries, and leaves weights and gradients
 // of the scores (by key, and by relative position) in scratch memory. A second one makes sums over
-// queries of these: gradients of keys and values, and of positions, each block for 64 keys of one
-// item or 64 relative positions of a group of items.
+// queries of these: gradients of keys, of values and of positions, each block for 64 keys of one
+// item or 64 relative positions of a group of items. The last group that comes adds all groups.
 //
 // Gradients of scores include the softmax's scale. The biases' gradients need no sums of
 // their own: that of u is the sum over keys of (sum over queries of the score's gradient) * key,
@@ -13,11 +13,15 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-template <typename T, int kDim>
+// kDraw: the decisions of dropout are drawn again.
+template <typename T, int kDim, bool kDraw>
 __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     attention_query_grad_mma(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
   const Attention& a = b.forward;
+  // The biases need no length: they are on their way first.
+  const Bias<kDim> bias_u(a.bias_u + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
+  const Bias<kDim> bias_v(a.bias_v + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
   QueryBlock<T, kDim> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4, dense = a.heads * kDim;
   const size_t dense_base = size_t(q.item) * a.frames * dense + size_t(q.head) * kDim;
@@ -26,51 +30,55 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   FragmentC grad_q[kDim / 8] = {};
   const float softmax_scale = 1.0f / sqrtf(float(kDim));
   float inner[2] = {0.0f, 0.0f}, log_sum[2] = {INFINITY, INFINITY};
+  if (q.item == 0 && threadIdx.x < 2)
+    *attention_counters(b, q.head, 2 * q.it + int(threadIdx.x)) = 0;
   if (q.jt < q.tiles.end) {
-    // Queries and gradients pass through the second stage of keys and values.
-    T* queries = q.other(q.keys);
-    T* grad_rows = q.other(q.values);
-    copy_tile<kDim>(queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
+    const auto copy = [&](T* tile, const void* from) {
+      copy_tile<kDim>(tile, static_cast<const T*>(from) + dense_base, q.it * kTile, q.length,
+                      dense);
+    };
+    T* const outs = q.band_tile(2);  // needed for the next tile of keys only
+    copy_tile<kDim>(q.queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
                     a.stride);
-    copy_tile<kDim>(grad_rows, static_cast<const T*>(b.grad_out) + dense_base, q.it * kTile,
-                    q.length, dense);
+    copy(q.grads, b.grad_out);
+    copy(outs, a.out);
     q.copy_first(a);
-    const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane);
-    const Bias<kDim> bias_v(a.bias_v + q.head * kDim, lane);
-    uint32_t outs[2][kDim / 8] = {};
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = q.i + g + r * 8;
-      if (row >= q.length) continue;
-      const T* out = static_cast<const T*>(a.out) + dense_base + size_t(row) * dense + 2 * t;
-      AERIE_UNROLL
-      for (int n = 0; n < kDim / 8; ++n)
-        outs[r][n] = *reinterpret_cast<const uint32_t*>(out + n * 8);
-      log_sum[r] = a.log_sum[head_of(a, q.item, q.head) * a.frames + row] * kLog2E;
+      if (row < q.length)
+        log_sum[r] = a.log_sum[head_of(a, q.item, q.head) * a.frames + row] * kLog2E;
     }
     copy_wait();
+    group_publish<kDim>();
     __syncthreads();
-    load_queries<kDim>(grads, grad_rows, q.warp, lane);
+    load_queries<kDim>(grads, q.grads, q.warp, lane);
     AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) {
+    for (int k = 0; k < kDim / 16; ++k) {
+      const FragmentA mine = load_a<kDim>(outs, q.warp * 16, k, lane);
       AERIE_UNROLL
-      for (int n = 0; n < kDim / 8; ++n) {
-        const uint32_t mine = outs[r][n], grad = grads[n / 2].r[n % 2 * 2 + r];
-        inner[r] += low_of<T>(mine) * low_of<T>(grad) + high_of<T>(mine) * high_of<T>(grad);
-      }
-      inner[r] = quad_sum(inner[r]) * softmax_scale;
+      for (int r = 0; r < 4; ++r)
+        inner[r % 2] += low_of<T>(mine.r[r]) * low_of<T>(grads[k].r[r]) +
+                        high_of<T>(mine.r[r]) * high_of<T>(grads[k].r[r]);
     }
-    load_queries<kDim>(with_v, queries, q.warp, lane);
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r) inner[r] = quad_sum(inner[r]) * softmax_scale;
+    load_queries<kDim>(with_v, q.queries, q.warp, lane);
     bias_u.template add<T>(with_u, with_v);
     bias_v.template add<T>(with_v, with_v);
+    if (kGrouped<kDim>) {
+      store_queries<kDim>(q.queries, with_u, q.warp, lane);
+      group_publish<kDim>();
+    }
     __syncthreads();
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
   const float scale = kLog2E * softmax_scale;
   const float kept = softmax_scale * (a.dropout.threshold != 0 ? a.dropout.scale : 1.0f);
   const uint32_t* const decisions =
-      a.keep != nullptr ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane
-                        : nullptr;
+      a.dropout.threshold != 0 && a.keep != nullptr
+          ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane
+          : nullptr;
   const int blocks = attention_blocks(a.frames);
   const size_t first_block =
       attention_block_at(a, q.item, q.head, q.i / 16, blocks) + size_t(lane) * 8;
@@ -80,33 +88,48 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   FragmentA carried = {};  // a skewed block that the next tile of keys completes
   for (; q.jt < q.tiles.end; q.advance()) {
     q.copy_next(a);
-    if (q.i >= q.length) continue;  // none of the warp's queries exists; blocks are not read
+    const bool exists = q.i < q.length;  // any of the warp's queries; other blocks are not read
+    if (!kGrouped<kDim> && !exists) continue;
+    const T *keys = q.current(q.keys), *values = q.current(q.values);
     uint32_t keep = ~0u, visible = ~0u;
-    if (a.dropout.threshold != 0) {
-      if (decisions != nullptr) {
-        keep = decisions[q.jt * 32];
-      } else {
-        KeepDraw draws(a.dropout, q.item, q.head, q.i, lane);
-        draws.draw(q.jt);
-        keep = draws.finish(lane);
-      }
+    if (!kDraw && decisions != nullptr) keep = decisions[q.jt * 32];
+    FragmentC scores[kTile / 8] = {}, d_weights[kGrouped<kDim> ? kTile / 8 : 1] = {};
+    if constexpr (kGrouped<kDim>) {
+      group_begin<kDim>();
+      group_rows<kDim>(d_weights, q.grads, values, q.warp, lane);
+      group_commit<kDim>();
+    }
+    if (exists) {
+      Relative<T, kDim> relative(with_v, q.current_band(), skew, lane);
+      AERIE_UNROLL
+      for (int n = 0; n < kTile / 8; ++n) scores[n] = relative.scores(n);
+    }
+    group_begin<kDim>();
+    if constexpr (kGrouped<kDim>) {
+      group_rows<kDim>(scores, q.queries, keys, q.warp, lane);
+    } else {
+      group_rows<kDim>(scores, with_u, keys, lane);
+    }
+    group_commit<kDim>();
+    if constexpr (kDraw) {
+      KeepDraw draws(a.dropout, q.item, q.head, q.i, lane);
+      draws.draw(q.jt);
+      keep = draws.finish(lane);
     }
     if (q.needs_mask()) visible = seen_bits(seen, q.jt, lane);
-    const T *keys = q.current(q.keys), *values = q.current(q.values);
-    const Band<T, kDim> band = q.current_band();
+    group_wait<kDim>();
+    group_ready<kDim>(scores);
+    group_ready<kDim>(d_weights);
     // Gradients of the scores, two values per register: [C tile][upper or lower row].
-    uint32_t d[kTile / 8][2], weights[2][2];
-    FragmentC scores[kTile / 8];
-    Relative<T, kDim> relative(with_v, band, skew, lane);
+    uint32_t d[kTile / 8][2] = {}, weights[2][2];
     AERIE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
-      scores[n] = relative.scores(n);
-      multiply_rows<kDim>(scores[n], with_u, keys, n * 8, lane);
-    }
-    AERIE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
+    for (int n = 0; n < kTile / 8 && exists; ++n) {
       FragmentC d_weight = {};
-      multiply_rows<kDim>(d_weight, grads, values, n * 8, lane);
+      if constexpr (kGrouped<kDim>) {
+        d_weight = d_weights[n];
+      } else {
+        multiply_rows<kDim>(d_weight, grads, values, n * 8, lane);
+      }
       float weight[4], d_score[4];
       AERIE_UNROLL
       for (int e = 0; e < 4; ++e) {
@@ -123,22 +146,29 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       if (n % 2 == 0) continue;
       const size_t at = first_block + size_t(q.jt * (kTile / 16) + n / 2) * 256;
       store16(static_cast<T*>(b.weights) + at,
-              {{weights[0][0], weights[1][0], weights[0][1], weights[1][1]}});
-      store16(static_cast<T*>(b.grad_scores) + at, {{d[n - 1][0], d[n][0], d[n - 1][1], d[n][1]}});
+              {{weights[0][0], weights[0][1], weights[1][0], weights[1][1]}});
+      store16(static_cast<T*>(b.grad_scores) + at, {{d[n - 1][0], d[n - 1][1], d[n][0], d[n][1]}});
     }
+    FragmentA d_scores[kTile / 16];
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k)
-      multiply_columns<kDim>(grad_q, {{d[2 * k][0], d[2 * k][1], d[2 * k + 1][0], d[2 * k + 1][1]}},
-                             keys, k * 16, lane);
+      d_scores[k] = {{d[2 * k][0], d[2 * k][1], d[2 * k + 1][0], d[2 * k + 1][1]}};
+    group_begin<kDim>();
+    group_columns<kDim>(grad_q, d_scores, keys, lane);
+    group_commit<kDim>();
+    group_wait<kDim>();
+    group_ready<kDim>(grad_q);
+    if (!exists) continue;
+    const Band<kDim> band = q.current_band();
     // Row r, column c of the band is key c + r - 16.
     const auto along = [&](int n, int r) {
       return move_left(skew, n >= 0 && n < kTile / 8 ? d[n][r] : 0u,
                        n + 1 >= 0 && n + 1 < kTile / 8 ? d[n + 1][r] : 0u);
     };
     const auto use = [&](const FragmentA& skewed, int k) {
-      multiply_columns<kDim>(grad_q, skewed, band.tile(k * 16), band.row_in(k * 16), lane);
+      multiply_columns<kDim, T>(grad_q, skewed, band.at(k * 16), lane);
       store16(skewed_blocks + size_t(q.jt * (kTile / 16) + k) * 256,
-              {{skewed.r[0], skewed.r[2], skewed.r[1], skewed.r[3]}});
+              {{skewed.r[0], skewed.r[1], skewed.r[2], skewed.r[3]}});
     };
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
@@ -171,26 +201,33 @@ __device__ inline FragmentB ones() {
   return {{pair, pair}};
 }
 
+// A block of 16 x 16 values, stored as A, the other way round.
 __device__ inline FragmentA transposed(const Bits16& m) {
-  return {{transpose_matrix(m.w[0]), transpose_matrix(m.w[1]), transpose_matrix(m.w[2]),
+  return {{transpose_matrix(m.w[0]), transpose_matrix(m.w[2]), transpose_matrix(m.w[1]),
            transpose_matrix(m.w[3])}};
 }
 
-// Shared memory of the second kernel: two stages of queries and of gradients, and the rows (keys or
+// Shared memory of the second kernel: two stages of queries or gradients, and the rows (keys or
 // positions) whose sum is a bias's gradient. The first tile serves that sum at the end.
 template <typename T, int kDim>
 struct SumTiles {
-  T *queries, *grads, *rows;
-  float* weights;
+  T *stages, *rows;
+  float *weights, *bias;
   __device__ explicit SumTiles(unsigned char* memory)
-      : queries(reinterpret_cast<T*>(memory)),
-        grads(queries + 2 * kTileSize<kDim>),
-        rows(grads + 2 * kTileSize<kDim>),
-        weights(reinterpret_cast<float*>(rows + kTileSize<kDim>)) {}
+      : stages(reinterpret_cast<T*>(memory)),
+        rows(stages + 2 * kTileSize<kDim>),
+        weights(reinterpret_cast<float*>(rows + kTileSize<kDim>)),
+        bias(weights + kTile) {}
+  __device__ void copy_bias(const float* from) const {
+    if (threadIdx.x < kDim / 4) copy_async(bias + threadIdx.x * 4, from + threadIdx.x * 4, true);
+  }
+  __device__ Pair bias_of(int n, int t) const {
+    return *reinterpret_cast<const Pair*>(bias + n * 8 + t * 2);
+  }
 };
 template <int kDim>
 constexpr size_t sum_shared() {
-  return sizeof(uint16_t) * 5 * kTileSize<kDim> + sizeof(float) * kTile;
+  return sizeof(uint16_t) * 3 * kTileSize<kDim> + sizeof(float) * (kTile + kDim);
 }
 
 // out[0, kDim) = sum over the tile's 64 rows of weight * row; all threads, behind the last
@@ -199,7 +236,7 @@ template <typename T, int kDim>
 __device__ inline void sum_rows(float* out, const SumTiles<T, kDim>& tiles, float sum_upper,
                                 float sum_lower, int warp, int lane) {
   constexpr int kPieces = kDim / 8, kParts = kMmaThreads / kPieces;
-  float* partial = reinterpret_cast<float*>(tiles.queries);
+  float* partial = reinterpret_cast<float*>(tiles.stages);
   if (lane % 4 == 0) {
     tiles.weights[warp * 16 + lane / 4] = sum_upper;
     tiles.weights[warp * 16 + lane / 4 + 8] = sum_lower;
@@ -223,8 +260,8 @@ __device__ inline void sum_rows(float* out, const SumTiles<T, kDim>& tiles, floa
   }
 }
 
-// Gradients of 64 keys and their values.
-template <typename T, int kDim>
+// Gradients of 64 keys, or of their values.
+template <typename T, int kDim, bool kValues>
 __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<T, kDim>& tiles, int jt,
                                  int head, int item) {
   const Attention& a = b.forward;
@@ -245,79 +282,112 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<T, k
       while (it < end && !sees(end - 1)) --end;
     }
   }
+  const T* const rows =
+      kValues ? static_cast<const T*>(b.grad_out) + size_t(item) * a.frames * dense + head * kDim
+              : static_cast<const T*>(a.q) + base;
   const auto copy = [&](int tile, int stage) {
-    copy_tile<kDim>(tiles.queries + stage * kTileSize<kDim>, static_cast<const T*>(a.q) + base,
-                    tile * kTile, length, a.stride);
-    copy_tile<kDim>(
-        tiles.grads + stage * kTileSize<kDim>,
-        static_cast<const T*>(b.grad_out) + size_t(item) * a.frames * dense + size_t(head) * kDim,
-        tile * kTile, length, dense);
+    copy_tile<kDim>(tiles.stages + stage * kTileSize<kDim>, rows, tile * kTile, length,
+                    kValues ? dense : a.stride);
   };
   // Blocks of a tile come straight into registers, one tile ahead.
   const int blocks = attention_blocks(a.frames);
   const size_t pitch = size_t(blocks) * 32;
-  const size_t block = attention_block_at(a, item, head, 0, blocks) +
-                       size_t(jt * (kTile / 16) + warp) * 256 + size_t(lane) * 8;
-  const Bits16* of_weights =
-      reinterpret_cast<const Bits16*>(static_cast<const T*>(b.weights) + block);
-  const Bits16* of_scores =
-      reinterpret_cast<const Bits16*>(static_cast<const T*>(b.grad_scores) + block);
-  Bits16 weights[kTile / 16] = {}, scores[kTile / 16] = {};
+  const Bits16* const from =
+      reinterpret_cast<const Bits16*>(static_cast<const T*>(kValues ? b.weights : b.grad_scores) +
+                                      attention_block_at(a, item, head, 0, blocks) +
+                                      size_t(jt * (kTile / 16) + warp) * 256 + size_t(lane) * 8);
+  Bits16 ahead[kTile / 16] = {};
   const auto load = [&](int tile) {
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
-      weights[k] = scores[k] = {};
-      if (tile * kTile + k * 16 >= length) continue;
-      weights[k] = of_weights[size_t(tile * (kTile / 16) + k) * pitch];
-      scores[k] = of_scores[size_t(tile * (kTile / 16) + k) * pitch];
+      ahead[k] = {};
+      if (tile * kTile + k * 16 < length) ahead[k] = from[size_t(tile * (kTile / 16) + k) * pitch];
     }
   };
   if (it < end) {
     copy(it, 0);
     load(it);
   }
-  copy_tile<kDim>(tiles.rows, static_cast<const T*>(a.k) + base, jt * kTile, length, a.stride);
-  FragmentC grad_k[kDim / 8] = {}, grad_v[kDim / 8] = {}, sums = {};
+  if (!kValues) {
+    copy_tile<kDim>(tiles.rows, static_cast<const T*>(a.k) + base, jt * kTile, length, a.stride);
+    tiles.copy_bias(a.bias_u + head * kDim);
+  }
+  FragmentC grad[kDim / 8] = {}, sums = {};
   for (int stage = 0; it < end; ++it, stage ^= 1) {
-    FragmentA w[kTile / 16], d[kTile / 16];
+    FragmentA d[kTile / 16];
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      w[k] = transposed(weights[k]);
-      d[k] = transposed(scores[k]);
-    }
+    for (int k = 0; k < kTile / 16; ++k) d[k] = transposed(ahead[k]);
     copy_wait();
+    group_publish<kDim>();
     __syncthreads();
+    group_begin<kDim>();
+    group_columns<kDim>(grad, d, tiles.stages + stage * kTileSize<kDim>, lane);
+    group_commit<kDim>();
     if (it + 1 < end) {
       copy(it + 1, stage ^ 1);
       load(it + 1);
     }
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      multiply_columns<kDim>(grad_v, w[k], tiles.grads + stage * kTileSize<kDim>, k * 16, lane);
-      multiply_columns<kDim>(grad_k, d[k], tiles.queries + stage * kTileSize<kDim>, k * 16, lane);
-      mma<T>(sums, d[k], ones<T>());
-    }
+    for (int k = 0; k < kTile / 16; ++k)
+      if (!kValues) mma<T>(sums, d[k], ones<T>());
+    group_wait<kDim>();
+    group_ready<kDim>(grad);
+  }
+  if (!kValues) {
+    copy_wait();
+    __syncthreads();
   }
   const float kept = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
-  const Bias<kDim> u(a.bias_u + head * kDim, lane);
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = jt * kTile + warp * 16 + g + r * 8;
     if (row >= a.frames) continue;
-    const size_t at = (size_t(item) * a.frames + row) * b.grad_stride + size_t(head) * kDim + 2 * t;
+    T* const out = static_cast<T*>(kValues ? b.grad_v : b.grad_k) +
+                   (size_t(item) * a.frames + row) * b.grad_stride + size_t(head) * kDim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
-      const float sum = sums.v[2 * r];
-      *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_k) + at + n * 8) = pack<T>(
-          grad_k[n].v[2 * r] + sum * u.v[n].low, grad_k[n].v[2 * r + 1] + sum * u.v[n].high);
-      *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_v) + at + n * 8) =
-          pack<T>(grad_v[n].v[2 * r] * kept, grad_v[n].v[2 * r + 1] * kept);
+      Pair x = {grad[n].v[2 * r], grad[n].v[2 * r + 1]};
+      if (kValues) {
+        x = {x.low * kept, x.high * kept};
+      } else {
+        const Pair u = tiles.bias_of(n, t);
+        x = {x.low + sums.v[2 * r] * u.low, x.high + sums.v[2 * r] * u.high};
+      }
+      *reinterpret_cast<uint32_t*>(out + n * 8) = pack<T>(x.low, x.high);
     }
   }
-  copy_wait();
-  __syncthreads();
-  float* out = b.bias_partial + size_t(item * attention_tiles(a.frames) + jt) * dense + head * kDim;
+  if (kValues) return;
+  float* out = b.partial + size_t(item * attention_tiles(a.frames) + jt) * dense + head * kDim;
   sum_rows<T, kDim>(out, tiles, sums.v[0], sums.v[2], warp, lane);
+}
+
+// Whether this block is the last of `count` to come; what they wrote before is visible to it then.
+__device__ inline bool last_of(uint32_t* counter, unsigned count, float* shared) {
+  unsigned* const before = reinterpret_cast<unsigned*>(shared);
+#ifdef __CUDACC__
+  __threadfence();
+#endif
+  __syncthreads();
+  if (threadIdx.x == 0) {
+#ifdef __CUDACC__
+    *before = atomicAdd(counter, 1u);
+    __threadfence();
+#else
+    *before = (*counter)++;
+#endif
+  }
+  __syncthreads();
+  return *before + 1 == count;
+}
+// What other blocks of this kernel have written.
+__device__ inline Vec8 load8_again(const float* p) {
+#ifdef __CUDACC__
+  const float4 a = __ldcg(reinterpret_cast<const float4*>(p));
+  const float4 b = __ldcg(reinterpret_cast<const float4*>(p) + 1);
+  return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+#else
+  return load8(p);
+#endif
 }
 
 // Gradients of the 64 relative positions (key - query) from 64 * dt on, of one group of items.
@@ -349,12 +419,13 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
   };
   const auto copy = [&](const Step& s, int stage) {
     copy_tile<kDim>(
-        tiles.queries + stage * kTileSize<kDim>,
+        tiles.stages + stage * kTileSize<kDim>,
         static_cast<const T*>(a.q) + size_t(s.item) * a.frames * a.stride + size_t(head) * kDim,
         s.it * kTile, s.length, a.stride);
   };
   copy_tile<kDim>(tiles.rows, static_cast<const T*>(a.p) + size_t(head) * kDim, first, positions,
                   a.p_stride);
+  tiles.copy_bias(a.bias_v + head * kDim);
   // Blocks of a tile come straight into registers, one tile ahead.
   Bits16 scores[kTile / 16] = {};
   const int blocks = attention_blocks(a.frames);
@@ -383,44 +454,65 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) d[k] = transposed(scores[k]);
     copy_wait();
+    group_publish<kDim>();
     __syncthreads();
+    group_begin<kDim>();
+    group_columns<kDim>(grad_p, d, tiles.stages + stage * kTileSize<kDim>, lane);
+    group_commit<kDim>();
     advance(step);
     if (step.item < a.batch) {
       copy(step, stage ^ 1);
       load(step);
     }
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      multiply_columns<kDim>(grad_p, d[k], tiles.queries + stage * kTileSize<kDim>, k * 16, lane);
-      mma<T>(sums, d[k], ones<T>());
-    }
+    for (int k = 0; k < kTile / 16; ++k) mma<T>(sums, d[k], ones<T>());
+    group_wait<kDim>();
+    group_ready<kDim>(grad_p);
   }
-  const Bias<kDim> v(a.bias_v + head * kDim, lane);
+  copy_wait();
+  __syncthreads();
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = first + warp * 16 + g + r * 8;
     if (row < 0 || row >= positions) continue;
     float* out = b.p_partial + (size_t(group) * positions + row) * dense + head * kDim + 2 * t;
     AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n)
-      *reinterpret_cast<Pair*>(out + n * 8) = {
-          grad_p[n].v[2 * r] + sums.v[2 * r] * v.v[n].low,
-          grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v.v[n].high};
+    for (int n = 0; n < kDim / 8; ++n) {
+      const Pair v = tiles.bias_of(n, t);
+      *reinterpret_cast<Pair*>(out + n * 8) = {grad_p[n].v[2 * r] + sums.v[2 * r] * v.low,
+                                               grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v.high};
+    }
   }
-  copy_wait();
-  __syncthreads();
   float* out =
-      b.bias_partial +
+      b.partial +
       size_t(a.batch * attention_tiles(a.frames) + group * 2 * attention_tiles(a.frames) + number) *
           dense +
       head * kDim;
   sum_rows<T, kDim>(out, tiles, sums.v[0], sums.v[2], warp, lane);
+
+  // The last group to come adds all of them, in their order whichever it is.
+  if (!last_of(attention_counters(b, head, number), unsigned(groups), tiles.weights)) return;
+  constexpr int kPieces = kDim / 8;
+  AERIE_UNROLL_BY(2)
+  for (int e = int(threadIdx.x); e < kTile * kPieces; e += kMmaThreads) {
+    const int row = first + e / kPieces, column = head * kDim + e % kPieces * 8;
+    if (row < 0 || row >= positions) continue;
+    Vec8 sum = {};
+    AERIE_UNROLL_BY(4)
+    for (int other = 0; other < groups; ++other) {
+      const Vec8 more =
+          load8_again(b.p_partial + (size_t(other) * positions + row) * dense + column);
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) sum.v[k] += more.v[k];
+    }
+    store8(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
+  }
 }
 
 template <int kDim>
-constexpr int kSumBlocks = kDim == 64 ? 3 : 2;
+constexpr int kSumBlocks = kDim == 64 ? 5 : 3;
 inline int sum_blocks(const Attention& a) {
-  return attention_tiles(a.frames) * a.heads * (a.batch + 2 * attention_groups(a));
+  return 2 * attention_tiles(a.frames) * a.heads * (a.batch + attention_groups(a));
 }
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
@@ -437,7 +529,13 @@ __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
     return;
   }
   block -= positions;
-  key_grads<T, kDim>(b, tiles, block % count, block / count % heads, block / (count * heads));
+  const int item = block / (2 * count * heads), head = block / (2 * count) % heads;
+  const int tile = block % (2 * count);
+  if (tile < count) {
+    key_grads<T, kDim, false>(b, tiles, tile, head, item);
+  } else {
+    key_grads<T, kDim, true>(b, tiles, tile - count, head, item);
+  }
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

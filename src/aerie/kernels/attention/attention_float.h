@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_query_grad_float(Atte
     const int r = e / a.dim, d = e % a.dim;
     if (i0 + r < a.frames) grad_q[size_t(r) * b.grad_stride + d] = sums_u[e] + sums_v[e];
   }
-  float* partial = b.bias_partial + (size_t(p.item) * gridDim.x + blockIdx.x) * p.dense;
+  float* partial = b.partial + (size_t(p.item) * gridDim.x + blockIdx.x) * p.dense;
   const size_t second = size_t(a.batch) * gridDim.x * p.dense;
   for (int d = int(threadIdx.x); d < 2 * a.dim; d += kFloatThreads) {
     const float* from = (d < a.dim ? sums_u : sums_v) + d % a.dim;

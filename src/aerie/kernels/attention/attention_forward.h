@@ -9,6 +9,9 @@ template <typename T, int kDim, bool kDropout>
 __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     attention_forward_mma(Attention a) {
   AERIE_DYNAMIC_SHARED(memory);
+  // The biases need no length: they are on their way first.
+  const Bias<kDim> bias_u(a.bias_u + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
+  const Bias<kDim> bias_v(a.bias_v + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
   QueryBlock<T, kDim> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4;
   const Skew skew = skew_of(lane);
@@ -16,18 +19,19 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   FragmentC mixed[kDim / 8] = {};
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
   if (q.jt < q.tiles.end) {
-    // The queries pass through the second stage of the keys.
-    T* queries = q.other(q.keys);
-    copy_tile<kDim>(queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
+    copy_tile<kDim>(q.queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
                     a.stride);
     q.copy_first(a);
-    const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane);
-    const Bias<kDim> bias_v(a.bias_v + q.head * kDim, lane);
     copy_wait();
+    group_publish<kDim>();
     __syncthreads();
-    load_queries<kDim>(with_v, queries, q.warp, lane);
+    load_queries<kDim>(with_v, q.queries, q.warp, lane);
     bias_u.template add<T>(with_u, with_v);
     bias_v.template add<T>(with_v, with_v);
+    if (kGrouped<kDim>) {
+      store_queries<kDim>(q.queries, with_u, q.warp, lane);
+      group_publish<kDim>();
+    }
     __syncthreads();
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
@@ -39,54 +43,72 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   if constexpr (kDropout) draws = KeepDraw(a.dropout, q.item, q.head, q.i, lane);
   for (; q.jt < q.tiles.end; q.advance()) {
     q.copy_next(a);
-    if (q.i >= q.length) continue;  // none of the warp's queries exists
-    FragmentC scores[kTile / 8];
-    Relative<T, kDim> relative(with_v, q.current_band(), skew, lane);
-    AERIE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) {
-      scores[n] = relative.scores(n);
-      multiply_rows<kDim>(scores[n], with_u, q.current(q.keys), n * 8, lane);
-      if constexpr (kDropout)
-        if (n == 3) draws.draw(q.jt);
+    const bool exists = q.i < q.length;  // any of the warp's queries
+    if (!kGrouped<kDim> && !exists) continue;
+    FragmentC scores[kTile / 8] = {};
+    if (exists) {
+      Relative<T, kDim> relative(with_v, q.current_band(), skew, lane);
+      AERIE_UNROLL
+      for (int n = 0; n < kTile / 8; ++n) scores[n] = relative.scores(n);
     }
+    group_begin<kDim>();
+    if constexpr (kGrouped<kDim>) {
+      group_rows<kDim>(scores, q.queries, q.current(q.keys), q.warp, lane);
+    } else {
+      group_rows<kDim>(scores, with_u, q.current(q.keys), lane);
+    }
+    group_commit<kDim>();
     uint32_t keep = ~0u;
-    if constexpr (kDropout) keep = draws.finish(lane);
-    if (keeps) kept[q.jt * 32] = keep;
-    if (q.needs_mask()) mask_tile(scores, seen, q.jt, lane);
-    float rescale[2], shift[2];
-    AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      float top = largest[r];
-      AERIE_UNROLL
-      for (int n = 0; n < kTile / 8; ++n)
-        top = fmaxf(top, fmaxf(scores[n].v[2 * r], scores[n].v[2 * r + 1]));
-      top = quad_max(top);
-      shift[r] = top > -INFINITY ? top * scale : 0.0f;  // a row without keys so far
-      rescale[r] = fast_exp2(largest[r] * scale - shift[r]);
-      largest[r] = top;
-      sum[r] *= rescale[r];
-    }
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
-    for (int e = 0; e < 4; ++e) mixed[n].v[e] *= rescale[e / 2];
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      AERIE_UNROLL
-      for (int n = 2 * k; n < 2 * k + 2; ++n) AERIE_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const float weight = fast_exp2(scores[n].v[e] * scale - shift[e / 2]);
-        sum[e / 2] += weight;
-        scores[n].v[e] = weight;
+    if constexpr (kDropout) {
+      if (exists) {
+        draws.draw(q.jt);
+        keep = draws.finish(lane);
+        if (keeps) kept[q.jt * 32] = keep;
       }
-      FragmentA weights;
-      AERIE_UNROLL
-      for (int r = 0; r < 4; ++r) {
-        const int n = 2 * k + r / 2;
-        weights.r[r] = pack<T>(scores[n].v[r % 2 * 2], scores[n].v[r % 2 * 2 + 1]);
-        if (kDropout) weights.r[r] &= pair_mask(keep, n, r % 2);
-      }
-      multiply_columns<kDim>(mixed, weights, q.current(q.values), k * 16, lane);
     }
+    group_wait<kDim>();
+    group_ready<kDim>(scores);
+    FragmentA weights[kTile / 16] = {};
+    if (exists) {
+      if (q.needs_mask()) mask_tile(scores, seen, q.jt, lane);
+      float rescale[2], shift[2];
+      AERIE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        float top = largest[r];
+        AERIE_UNROLL
+        for (int n = 0; n < kTile / 8; ++n)
+          top = fmaxf(top, fmaxf(scores[n].v[2 * r], scores[n].v[2 * r + 1]));
+        top = quad_max(top);
+        shift[r] = top > -INFINITY ? top * scale : 0.0f;  // a row without keys so far
+        rescale[r] = fast_exp2(largest[r] * scale - shift[r]);
+        largest[r] = top;
+        sum[r] *= rescale[r];
+      }
+      AERIE_UNROLL
+      for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
+      for (int e = 0; e < 4; ++e) mixed[n].v[e] *= rescale[e / 2];
+      AERIE_UNROLL
+      for (int k = 0; k < kTile / 16; ++k) {
+        AERIE_UNROLL
+        for (int n = 2 * k; n < 2 * k + 2; ++n) AERIE_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const float weight = fast_exp2(scores[n].v[e] * scale - shift[e / 2]);
+          sum[e / 2] += weight;
+          scores[n].v[e] = weight;
+        }
+        AERIE_UNROLL
+        for (int r = 0; r < 4; ++r) {
+          const int n = 2 * k + r / 2;
+          weights[k].r[r] = pack<T>(scores[n].v[r % 2 * 2], scores[n].v[r % 2 * 2 + 1]);
+          if (kDropout) weights[k].r[r] &= pair_mask(keep, n, r % 2);
+        }
+      }
+    }
+    group_begin<kDim>();
+    group_columns<kDim>(mixed, weights, q.current(q.values), lane);
+    group_commit<kDim>();
+    group_wait<kDim>();
+    group_ready<kDim>(mixed);
   }
   const float dropped = kDropout ? a.dropout.scale : 1.0f;
   AERIE_UNROLL

@@ -6,7 +6,8 @@
 // see the 128 rows of p whose relative position j - i begins at 64 * (jt - it - 1), so the next key
 // tile needs 64 new ones. A warp's 16 queries see 79 of the 128; their products with 80 rows are
 // made like any other and moved along the diagonal by shuffles, row r by r places: inside an 8x8
-// matrix a row is held by four lanes.
+// matrix a row is held by four lanes. Products with whole tiles are those of a block (mma.h) where
+// there are 64 values per head; operands that they share stay in shared memory then.
 #pragma once
 
 #include "aerie/kernels/attention/attention.h"
@@ -42,20 +43,21 @@ __device__ inline void copy_tile(T* tile, const T* from, int first, int limit, i
 // A of rows [row, row + 16) and columns [16k, 16k + 16); row is a multiple of 8 here and below.
 template <int kDim, typename T>
 __device__ inline FragmentA load_a(const T* tile, int row, int k, int lane) {
-  const Bits16 m =
-      load_matrices<false>(tile + (row + lane % 16) * kDim + ((lane / 16 ^ lane % 8) ^ 2 * k) * 8);
+  const Bits16 m = load_matrices<false>(shared_address(tile) + (row + lane % 16) * (2 * kDim) +
+                                        ((lane / 16 ^ lane % 8) ^ 2 * k) * 16);
   return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
 }
-// B whose columns are the tile's rows [row, row + 8): two steps of 16, from 32k on.
-template <int kDim, typename T>
-__device__ inline Bits16 load_b(const T* tile, int row, int k, int lane) {
-  return load_matrices<false>(tile + (row + lane % 8) * kDim + ((lane / 8 ^ lane % 8) ^ 4 * k) * 8);
+// B whose columns are the eight rows from an address on: two steps of 16, from 32k on.
+template <int kDim>
+__device__ inline Bits16 load_b(SharedAddress rows, int k, int lane) {
+  return load_matrices<false>(rows +
+                              (lane % 8 * (2 * kDim) + ((lane / 8 ^ lane % 8) ^ 4 * k) * 16));
 }
-// B whose rows are the tile's rows [row, row + 16): columns [16n, 16n + 8) and the next 8.
-template <int kDim, typename T>
-__device__ inline Bits16 load_b_transposed(const T* tile, int row, int n, int lane) {
-  return load_matrices<true>(tile + (row + lane % 16) * kDim +
-                             ((lane / 16 ^ lane % 8) ^ 2 * n) * 8);
+// B whose rows are the 16 rows from an address on: columns [16n, 16n + 8) and the next 8.
+template <int kDim>
+__device__ inline Bits16 load_b_transposed(SharedAddress rows, int n, int lane) {
+  return load_matrices<true>(rows +
+                             (lane % 16 * (2 * kDim) + ((lane / 16 ^ lane % 8) ^ 2 * n) * 16));
 }
 __device__ inline FragmentB first_of(const Bits16& m) {
   return {{m.w[0], m.w[1]}};
@@ -64,26 +66,73 @@ __device__ inline FragmentB second_of(const Bits16& m) {
   return {{m.w[2], m.w[3]}};
 }
 
-// c (16x8) += a (16 x kDim) * rows [row, row + 8) of the tile, transposed.
+// c (16x8) += a (16 x kDim) * eight rows, transposed.
 template <int kDim, typename T>
-__device__ inline void multiply_rows(FragmentC& c, const FragmentA* a, const T* tile, int row,
+__device__ inline void multiply_rows(FragmentC& c, const FragmentA* a, SharedAddress rows,
                                      int lane) {
   AERIE_UNROLL
   for (int k = 0; k < kDim / 32; ++k) {
-    const Bits16 b = load_b<kDim>(tile, row, k, lane);
+    const Bits16 b = load_b<kDim>(rows, k, lane);
     mma<T>(c, a[2 * k], first_of(b));
     mma<T>(c, a[2 * k + 1], second_of(b));
   }
 }
-// c (16 x kDim) += a (16x16) * rows [row, row + 16) of the tile.
 template <int kDim, typename T>
-__device__ inline void multiply_columns(FragmentC* c, const FragmentA& a, const T* tile, int row,
+__device__ inline void multiply_rows(FragmentC& c, const FragmentA* a, const T* tile, int row,
+                                     int lane) {
+  multiply_rows<kDim, T>(c, a, shared_address(tile) + row * (2 * kDim), lane);
+}
+// c (16 x kDim) += a (16x16) * 16 rows.
+template <int kDim, typename T>
+__device__ inline void multiply_columns(FragmentC* c, const FragmentA& a, SharedAddress rows,
                                         int lane) {
   AERIE_UNROLL
   for (int n = 0; n < kDim / 16; ++n) {
-    const Bits16 b = load_b_transposed<kDim>(tile, row, n, lane);
+    const Bits16 b = load_b_transposed<kDim>(rows, n, lane);
     mma<T>(c[2 * n], a, first_of(b));
     mma<T>(c[2 * n + 1], a, second_of(b));
+  }
+}
+
+// Products with a whole tile that the warps of a block make together (mma.h), begun here and ready
+// behind group_wait<kDim>(); where the device has none, every warp makes its own at once.
+// c (16x64) += a (16 x kDim) * the tile's 64 rows, transposed.
+template <int kDim, typename T>
+__device__ inline void group_rows(FragmentC* c, const FragmentA* a, const T* tile, int lane) {
+  if constexpr (kGroupProducts && kGrouped<kDim>) {
+    const uint64_t b = group_operand(tile);
+    AERIE_UNROLL
+    for (int k = 0; k < kDim / 16; ++k) group_mma<T, false>(c, a[k], b + 2 * k);
+  } else {
+    AERIE_UNROLL
+    for (int n = 0; n < kTile / 8; ++n) multiply_rows<kDim>(c[n], a, tile, n * 8, lane);
+  }
+}
+// The same with a = the warp's 16 rows of `left`.
+template <int kDim, typename T>
+__device__ inline void group_rows(FragmentC* c, const T* left, const T* tile, int warp, int lane) {
+  if constexpr (kGroupProducts && kGrouped<kDim>) {
+    const uint64_t a = group_operand(left), b = group_operand(tile);
+    AERIE_UNROLL
+    for (int k = 0; k < kDim / 16; ++k) group_mma<T>(c, a + 2 * k, b + 2 * k);
+  } else {
+    FragmentA rows[kDim / 16];
+    AERIE_UNROLL
+    for (int k = 0; k < kDim / 16; ++k) rows[k] = load_a<kDim>(left, warp * 16, k, lane);
+    group_rows<kDim>(c, rows, tile, lane);
+  }
+}
+// c (16 x kDim) += a (16x64) * the tile's 64 rows.
+template <int kDim, typename T>
+__device__ inline void group_columns(FragmentC* c, const FragmentA* a, const T* tile, int lane) {
+  if constexpr (kGroupProducts && kGrouped<kDim>) {
+    const uint64_t b = group_operand(tile);
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) group_mma<T, true>(c, a[k], b + k * (2048 >> 4));
+  } else {
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k)
+      multiply_columns<kDim, T>(c, a[k], shared_address(tile) + k * (32 * kDim), lane);
   }
 }
 
@@ -92,6 +141,16 @@ template <int kDim, typename T>
 __device__ inline void load_queries(FragmentA* a, const T* tile, int warp, int lane) {
   AERIE_UNROLL
   for (int k = 0; k < kDim / 16; ++k) a[k] = load_a<kDim>(tile, warp * 16, k, lane);
+}
+// The other way.
+template <int kDim, typename T>
+__device__ inline void store_queries(T* tile, const FragmentA* a, int warp, int lane) {
+  AERIE_UNROLL
+  for (int k = 0; k < kDim / 16; ++k) AERIE_UNROLL
+  for (int r = 0; r < 4; ++r) {
+    const int row = warp * 16 + lane / 4 + r % 2 * 8, piece = 2 * k + r / 2;
+    memcpy(tile + row * kDim + (piece ^ row % 8) * 8 + lane % 4 * 2, &a[k].r[r], 4);
+  }
 }
 // What a lane adds to its values of A: a bias per column.
 struct alignas(8) Pair {
@@ -155,27 +214,34 @@ __device__ inline uint32_t move_left(const Skew& s, uint32_t here, uint32_t afte
   return pick_bytes(a, b, s.selector);
 }
 
-// The band of p that a warp sees: its 80 rows begin in one tile and end in the next.
-template <typename T, int kDim>
+// The band of p that a warp sees: 80 rows of the ring of three tiles.
+template <int kDim>
 struct Band {
-  const T *first, *second;
-  int row;  // of the first tile
-  __device__ const T* tile(int offset) const { return row + offset < kTile ? first : second; }
-  __device__ int row_in(int offset) const { return (row + offset) & (kTile - 1); }
+  SharedAddress low, high;  // the first row; the same a ring earlier, for rows that begin it again
+  int wrap;                 // how many rows lie before the end of the ring
+
+  __device__ Band(const void* ring, int first)
+      : low(shared_address(ring) + first * (2 * kDim)),
+        high(low - 6 * kTileSize<kDim>),
+        wrap(3 * kTile - first) {}
+  // Rows from `offset`, a multiple of 8, on.
+  __device__ SharedAddress at(int offset) const {
+    return (offset < wrap ? low : high) + offset * (2 * kDim);
+  }
 };
 
 // The relative part of a warp's scores, eight keys after the other.
 template <typename T, int kDim>
 struct Relative {
   const FragmentA* with_v;
-  Band<T, kDim> band;
+  Band<kDim> band;
   Skew skew;
   int lane;
   FragmentC here, lower;  // product of the last eight rows; lower rows of the next scores
 
-  __device__ Relative(const FragmentA* queries, const Band<T, kDim>& rows, const Skew& s, int l)
+  __device__ Relative(const FragmentA* queries, const Band<kDim>& rows, const Skew& s, int l)
       : with_v(queries), band(rows), skew(s), lane(l), here{}, lower{} {
-    multiply_rows<kDim>(here, with_v, band.tile(0), band.row_in(0), lane);
+    multiply_rows<kDim, T>(here, with_v, band.at(0), lane);
     step(1);
   }
   // Of keys [8n, 8n + 8), n = 0 to 7 in turn. Row r, key jj is row jj - r + 16 of the band.
@@ -190,7 +256,7 @@ struct Relative {
   __device__ FragmentC step(int n) {
     const FragmentC before = here;
     here = {};
-    multiply_rows<kDim>(here, with_v, band.tile(n * 8), band.row_in(n * 8), lane);
+    multiply_rows<kDim, T>(here, with_v, band.at(n * 8), lane);
     if (n < kBandBlocks - 1)
       move_right(skew, before.v[2], before.v[3], here.v[2], here.v[3], lower.v[2], lower.v[3]);
     return before;
@@ -336,6 +402,7 @@ struct QueryBlock {
   int lane, warp, it, head, item, length, i;  // i: the warp's first query
   const T *k, *v, *p;                         // of the item's head
   T *keys, *values, *band;                    // two, two and three tiles
+  T *queries, *grads;  // one each; without group products, the second stage of keys and values
   KeyTiles tiles;
   int jt, stage, ring;  // current tile of keys, its stage, its first tile of the band
 
@@ -353,6 +420,8 @@ struct QueryBlock {
         keys(reinterpret_cast<T*>(memory)),
         values(keys + 2 * kTileSize<kDim>),
         band(values + 2 * kTileSize<kDim>),
+        queries(kGrouped<kDim> ? band + 3 * kTileSize<kDim> : keys + kTileSize<kDim>),
+        grads(kGrouped<kDim> ? band + 4 * kTileSize<kDim> : values + kTileSize<kDim>),
         tiles(tiles_of(a, length, it)),
         jt(tiles.first),
         stage(0),
@@ -367,9 +436,7 @@ struct QueryBlock {
     const int number = ring + which < 3 ? ring + which : ring + which - 3;
     return band + number * kTileSize<kDim>;
   }
-  __device__ Band<T, kDim> current_band() const {
-    return {band_tile(0), band_tile(1), 48 - 16 * warp};
-  }
+  __device__ Band<kDim> current_band() const { return {band, ring * kTile + 48 - 16 * warp}; }
   __device__ bool needs_mask() const {
     return jt * kTile < tiles.open || jt * kTile + kTile > tiles.close;
   }
@@ -392,6 +459,7 @@ struct QueryBlock {
   }
   __device__ void advance() {
     copy_wait();
+    group_publish<kDim>();
     __syncthreads();
     ++jt;
     stage = 1 - stage;
@@ -399,9 +467,9 @@ struct QueryBlock {
   }
 };
 
-template <int kDim>
+template <int kDim, bool kBackward>
 constexpr size_t query_shared() {
-  return sizeof(uint16_t) * 7 * kTileSize<kDim>;
+  return sizeof(uint16_t) * (7 + (kGrouped<kDim> ? kBackward ? 2 : 1 : 0)) * kTileSize<kDim>;
 }
 // Blocks per multiprocessor that registers are limited for.
 template <int kDim>

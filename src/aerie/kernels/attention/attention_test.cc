@@ -72,9 +72,12 @@ Outcome run(Backend& b, const Case& c) {
   g.grad_scores = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
   g.grad_skewed = b.upload_as(
       c.dtype, std::vector<float>(attention_skewed(batch, c.heads, c.frames), std::nanf("")));
-  g.bias_partial = b.scratch<float>(attention_bias_scratch(batch, c.frames, c.heads, c.dim));
+  g.partial = b.scratch<float>(attention_bias_scratch(batch, c.frames, c.heads, c.dim));
   g.p_partial = b.scratch<float>(attention_p_scratch(c.frames, c.heads, c.dim));
+  PartialSums later;
+  if (c.keep) g.later = &later;
   EXPECT_EQ(b.kernels().attention_backward(g, nullptr), kOk);
+  EXPECT_EQ(b.kernels().add_partials(later, nullptr), kOk);
   Outcome o;
   o.out = b.download_as(c.dtype, f.out, rows * width);
   o.log_sum = b.download(f.log_sum, rows * static_cast<size_t>(c.heads));

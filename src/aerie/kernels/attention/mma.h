@@ -64,13 +64,25 @@ __device__ inline void mma(FragmentC& c, const FragmentA& a, const FragmentB& b)
 #endif
 }
 
-// Four 8x8 matrices from shared memory: lane l points at the 16 bytes of row l % 8 of matrix l / 8.
+// Where something is in shared memory, in bytes.
+#ifdef __CUDACC__
+using SharedAddress = uint32_t;
+__device__ inline SharedAddress shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+#else
+using SharedAddress = const unsigned char*;
+inline SharedAddress shared_address(const void* p) {
+  return static_cast<const unsigned char*>(p);
+}
+#endif
+
+// Four 8x8 matrices from shared memory: lane l names the 16 bytes of row l % 8 of matrix l / 8.
 // Transposed, a lane gets rows 2t, 2t+1 of column g instead.
-template <bool kTransposed, typename T>
-__device__ inline Bits16 load_matrices(const T* row) {
+template <bool kTransposed>
+__device__ inline Bits16 load_matrices(SharedAddress address) {
 #ifdef __CUDACC__
   Bits16 out;
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   if constexpr (kTransposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(out.w[0]), "=r"(out.w[1]), "=r"(out.w[2]), "=r"(out.w[3])
@@ -82,7 +94,7 @@ __device__ inline Bits16 load_matrices(const T* row) {
   }
   return out;
 #else
-  const emulation::Slot* slots = emulation::exchange("ldmatrix", row, 16);
+  const emulation::Slot* slots = emulation::exchange("ldmatrix", address, 16);
   const unsigned lane = emulation::lane_index(), g = lane / 4, t = lane % 4;
   const auto at = [&](unsigned matrix, unsigned r, unsigned column) {
     uint16_t bits;
@@ -154,6 +166,102 @@ __device__ inline void copy_wait() {
 #ifdef __CUDACC__
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
+}
+
+// Products of a whole block of four warps, which read B (and A) straight from shared memory while
+// other work goes on: where the device has them (sm_90a) and rows are 64 values long. A tile is
+// 64 rows of 128 bytes whose 16-byte pieces are exchanged as copy_tile does; it begins at a
+// multiple of 1024 bytes. Every warp of the block takes part in all of them:
+//   group_begin(), any number of group_mma(), group_commit(), ..., group_wait()
+// and between begin and wait nothing else touches the registers involved. What is named here does
+// nothing elsewhere; see group_rows() in attention_mma.h.
+template <int kDim>
+constexpr bool kGrouped = kDim == 64;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool kGroupProducts = true;
+#define AERIE_GROUP_ASM(...) asm volatile(__VA_ARGS__)
+#else
+constexpr bool kGroupProducts = false;
+#define AERIE_GROUP_ASM(...) static_cast<void>(0)
+#endif
+#define AERIE_GROUP_C                                                                      \
+  "+f"(c[0].v[0]), "+f"(c[0].v[1]), "+f"(c[0].v[2]), "+f"(c[0].v[3]), "+f"(c[1].v[0]),     \
+      "+f"(c[1].v[1]), "+f"(c[1].v[2]), "+f"(c[1].v[3]), "+f"(c[2].v[0]), "+f"(c[2].v[1]), \
+      "+f"(c[2].v[2]), "+f"(c[2].v[3]), "+f"(c[3].v[0]), "+f"(c[3].v[1]), "+f"(c[3].v[2]), \
+      "+f"(c[3].v[3]), "+f"(c[4].v[0]), "+f"(c[4].v[1]), "+f"(c[4].v[2]), "+f"(c[4].v[3]), \
+      "+f"(c[5].v[0]), "+f"(c[5].v[1]), "+f"(c[5].v[2]), "+f"(c[5].v[3]), "+f"(c[6].v[0]), \
+      "+f"(c[6].v[1]), "+f"(c[6].v[2]), "+f"(c[6].v[3]), "+f"(c[7].v[0]), "+f"(c[7].v[1]), \
+      "+f"(c[7].v[2]), "+f"(c[7].v[3])
+#define AERIE_GROUP_REGISTERS                                                               \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
+  "%24,%25,%26,%27,%28,%29,%30,%31}, "
+
+// A tile, or its rows from a multiple of 8 on, as an operand.
+__device__ inline uint64_t group_operand([[maybe_unused]] const void* tile) {
+  unsigned address = 0;
+#ifdef __CUDACC__
+  address = static_cast<unsigned>(__cvta_generic_to_shared(tile));
+#endif
+  // Eight rows of 128 bytes follow each other; the order of the pieces is that of 128-byte
+  // swizzling.
+  return uint64_t((address & 0x3ffffu) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 |
+         uint64_t(1) << 62;
+}
+// c (16x64) += a (16x16) * B, which is 16 columns of a tile, or 16 rows of it (kRows).
+template <typename T, bool kRows>
+__device__ inline void group_mma([[maybe_unused]] FragmentC* c, [[maybe_unused]] const FragmentA& a,
+                                 [[maybe_unused]] uint64_t b) {
+  if constexpr (is_half<T>) {
+    AERIE_GROUP_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " AERIE_GROUP_REGISTERS
+                    "{%32,%33,%34,%35}, %36, 1, 1, 1, %37;"
+                    : AERIE_GROUP_C
+                    : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b),
+                      "n"(kRows ? 1 : 0));
+  } else {
+    AERIE_GROUP_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " AERIE_GROUP_REGISTERS
+                    "{%32,%33,%34,%35}, %36, 1, 1, 1, %37;"
+                    : AERIE_GROUP_C
+                    : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b),
+                      "n"(kRows ? 1 : 0));
+  }
+}
+// The same, A being 16 columns of a tile too.
+template <typename T>
+__device__ inline void group_mma([[maybe_unused]] FragmentC* c, [[maybe_unused]] uint64_t a,
+                                 [[maybe_unused]] uint64_t b) {
+  if constexpr (is_half<T>) {
+    AERIE_GROUP_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " AERIE_GROUP_REGISTERS
+                    "%32, %33, 1, 1, 1, 0, 0;"
+                    : AERIE_GROUP_C
+                    : "l"(a), "l"(b));
+  } else {
+    AERIE_GROUP_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " AERIE_GROUP_REGISTERS
+                    "%32, %33, 1, 1, 1, 0, 0;"
+                    : AERIE_GROUP_C
+                    : "l"(a), "l"(b));
+  }
+}
+template <int kDim>
+__device__ inline void group_begin() {
+  if constexpr (kGrouped<kDim>) AERIE_GROUP_ASM("wgmma.fence.sync.aligned;" ::: "memory");
+}
+template <int kDim>
+__device__ inline void group_commit() {
+  if constexpr (kGrouped<kDim>) AERIE_GROUP_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits for all products. Their results are ready where group_ready() has named them.
+template <int kDim>
+__device__ inline void group_wait() {
+  if constexpr (kGrouped<kDim>) AERIE_GROUP_ASM("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+template <int kDim>
+__device__ inline void group_ready([[maybe_unused]] FragmentC* c) {
+  if constexpr (kGrouped<kDim>) AERIE_GROUP_ASM("" : AERIE_GROUP_C::"memory");
+}
+// What this thread has written to shared memory is seen by products behind the next barrier.
+template <int kDim>
+__device__ inline void group_publish() {
+  if constexpr (kGrouped<kDim>) AERIE_GROUP_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Two values rounded into one register.

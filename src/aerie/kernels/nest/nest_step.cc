@@ -500,8 +500,8 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.weights = w.attention_weights;
   attention.grad_scores = w.attention_grads;
   attention.grad_skewed = w.attention_skew;
-  attention.bias_partial = w.attention_bias_partial;
   attention.p_partial = w.attention_p_partial;
+  w.wait_for_sums(attention, attention_bias_scratch(c.batch, w.frames, c.heads, c.width / c.heads));
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   AERIE_TRY(project_backward(w, index));
   AERIE_TRY(norm(s.norms[kNormSelfAtt], index));

@@ -420,7 +420,7 @@ struct NestStep::Workspace {
   float *norm_partial = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
         *partial = nullptr, *front_partial = nullptr;
   void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
-  float *attention_bias_partial = nullptr, *attention_p_partial = nullptr;
+  float* attention_p_partial = nullptr;
   void* gemm_workspace = nullptr;
 
  private:
@@ -518,7 +518,8 @@ struct NestStep::Workspace {
     layer_sums_ = size(kNumNorms) * layer_norm_scratch(c.width) +
                   2 * activation_scratch(c.feed_forward) +
                   gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
-                  batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width);
+                  batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
+                  attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);
     later_size_ = 2 * layer_sums_;
     later_ = take<float>(later_size_);
   }
@@ -528,8 +529,6 @@ struct NestStep::Workspace {
     attention_grads = take_compute(attention_square(c.batch, c.heads, frames));
     if (c.dtype != Dtype::kFloat)
       attention_skew = take_compute(attention_skewed(c.batch, c.heads, frames));
-    attention_bias_partial =
-        take<float>(attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads));
     attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
   }
 

@@ -17,7 +17,7 @@ struct PartialSum {
 };
 
 struct PartialSums {
-  static constexpr int kMost = 48;  // two layers of the model
+  static constexpr int kMost = 56;  // two layers of the model
   int count = 0;
   PartialSum sums[kMost];
 };
