@@ -118,51 +118,67 @@ __device__ inline int existing(int t, int frames) {
   return t > 0 ? t : 0;
 }
 
-// The block's weights as (taps, kCols): read from memory in order, where a thread's own would be
-// scattered. To be followed by a barrier.
+// The block's weights as (taps, kCols) in shared memory: read from device memory in order, where a
+// thread's own would be scattered. Asked for first, put down when everything else is under way; to
+// be followed by a barrier.
 template <int kTaps>
-__device__ inline void load_weights(const GatedConv& a, float* weights) {
-  const int first = int(blockIdx.x) * kCols;
-  for (int i = threadIdx.x; i < kTaps * kCols; i += kThreads) {
-    const int channel = i / kTaps;
-    weights[i % kTaps * kCols + channel] =
-        first + channel < a.channels ? a.weight[size_t(first) * kTaps + i] : 0.0f;
+struct BlockWeights {
+  static constexpr int kEach = (kTaps * kCols + kThreads - 1) / kThreads;
+  float values[kEach];
+  __device__ explicit BlockWeights(const GatedConv& a) {
+    const int first = int(blockIdx.x) * kCols * kTaps, all = a.channels * kTaps;
+    AERIE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int at = int(threadIdx.x) + i * kThreads;
+      values[i] = at < kTaps * kCols && first + at < all ? a.weight[first + at] : 0.0f;
+    }
   }
-}
+  __device__ void put(float* weights) const {
+    AERIE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int at = int(threadIdx.x) + i * kThreads;
+      if (at < kTaps * kCols) weights[at % kTaps * kCols + at / kTaps] = values[i];
+    }
+  }
+};
 
-template <typename T, int kTaps>
+// kChannels: when known at compile time, for addresses without arithmetic, or 0.
+template <typename T, int kTaps, int kChannels>
 __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
+  const int channels = kChannels > 0 ? kChannels : a.channels;
   constexpr int kRows = kStrip + kTaps - 1;
   AERIE_SHARED(float, weights, kTaps* kCols);
   AERIE_SHARED(float, moments, 2 * kWarps * kCols);
+  const BlockWeights<kTaps> block_weights(a);
   const Strip strip = strip_of(a);
   const size_t first_row = size_t(strip.item) * a.frames;
   const int length = a.lengths[strip.item] < a.frames ? a.lengths[strip.item] : a.frames;
-  const T* x = static_cast<const T*>(a.x) + first_row * 2 * a.channels + strip.read;
-  // Most strips have nothing but frames that exist and count.
+  const T* x = static_cast<const T*>(a.x) + first_row * 2 * channels + strip.read;
+  // Most strips have nothing but frames that exist and count. Loads do not wait for the length.
   const int first = strip.begin - a.left;
+  const bool present = first >= 0 && first + kRows <= a.frames;
   const bool plain = first >= 0 && first + kRows <= length;
   RawPair<T> left[kRows], right[kRows];
   const auto load = [&](auto all) {
-    const T* from = x + first * 2 * a.channels;
+    const T* from = x + first * 2 * channels;
     AERIE_UNROLL
     for (int j = 0; j < kRows; ++j) {
       if constexpr (!decltype(all)::value)
-        from = x + (existing(first + j, a.frames) - j) * 2 * a.channels;
-      left[j] = load_raw_pair(from + 2 * j * a.channels);
-      right[j] = load_raw_pair(from + (2 * j + 1) * a.channels);
+        from = x + (existing(first + j, a.frames) - j) * 2 * channels;
+      left[j] = load_raw_pair(from + 2 * j * channels);
+      right[j] = load_raw_pair(from + (2 * j + 1) * channels);
     }
   };
-  if (plain) {
+  if (present) {
     load(std::true_type());
   } else {
     load(std::false_type());
   }
   const Pair left_bias = pair_or_zero(a.gate_bias, strip.read);
-  const Pair right_bias = pair_or_zero(a.gate_bias, a.channels + strip.read);
+  const Pair right_bias = pair_or_zero(a.gate_bias, channels + strip.read);
   const GateBias gate_bias[2] = {GateBias(right_bias.x), GateBias(right_bias.y)};
   const Pair bias = pair_or_zero(a.bias, strip.read);
-  load_weights<kTaps>(a, weights);
+  block_weights.put(weights);
   __syncthreads();
   Pair weight[kTaps], sums[kStrip];
   AERIE_UNROLL
@@ -188,13 +204,13 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
   } else {
     convolve(std::false_type());
   }
-  T* out = static_cast<T*>(a.out) + first_row * a.channels + strip.column;
-  out += strip.begin * a.channels;
+  T* out = static_cast<T*>(a.out) + first_row * channels + strip.column;
+  out += strip.begin * channels;
   AERIE_UNROLL
   for (int s = 0; s < kStrip; ++s) {
     const RawPair<T> raw = pack_pair<T>(sums[s]);
     if (strip.inside && strip.begin + s < a.frames)
-      *reinterpret_cast<RawPair<T>*>(out + s * a.channels) = raw;
+      *reinterpret_cast<RawPair<T>*>(out + s * channels) = raw;
     sums[s] = unpack(raw);
   }
   if (a.statistics == nullptr) return;  // the whole grid leaves
@@ -237,9 +253,9 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
     add(squares, load_pair(moments + (kWarps + w) * kCols + strip.lane * 2));
     add_product(squares, off, {off.x * frames, off.y * frames});
   }
-  float* to = a.statistics + size_t(blockIdx.y) * 2 * a.channels + strip.column;
+  float* to = a.statistics + size_t(blockIdx.y) * 2 * channels + strip.column;
   store_pair(to, all);
-  store_pair(to + a.channels, squares);
+  store_pair(to + channels, squares);
 }
 
 // The gradient through SiLU and BatchNorm of a channel:
@@ -257,8 +273,9 @@ __device__ inline float undo_norm(const NormGradient& n, float x, float grad) {
   return n.gain * (grad * silu_slope_for<T>(x * n.gain + n.shift)) - (x * n.slant + n.offset);
 }
 
-template <typename T, int kTaps>
+template <typename T, int kTaps, int kChannels>
 __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedConvBackward a) {
+  const int channels = kChannels > 0 ? kChannels : a.forward.channels;
   constexpr int kChunk = kStrip % 4 == 0 ? 4 : kStrip;  // frames that are loaded together
   constexpr int kSections = kTaps + 3;                  // of sums: taps, bias, gate biases
   constexpr int kStride = kCols + 4;
@@ -266,39 +283,53 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   AERIE_SHARED(float, totals, kThreads);
   AERIE_SHARED(float, rows, kWarps* kSections* kStride);
   const GatedConv& f = a.forward;
+  const BlockWeights<kTaps> block_weights(f);
   const Strip strip = strip_of(f);
+  // Totals of BatchNorm's sums: two threads share the parts of a column.
+  float sums_of_part[kBatchNormParts / 2];
+  {
+    const int which = threadIdx.x / kCols % 2, half = threadIdx.x / (2 * kCols);
+    const int channel = int(blockIdx.x) * kCols + threadIdx.x % kCols;
+    const int parts = channel < channels ? batch_norm_parts(f.batch, f.frames) : 0;
+    const float* from = a.norm_partial + (2 * half + which) * channels + channel;
+    AERIE_UNROLL
+    for (int p = 0; p < kBatchNormParts / 2; ++p)
+      sums_of_part[p] = 2 * p + half < parts ? from[4 * p * channels] : 0.0f;
+  }
+  const Pair mean = load_pair(a.mean + strip.read), rstd = load_pair(a.rstd + strip.read);
+  const Pair norm_weight = load_pair(a.norm_weight + strip.read);
+  const Pair norm_bias = load_pair(a.norm_bias + strip.read);
   const size_t first_row = size_t(strip.item) * f.frames;
   const int limit = statistics_limit(f.counted, strip.item, f.frames);
   const int length = f.lengths[strip.item] < f.frames ? f.lengths[strip.item] : f.frames;
   // Row j of the gradient is frame first + j; output s has read rows s to s + kTaps - 1.
   const int first = strip.begin + f.left - kTaps + 1;
 
-  const T* conv = static_cast<const T*>(f.out) + first_row * f.channels + strip.read;
-  const T* grad_out = static_cast<const T*>(a.grad_out) + first_row * f.channels + strip.read;
-  const T* x = static_cast<const T*>(f.x) + first_row * 2 * f.channels + strip.read;
-  T* grad_x = static_cast<T*>(a.grad_x) + first_row * 2 * f.channels + strip.column;
+  const T* conv = static_cast<const T*>(f.out) + first_row * channels + strip.read;
+  const T* grad_out = static_cast<const T*>(a.grad_out) + first_row * channels + strip.read;
+  const T* x = static_cast<const T*>(f.x) + first_row * 2 * channels + strip.read;
+  T* grad_x = static_cast<T*>(a.grad_x) + first_row * 2 * channels + strip.column;
   struct Arrived {
     RawPair<T> x, grad;
   };
   // Most strips have nothing but frames that exist and count.
   const bool plain =
       first >= 0 && first + kStrip + kTaps - 1 <= limit && strip.begin + kStrip <= length;
-  conv += first * f.channels;
-  grad_out += first * f.channels;
-  x += strip.begin * 2 * f.channels;
-  grad_x += strip.begin * 2 * f.channels;
+  conv += first * channels;
+  grad_out += first * channels;
+  x += strip.begin * 2 * channels;
+  grad_x += strip.begin * 2 * channels;
   const auto load_arrived = [&](auto all, int j) {
     const int row = decltype(all)::value ? j : existing(first + j, f.frames) - first;
-    return Arrived{load_raw_pair(conv + row * f.channels),
-                   load_raw_pair(grad_out + row * f.channels)};
+    return Arrived{load_raw_pair(conv + row * channels), load_raw_pair(grad_out + row * channels)};
   };
   struct Gates {
     RawPair<T> left, right;
   };
   const auto load_gates = [&](auto all, int s) {
     const int row = decltype(all)::value ? s : existing(strip.begin + s, f.frames) - strip.begin;
-    return Gates{load_raw_pair(x + row * 2 * f.channels),
-                 load_raw_pair(x + (row * 2 + 1) * f.channels)};
+    return Gates{load_raw_pair(x + row * 2 * channels),
+                 load_raw_pair(x + (row * 2 + 1) * channels)};
   };
   Arrived ahead[kTaps - 1], arrived[kChunk];
   Gates gates[kChunk];
@@ -311,54 +342,37 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
       gates[i] = load_gates(all, i);
     }
   };
-  if (plain) {
+  if (first >= 0 && first + kStrip + kTaps - 1 <= f.frames) {
     load(std::true_type());
   } else {
     load(std::false_type());
   }
 
-  // Totals of BatchNorm's sums: two threads share the parts of a column.
-  {
-    const int which = threadIdx.x / kCols % 2, half = threadIdx.x / (2 * kCols);
-    const int channel = int(blockIdx.x) * kCols + threadIdx.x % kCols;
-    const int parts = batch_norm_parts(f.batch, f.frames);
-    const float* from = a.norm_partial + which * f.channels + channel;
-    float sum = 0.0f;
-    if (channel < f.channels) {
-      if (parts == kBatchNormParts) {
-        AERIE_UNROLL
-        for (int p = 0; p < kBatchNormParts / 2; ++p)
-          sum += from[size_t(2 * p + half) * 2 * f.channels];
-      } else {
-        for (int p = half; p < parts; p += 2) sum += from[size_t(p) * 2 * f.channels];
-      }
-    }
-    totals[threadIdx.x] = sum;
-  }
   int total = f.batch * limit;
   if (f.counted.lengths != nullptr) {
     total = 0;
     for (int b = 0; b < f.batch; ++b) total += statistics_limit(f.counted, b, f.frames);
   }
   const float inverse = total > 0 ? 1.0f / float(total) : 0.0f;
-  load_weights<kTaps>(f, weights);
+  float part_sum = 0.0f;
+  AERIE_UNROLL
+  for (int p = 0; p < kBatchNormParts / 2; ++p) part_sum += sums_of_part[p];
+  totals[threadIdx.x] = part_sum;
+  block_weights.put(weights);
   __syncthreads();
   NormGradient norm[2];
   {
-    const Pair mean = load_pair(a.mean + strip.read), rstd = load_pair(a.rstd + strip.read);
-    const Pair weight = load_pair(a.norm_weight + strip.read);
-    const Pair bias = load_pair(a.norm_bias + strip.read);
     Pair grads = load_pair(totals + strip.lane * 2);
     Pair products = load_pair(totals + kCols + strip.lane * 2);
     add(grads, load_pair(totals + 2 * kCols + strip.lane * 2));
     add(products, load_pair(totals + 3 * kCols + strip.lane * 2));
-    norm[0] =
-        norm_gradient(mean.x, rstd.x, weight.x, bias.x, grads.x * inverse, products.x * inverse);
-    norm[1] =
-        norm_gradient(mean.y, rstd.y, weight.y, bias.y, grads.y * inverse, products.y * inverse);
+    norm[0] = norm_gradient(mean.x, rstd.x, norm_weight.x, norm_bias.x, grads.x * inverse,
+                            products.x * inverse);
+    norm[1] = norm_gradient(mean.y, rstd.y, norm_weight.y, norm_bias.y, grads.y * inverse,
+                            products.y * inverse);
   }
   const Pair left_bias = pair_or_zero(f.gate_bias, strip.read);
-  const Pair right_bias = pair_or_zero(f.gate_bias, f.channels + strip.read);
+  const Pair right_bias = pair_or_zero(f.gate_bias, channels + strip.read);
   const GateBias gate_bias[2] = {GateBias(right_bias.x), GateBias(right_bias.y)};
   Pair weight[kTaps], d_weight[kTaps] = {};
   Pair d_bias = {0.0f, 0.0f}, d_left = {0.0f, 0.0f}, d_right = {0.0f, 0.0f};
@@ -414,8 +428,8 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
         add(d_left, left);
         add(d_right, right);
         if (!strip.inside || (!decltype(all)::value && t >= f.frames)) continue;
-        store_pair(grad_x + s * 2 * f.channels, left);
-        store_pair(grad_x + (s * 2 + 1) * f.channels, right);
+        store_pair(grad_x + s * 2 * channels, left);
+        store_pair(grad_x + (s * 2 + 1) * channels, right);
       }
     }
   };
@@ -435,16 +449,16 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   put_row(kTaps + 2, d_right);
   __syncthreads();
   // As weight (C,K), bias (C), gate bias (2C), each in the order of memory.
-  float* part = a.partial + size_t(blockIdx.y) * kSections * f.channels;
+  float* part = a.partial + size_t(blockIdx.y) * kSections * channels;
   for (int i = threadIdx.x; i < kSections * kCols; i += kThreads) {
     const bool tap = i < kTaps * kCols;
     const int which = tap ? i % kTaps : i / kCols, local = tap ? i / kTaps : i % kCols;
     const int channel = int(blockIdx.x) * kCols + local;
-    if (channel >= f.channels) continue;
+    if (channel >= channels) continue;
     float sum = 0.0f;
     AERIE_UNROLL
     for (int w = 0; w < kWarps; ++w) sum += rows[(w * kSections + which) * kStride + local];
-    part[tap ? channel * kTaps + which : which * f.channels + channel] = sum;
+    part[tap ? channel * kTaps + which : which * channels + channel] = sum;
   }
 }
 
@@ -458,24 +472,37 @@ LaunchShape shape_of(const GatedConv& a) {
           dim3(kThreads)};
 }
 
+// Calls body with the type, the taps and the channels as constants.
+template <typename Body>
+int with_constants(const GatedConv& a, Body body) {
+  using Five = std::integral_constant<int, 5>;
+  using Nine = std::integral_constant<int, 9>;
+  using Any = std::integral_constant<int, 0>;
+  return dispatch(a.dtype, [&](auto zero) {
+    if (a.kernel == 5) return body(zero, Five(), Any());
+    if constexpr (sizeof(zero) == 2) {
+      if (a.channels == 512) return body(zero, Nine(), std::integral_constant<int, 512>());
+      if (a.channels == 1024) return body(zero, Nine(), std::integral_constant<int, 1024>());
+    }
+    return body(zero, Nine(), Any());
+  });
+}
+
 }  // namespace
 
 int gated_conv(const GatedConv& a, void* stream) {
   if (!covered(a)) return kUnsupported;
-  return dispatch(a.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return a.kernel == 9 ? launch(stream, shape_of(a), gated_conv_kernel<T, 9>, a)
-                         : launch(stream, shape_of(a), gated_conv_kernel<T, 5>, a);
+  return with_constants(a, [&](auto zero, auto taps, auto channels) {
+    return launch(stream, shape_of(a), gated_conv_kernel<decltype(zero), taps(), channels()>, a);
   });
 }
 
 int gated_conv_backward(const GatedConvBackward& a, void* stream) {
   const GatedConv& f = a.forward;
   if (!covered(f)) return kUnsupported;
-  AERIE_TRY(dispatch(f.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return f.kernel == 9 ? launch(stream, shape_of(f), gated_conv_backward_kernel<T, 9>, a)
-                         : launch(stream, shape_of(f), gated_conv_backward_kernel<T, 5>, a);
+  AERIE_TRY(with_constants(f, [&](auto zero, auto taps, auto channels) {
+    return launch(stream, shape_of(f),
+                  gated_conv_backward_kernel<decltype(zero), taps(), channels()>, a);
   }));
   ColumnSums sums;
   sums.sections = 1;

@@ -128,7 +128,10 @@ AERIE_KERNEL_TEST(GatedConv, ForwardAndBackwardEqualTheReference) {
                         Case{Dtype::kBf16, 2, 47, 176, 9, 4, 41, true, true},
                         Case{Dtype::kHalf, 3, 99, 72, 9, 8, -1, true, false},
                         Case{Dtype::kFloat, 2, 53, 136, 5, 2, 100, false, true},
-                        Case{Dtype::kBf16, 1, 16, 64, 5, 0, 3, true, false}}) {
+                        Case{Dtype::kBf16, 1, 16, 64, 5, 0, 3, true, false},
+                        // Known channels; all parts of BatchNorm's sums.
+                        Case{Dtype::kBf16, 1, 100, 512, 9, 4, 97, true, false},
+                        Case{Dtype::kHalf, 5, 206, 8, 9, 4, 206, true, true}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     const Outcome a = run(backend, c, c.accumulate);
