@@ -10,6 +10,7 @@
 #include "aerie/kernels/conv/gated_conv.h"
 #include "aerie/kernels/features/log_mel.h"
 #include "aerie/kernels/gemm/gemm.h"
+#include "aerie/kernels/gemm/weight_gradients.h"
 #include "aerie/kernels/layout/layout.h"
 #include "aerie/kernels/loss/cross_entropy.h"
 #include "aerie/kernels/masking/block_mask.h"
@@ -48,6 +49,7 @@
   X(mix_rows, MixRows)                                \
   X(record_loss, RecordLoss)                          \
   X(gemm, Gemm)                                       \
+  X(weight_gradients, WeightGradients)                \
   X(add_partials, PartialSums)                        \
   X(bias_gradient, BiasGradient)                      \
   X(swap_inner, SwapInner)                            \

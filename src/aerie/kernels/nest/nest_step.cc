@@ -222,13 +222,13 @@ int NestStep::project_weights(Workspace& w, int index) {
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
   if (joined_.qkv) {
-    AERIE_TRY(w.weight_gradient(w.grad_hidden, in, p.q.weight, w.rows, 3 * width, width));
+    w.later_gradient(w.grad_hidden, in, p.q.weight, 3 * width, width);
     return w.bias_gradient(w.grad_hidden, p.q.bias, w.rows, 3 * width, 3 * width, true);
   }
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
     const void* grad = w.part(w.grad_hidden, i++);
-    AERIE_TRY(w.weight_gradient(grad, in, linear->weight, w.rows, width, width, 3 * width));
+    w.later_gradient(grad, in, linear->weight, width, width, 3 * width);
     AERIE_TRY(w.bias_gradient(grad, linear->bias, w.rows, width, 3 * width, true));
   }
   return kOk;
@@ -406,7 +406,8 @@ int NestStep::head(Workspace& w) {
 }
 
 // From the gradient of the branch (w.grad_branch) to that of the input (w.grad_in). The gradient of
-// the first weight is left to the caller: its input may be there only behind the norm's backward.
+// the second weight waits for that of the first, whose input may be there only behind the norm's
+// backward.
 int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p,
                                     const void* hidden, void* activated, uint8_t* keep,
                                     uint32_t site) {
@@ -429,8 +430,7 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   silu.accumulate = c.accumulate;
   w.wait_for_sums(silu, activation_scratch(c.feed_forward));
   AERIE_TRY(kernels_->silu_backward(silu, w.stream));
-  AERIE_TRY(w.weight_gradient(w.grad_branch, activated, p.second.weight, w.rows, c.width,
-                              c.feed_forward));
+  w.later_gradient(w.grad_branch, activated, p.second.weight, c.width, c.feed_forward);
   return w.input_gradient(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward,
                           c.width);
 }
@@ -447,8 +447,8 @@ int NestStep::layer_backward(Workspace& w, int index) {
   // A norm's backward may be what gives its output once more: gradients of weights that multiply it
   // follow.
   const auto first_weight = [&](const NestLayerParams::FeedForward& ff, NormKind kind) {
-    return w.weight_gradient(w.grad_hidden, s.norms[kind].out, ff.first.weight, w.rows,
-                             c.feed_forward, c.width);
+    w.later_gradient(w.grad_hidden, s.norms[kind].out, ff.first.weight, c.feed_forward, c.width);
+    return w.add_gradients();
   };
   if (index + 1 == c.layers) AERIE_TRY(norm(s.norms[kNormOut], index));
   AERIE_TRY(
@@ -459,8 +459,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(w.input_gradient(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows,
                              c.width, c.width));
   AERIE_TRY(normalize_conv_backward(w, index));
-  AERIE_TRY(
-      w.weight_gradient(w.grad_branch, s.normed, p.pointwise2.weight, w.rows, c.width, c.width));
+  w.later_gradient(w.grad_branch, s.normed, p.pointwise2.weight, c.width, c.width);
   GatedConvBackward conv;
   conv.forward = w.conv(s, p);
   conv.mean = s.bn_mean;
@@ -469,20 +468,19 @@ int NestStep::layer_backward(Workspace& w, int index) {
   conv.norm_bias = p.batch_norm.bias.value;
   conv.norm_partial = w.norm_partial;
   conv.grad_out = w.grad_conv;
-  conv.grad_x = w.grad_hidden;
+  conv.grad_x = w.grad_gates;
   conv.grad_weight = p.depthwise.weight.grad;
   conv.grad_bias = p.depthwise.bias.grad;
   conv.grad_gate_bias = p.pointwise1.bias.grad;
   conv.accumulate = c.accumulate;
   w.wait_for_sums(conv, gated_conv_scratch(c.batch, w.frames, c.width, c.conv_kernel));
   AERIE_TRY(kernels_->gated_conv_backward(conv, w.stream));
-  AERIE_TRY(w.input_gradient(w.grad_hidden, p.pointwise1.weight.compute, w.grad_in, w.rows,
+  AERIE_TRY(w.input_gradient(w.grad_gates, p.pointwise1.weight.compute, w.grad_in, w.rows,
                              2 * c.width, c.width));
   AERIE_TRY(norm(s.norms[kNormConv], index));
-  AERIE_TRY(w.weight_gradient(w.grad_hidden, s.norms[kNormConv].out, p.pointwise1.weight, w.rows,
-                              2 * c.width, c.width));
+  w.later_gradient(w.grad_gates, s.norms[kNormConv].out, p.pointwise1.weight, 2 * c.width, c.width);
 
-  AERIE_TRY(w.weight_gradient(w.grad_branch, s.attended, p.out.weight, w.rows, c.width, c.width));
+  w.later_gradient(w.grad_branch, s.attended, p.out.weight, c.width, c.width);
   AERIE_TRY(
       w.input_gradient(w.grad_branch, p.out.weight.compute, w.grad_conv, w.rows, c.width, c.width));
   AttentionBackward attention;
@@ -506,6 +504,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(project_backward(w, index));
   AERIE_TRY(norm(s.norms[kNormSelfAtt], index));
   AERIE_TRY(project_weights(w, index));
+  AERIE_TRY(w.add_gradients());
 
   AERIE_TRY(
       feed_forward_backward(w, p.feed_forward1, s.ff1_hidden, s.ff1_active, s.ff1_keep, sites));

@@ -280,6 +280,7 @@ AERIE_KERNEL_TEST(NestStep, FlatWeightsGiveTheSame) {
 AERIE_KERNEL_TEST(NestStep, RecomputingGivesTheSame) {
   const std::vector<int32_t> samples = {10000, 200, 7777};
   NestStepConfig c = small(Dtype::kFloat);
+  c.feed_forward = 4 * c.width;  // its memory has room for what lives between the modules
   c.recompute = false;
   const Outcome kept = run(backend, c, samples);
   c.recompute = true;
@@ -291,6 +292,18 @@ AERIE_KERNEL_TEST(NestStep, RecomputingGivesTheSame) {
 
 AERIE_KERNEL_TEST(NestStep, Bf16IsNearTheReference) {
   compare(backend, small(Dtype::kBf16), 0.12);
+}
+
+// Wide enough for the kernel that makes several gradients of weights at once.
+TEST(NestStepGpuTest, WideLayersAreNearTheReference) {
+  std::string reason;
+  const auto backend = testing::cuda_backend(&reason);
+  if (backend == nullptr) GTEST_SKIP() << reason;
+  NestStepConfig c = small(Dtype::kBf16);
+  c.width = 128;
+  c.heads = 2;
+  c.feed_forward = 256;
+  compare(*backend, c, 0.12);
 }
 
 AERIE_KERNEL_TEST(NestStep, EvaluationGivesTheLossAlone) {

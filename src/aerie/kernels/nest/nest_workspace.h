@@ -164,6 +164,31 @@ struct NestStep::Workspace {
     g.accumulate = accumulate;
     return kernels->gemm(g, stream);
   }
+  // A layer's gradients of weights wait for each other, where nothing overwrites what they read
+  // until add_gradients(): alone they would not fill a device.
+  void later_gradient(const void* grad, const void* in, const NestParam& weight, int n, int k,
+                      int stride = 0) {
+    AERIE_CHECK(gradients_.count < WeightGradients::kMost, "too many gradients wait");
+    gradients_.products[gradients_.count++] = {n,  k,          grad, stride > 0 ? stride : n,
+                                               in, weight.grad};
+  }
+  int add_gradients() {
+    gradients_.dtype = c.dtype;
+    gradients_.rows = rows;
+    gradients_.accumulate = c.accumulate;
+    int code = kernels->weight_gradients(gradients_, stream);
+    if (code == kUnsupported) {
+      code = kOk;
+      for (int i = 0; i < gradients_.count && code == kOk; ++i) {
+        const WeightGradient& p = gradients_.products[i];
+        NestParam weight;
+        weight.grad = p.out;
+        code = weight_gradient(p.grad, p.in, weight, rows, p.outputs, p.inputs, p.grad_stride);
+      }
+    }
+    gradients_.count = 0;
+    return code;
+  }
   int input_gradient(const void* grad, const void* weight, void* out, int count, int n, int k,
                      int stride = 0, bool accumulate = false) {
     Gemm g = gemm(count, k, n);
@@ -339,6 +364,8 @@ struct NestStep::Workspace {
     b.dropout = dropout(place.site, place.p);
     b.keep = b.dropout.threshold != 0 ? n.keep : nullptr;
     b.scale = place.scale;
+    // The gradient so far may be waited for. Behind conv's and attention's branches, two do.
+    grad_branch = n.kind == kNormConv ? conv_branch : (turn_ ^= 1, branches_[turn_]);
     b.grad_y = grad_branch;
     b.grad_y_bias = place.y_bias.grad;
     b.grad_weight = place.norm->weight.grad;
@@ -410,12 +437,14 @@ struct NestStep::Workspace {
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
   float* statistics = nullptr;
   void *shared_active = nullptr, *shared_normed = nullptr, *shared_out = nullptr;
+  void* shared_conv_out = nullptr;
   std::vector<LayerBuffers> layers;
   float* encoded = nullptr;
   void *encoded_compute = nullptr, *chosen_rows = nullptr, *logits = nullptr;
   float* row_loss = nullptr;
   // Gradients, reused by every layer.
   void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
+  void *conv_branch = nullptr, *grad_gates = nullptr;
   void *grad_conv1 = nullptr, *grad_conv2 = nullptr;
   float *norm_partial = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
         *partial = nullptr, *front_partial = nullptr;
@@ -477,7 +506,9 @@ struct NestStep::Workspace {
         residual = norm.sum;
       }
       if (kind != kNormOut) {
-        norm.out = c.recompute ? shared_out : take_compute(n * width);
+        norm.out = !c.recompute        ? take_compute(n * width)
+                   : kind == kNormConv ? shared_conv_out
+                                       : shared_out;
       } else if (index + 1 == c.layers) {
         norm.out = take_compute(n * width);
       }
@@ -504,13 +535,23 @@ struct NestStep::Workspace {
 
   void take_shared() {
     const size_t n = size(rows), width = size(c.width);
+    const size_t active_begin = used_;
     if (c.recompute) {
       shared_active = take_compute(n * size(c.feed_forward));
+    }
+    // Between the two feed-forward modules, in either direction.
+    overlay(active_begin, used_, [&] {
+      if (c.recompute) shared_conv_out = take_compute(n * width);
+      if (!c.training) return;
+      conv_branch = take_compute(n * width);
+      grad_gates = take_compute(n * 2 * width);
+    });
+    if (c.recompute) {
       shared_normed = take_compute(n * width);
       shared_out = take_compute(n * width);
     }
     if (!c.training) return;
-    grad_branch = take_compute(n * width);
+    for (void*& buffer : branches_) buffer = take_compute(n * width);
     grad_hidden = take_compute(n * std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
     grad_stream = take<float>(n * width);
@@ -563,6 +604,9 @@ struct NestStep::Workspace {
 
   unsigned char* base_;
   size_t used_ = 0;
+  void* branches_[2] = {};
+  int turn_ = 0;
+  WeightGradients gradients_;
   PartialSums waiting_;
   float* later_ = nullptr;
   size_t layer_sums_ = 0, later_size_ = 0, later_used_ = 0;

@@ -12,6 +12,10 @@ namespace aerie::kernels::emulated {
 int gemm(const Gemm& args, void* stream) {
   return reference::gemm(args, stream);
 }
+// Instructions that are not emulated: callers make calls of gemm then.
+int weight_gradients(const WeightGradients&, void*) {
+  return kUnsupported;
+}
 
 }  // namespace aerie::kernels::emulated
 

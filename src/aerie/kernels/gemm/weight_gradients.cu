@@ -1,0 +1,170 @@
+// A block stays on its multiprocessor and takes tiles of 128 x 128 of all products in turn. One
+// thread brings the operands in blocks of 64 rows through a ring of stages (TMA); eight warps
+// multiply them (wgmma) and write their sums from registers. A tile's sum over rows is in order.
+#include "aerie/kernels/gemm/hopper.h"
+#include "aerie/kernels/gemm/weight_gradients.h"
+
+namespace aerie::kernels::cuda {
+namespace {
+
+using namespace hopper;
+
+constexpr int kTile = 128, kTileK = 64;
+constexpr int kRowBytes = 128;                 // 64 values
+constexpr int kBoxBytes = kTileK * kRowBytes;  // 64 x 64 values
+constexpr int kStageBytes = 4 * kBoxBytes;     // two boxes of each operand
+constexpr int kStages = 6;
+constexpr int kMultiplying = 256, kThreads = kMultiplying + 32;
+constexpr int kBarriers = kStages * kStageBytes;
+constexpr int kSharedBytes = kBarriers + 16 * kStages + 1024;  // from a multiple of 1024 on
+
+struct Product {
+  CUtensorMap grad, in;
+  float* out;
+  int inputs;
+  int end;  // tiles of this product and those before
+};
+
+struct Arguments {
+  Product products[WeightGradients::kMost];
+  int rows, tiles;
+  bool accumulate;
+};
+
+struct Tile {
+  const Product* product;
+  int row, column;
+  __device__ __forceinline__ Tile(const Arguments& g, int tile) : product(g.products) {
+    int begin = 0;
+    for (; tile >= product->end; ++product) begin = product->end;
+    const int across = product->inputs / kTile;
+    row = (tile - begin) / across * kTile;
+    column = (tile - begin) % across * kTile;
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    weight_gradients_kernel(const __grid_constant__ Arguments g) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ unsigned char raw[];
+  const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
+  const uint32_t full = shared + kBarriers, empty = full + 8 * kStages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      barrier_init(full + 8 * s, 1);
+      barrier_init(empty + 8 * s, kMultiplying / 32);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  const int steps = ceil_div(g.rows, kTileK), lane = threadIdx.x % 32;
+  int stage = 0;
+  if (threadIdx.x >= kMultiplying) {
+    if (lane != 0) return;
+    uint32_t phase = 1;
+    for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
+      const Tile tile(g, i);
+      for (int step = 0; step < steps; ++step) {
+        const uint32_t to = shared + stage * kStageBytes, barrier = full + 8 * stage;
+        barrier_wait(empty + 8 * stage, phase);
+        barrier_expect(barrier, kStageBytes);
+        const int row = step * kTileK;
+        tile_load(to, &tile.product->grad, tile.row, row, barrier);
+        tile_load(to + kBoxBytes, &tile.product->grad, tile.row + 64, row, barrier);
+        tile_load(to + 2 * kBoxBytes, &tile.product->in, tile.column, row, barrier);
+        tile_load(to + 3 * kBoxBytes, &tile.product->in, tile.column + 64, row, barrier);
+        if (++stage == kStages) {
+          stage = 0;
+          phase ^= 1;
+        }
+      }
+    }
+    return;
+  }
+  const int group = threadIdx.x / 128;  // of four warps: has 64 of a tile's rows
+  uint32_t phase = 0;
+  for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
+    const Tile tile(g, i);
+    float sums[64];
+    AERIE_UNROLL
+    for (int j = 0; j < 64; ++j) sums[j] = 0.0f;
+    int last = 0;
+    for (int step = 0; step < steps; ++step) {
+      const uint32_t a = shared + stage * kStageBytes + group * kBoxBytes,
+                     b = shared + stage * kStageBytes + 2 * kBoxBytes;
+      barrier_wait(full + 8 * stage, phase);
+      product_keep(sums);
+      product_begin();
+      AERIE_UNROLL
+      for (int k = 0; k < kTileK / 16; ++k)
+        product<T, true, true>(sums, operand_by_n(a + k * 16 * kRowBytes, kBoxBytes),
+                               operand_by_n(b + k * 16 * kRowBytes, kBoxBytes));
+      product_commit();
+      product_wait<1>();
+      product_keep(sums);
+      if (step > 0 && lane == 0) barrier_arrive(empty + 8 * last);
+      last = stage;
+      if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
+      }
+    }
+    product_wait<0>();
+    product_keep(sums);
+    if (lane == 0) barrier_arrive(empty + 8 * last);
+    // Four lanes have 32 bytes of a row.
+    const int row = tile.row + group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const int inputs = tile.product->inputs;
+    float2* const out = reinterpret_cast<float2*>(tile.product->out + size_t(row) * inputs +
+                                                  tile.column + lane % 4 * 2);
+    const auto at = [&](int i) { return out + (i % 2 * 8 * inputs + i / 2 * 8) / 2; };
+    constexpr int kAtOnce = 16;
+    AERIE_UNROLL
+    for (int first = 0; first < 32; first += kAtOnce) {
+      if (g.accumulate) {
+        float2 before[kAtOnce];
+        AERIE_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) before[j] = *at(first + j);
+        AERIE_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          sums[2 * (first + j)] += before[j].x;
+          sums[2 * (first + j) + 1] += before[j].y;
+        }
+      }
+      AERIE_UNROLL
+      for (int j = 0; j < kAtOnce; ++j)
+        *at(first + j) = make_float2(sums[2 * (first + j)], sums[2 * (first + j) + 1]);
+    }
+  }
+#endif
+}
+
+}  // namespace
+
+int weight_gradients(const WeightGradients& a, void* stream) {
+  if (a.dtype == Dtype::kFloat || a.rows <= 0 || a.count <= 0 || a.count > WeightGradients::kMost ||
+      processors() == 0)
+    return kUnsupported;
+  Arguments g = {};
+  g.rows = a.rows;
+  g.accumulate = a.accumulate;
+  for (int i = 0; i < a.count; ++i) {
+    const WeightGradient& p = a.products[i];
+    if (p.outputs <= 0 || p.inputs <= 0 || p.outputs % kTile != 0 || p.inputs % kTile != 0 ||
+        reinterpret_cast<uintptr_t>(p.out) % 8 != 0 ||
+        !describe(g.products[i].grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
+        !describe(g.products[i].in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
+      return kUnsupported;
+    g.tiles += p.outputs / kTile * (p.inputs / kTile);
+    g.products[i].out = p.out;
+    g.products[i].inputs = p.inputs;
+    g.products[i].end = g.tiles;
+  }
+  const LaunchShape shape = {dim3(unsigned(g.tiles < processors() ? g.tiles : processors())),
+                             dim3(kThreads), size_t(kSharedBytes)};
+  return a.dtype == Dtype::kBf16 ? launch(stream, shape, weight_gradients_kernel<Bf16>, g)
+                                 : launch(stream, shape, weight_gradients_kernel<Half>, g);
+}
+
+}  // namespace aerie::kernels::cuda

@@ -1,0 +1,108 @@
+#include "aerie/kernels/gemm/weight_gradients.h"
+
+#include "aerie/kernels/testing/backend.h"
+
+namespace aerie::kernels {
+namespace {
+
+using testing::Backend;
+using testing::random_values;
+
+struct Shape {
+  int outputs, inputs, stride;
+};
+struct Case {
+  Dtype dtype;
+  int rows;
+  bool accumulate;
+  std::vector<Shape> shapes;
+};
+
+struct Outcome {
+  int code = kOk;
+  std::vector<std::vector<float>> out;
+};
+
+size_t size(int n) {
+  return static_cast<size_t>(n);
+}
+
+Outcome run(Backend& b, const Case& c) {
+  WeightGradients w;
+  w.dtype = c.dtype;
+  w.rows = c.rows;
+  w.accumulate = c.accumulate;
+  for (const Shape& shape : c.shapes) {
+    const uint64_t seed = static_cast<uint64_t>(w.count) * 3;
+    WeightGradient& p = w.products[w.count++];
+    p.outputs = shape.outputs;
+    p.inputs = shape.inputs;
+    p.grad_stride = shape.stride;
+    p.grad = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.stride), seed));
+    p.in = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.inputs), seed + 1));
+    p.out = b.upload(random_values(size(shape.outputs) * size(shape.inputs), seed + 2));
+  }
+  Outcome out;
+  out.code = b.kernels().weight_gradients(w, nullptr);
+  for (int i = 0; i < w.count; ++i)
+    out.out.push_back(
+        b.download(w.products[i].out, size(w.products[i].outputs) * size(w.products[i].inputs)));
+  return out;
+}
+
+TEST(WeightGradientsReferenceTest, OneElementByHand) {
+  const auto b = testing::reference_backend();
+  for (const bool accumulate : {false, true}) {
+    const Outcome a = run(*b, {Dtype::kFloat, 5, accumulate, {{3, 4, 7}, {2, 3, 2}}});
+    EXPECT_EQ(a.code, kOk);
+    const std::vector<float> grad = random_values(5 * 2, 3), in = random_values(5 * 3, 4);
+    double sum = accumulate ? random_values(2 * 3, 5)[1 * 3 + 2] : 0.0f;
+    for (size_t r = 0; r < 5; ++r)
+      sum += static_cast<double>(grad[r * 2 + 1]) * static_cast<double>(in[r * 3 + 2]);
+    EXPECT_NEAR(a.out[1][1 * 3 + 2], sum, 1e-6);
+  }
+}
+
+const Case kCases[] = {
+    {Dtype::kBf16, 1, false, {{128, 128, 128}}},
+    {Dtype::kHalf, 17, true, {{256, 128, 384}, {128, 256, 128}}},
+    {Dtype::kBf16, 200, true, {{128, 128, 128}, {128, 384, 256}, {256, 128, 256}}},
+    {Dtype::kHalf, 512, false, {{128, 256, 136}, {256, 128, 256}}},
+    // More tiles than a device has multiprocessors.
+    {Dtype::kBf16, 72, false, {{1536, 1024, 1536}, {512, 2048, 520}, {128, 128, 128}}},
+};
+
+TEST(WeightGradientsGpuTest, EqualTheReference) {
+  std::string reason;
+  for (const Case& c : kCases) {
+    const auto backend = testing::cuda_backend(&reason);
+    if (backend == nullptr) GTEST_SKIP() << reason;
+    const Outcome a = run(*backend, c);
+    if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
+    ASSERT_EQ(a.code, kOk);
+    const Outcome e = run(*testing::reference_backend(), c);
+    for (size_t i = 0; i < e.out.size(); ++i)
+      testing::expect_close(a.out[i], e.out[i], 2e-6, 0, "out");
+    EXPECT_EQ(run(*backend, c).out, a.out);  // bitwise
+  }
+}
+
+TEST(WeightGradientsGpuTest, RefusesWhatItDoesNotCover) {
+  std::string reason;
+  const Case cases[] = {{Dtype::kFloat, 8, false, {{128, 128, 128}}},
+                        {Dtype::kBf16, 8, false, {{128, 128, 128}, {64, 128, 64}}},
+                        {Dtype::kBf16, 8, false, {{128, 64, 128}}},
+                        {Dtype::kBf16, 8, false, {{128, 128, 130}}}};
+  for (const Case& c : cases) {
+    const auto backend = testing::cuda_backend(&reason);
+    if (backend == nullptr) GTEST_SKIP() << reason;
+    const Outcome a = run(*backend, c);
+    EXPECT_EQ(a.code, kUnsupported);
+    // And has not begun.
+    for (size_t i = 0; i < a.out.size(); ++i)
+      EXPECT_EQ(a.out[i], random_values(a.out[i].size(), i * 3 + 2));
+  }
+}
+
+}  // namespace
+}  // namespace aerie::kernels
