@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
   };
   if (plain) {
     convolve(std::true_type());
-  } else {
+  } else if (first < length) {  // otherwise there is nothing but the bias
     convolve(std::false_type());
   }
   T* out = static_cast<T*>(a.out) + first_row * channels + strip.column;
@@ -391,6 +391,23 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
     if (own || (t >= strip.begin && t < strip.begin + kStrip)) add(d_bias, g);
     window[j % kTaps] = g;
   };
+  // Beyond the length, the gradient counts for the bias alone.
+  const auto pass = [&] {
+    Arrived rows_of[kStrip];
+    AERIE_UNROLL
+    for (int s = 0; s < kStrip; ++s)
+      rows_of[s] = load_arrived(std::false_type(), kTaps - 1 - f.left + s);
+    AERIE_UNROLL
+    for (int s = 0; s < kStrip; ++s) {
+      const int t = strip.begin + s;
+      const Pair out = unpack(rows_of[s].x), grad = unpack(rows_of[s].grad);
+      const Pair g = {undo_norm<T>(norm[0], out.x, grad.x), undo_norm<T>(norm[1], out.y, grad.y)};
+      if (t < limit) add(d_bias, g);
+      if (!strip.inside || t >= f.frames) continue;
+      store_pair(grad_x + s * 2 * channels, {0.0f, 0.0f});
+      store_pair(grad_x + (s * 2 + 1) * channels, {0.0f, 0.0f});
+    }
+  };
   const auto walk = [&](auto all) {
     AERIE_UNROLL
     for (int j = 0; j < kTaps - 1; ++j) receive(all, j, ahead[j]);
@@ -435,8 +452,10 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   };
   if (plain) {
     walk(std::true_type());
-  } else {
+  } else if (strip.begin < length) {
     walk(std::false_type());
+  } else {
+    pass();
   }
 
   const auto put_row = [&](int section, Pair value) {
