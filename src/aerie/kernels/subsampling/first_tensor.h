@@ -48,12 +48,15 @@ __device__ inline void load_packed(const SubsampleFirst& a, int item, int first_
   const int length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
   const float* x = a.x + (size_t(item) * a.frames) * a.bins;
   float values[kEach];
+  int t = first_row + int(threadIdx.x) / kPackedStride;
+  int f = int(threadIdx.x) % kPackedStride - 1;
   AERIE_UNROLL
   for (int i = 0; i < kEach; ++i) {
-    const int at = int(threadIdx.x) + i * kBlock;
-    const int t = first_row + at / kPackedStride, f = at % kPackedStride - 1;
     const bool there = t >= 0 && t < length && f >= 0 && f < a.bins;
     values[i] = there ? x[t * a.bins + f] : 0.0f;
+    const bool around = f >= kPackedStride - 1 - kBlock % kPackedStride;
+    f += kBlock % kPackedStride - (around ? kPackedStride : 0);
+    t += kBlock / kPackedStride + (around ? 1 : 0);
   }
   AERIE_UNROLL
   for (int i = 0; i < kEach; ++i) {
@@ -299,9 +302,12 @@ constexpr int kBackRows = 2 * kBackFrames;
 constexpr int kBackFeatures = 2 * kBackRows + 1;
 constexpr int kBackBlocks = 396;  // three for each of 132 multiprocessors
 constexpr int kBackChannels = kBackThreads / 32 * 32;
-constexpr size_t kBackShared = kBackRows * kRun * 32 * 2 * sizeof(Bits16) +
-                               kBackFeatures * kPackedStride * sizeof(uint32_t) +
-                               9 * kBackChannels * sizeof(float);
+constexpr int kBackStride = kBackChannels + 16;  // quads of lanes in different banks
+constexpr int kBackGrads = (kBackFrames + 1) * (kTensorBins + 1) * kBackStride;
+constexpr size_t kBackShared = kBackFrames * kRun * 32 * (3 * sizeof(Bits16) + sizeof(FragmentB)) +
+                               kBackGrads * sizeof(uint16_t) + 9 * kBackChannels * sizeof(float) +
+                               kBackFeatures * kPackedStride * sizeof(uint32_t);
+static_assert(3 * (kBackShared + 1024) <= 228 * 1024);
 
 // Taps of this lane's four channels in shared memory: registers are for the sums.
 struct TapsInShared {
@@ -309,15 +315,45 @@ struct TapsInShared {
   __device__ Quad tap(int k) const { return load_lanes<4>(first + k * kBackChannels); }
 };
 
+// Gradients of a unit's frames and the next one into shared memory, 16 bytes at a time; zero from
+// frame `last` and behind the bins.
+template <typename T>
+__device__ inline void copy_grads(const SubsampleFirstBackward& b, int item, int begin, int last,
+                                  T* tile) {
+  constexpr int kChunks = kBackChannels / 8, kStep = kBackThreads / kChunks;
+  const SubsampleFirst& a = b.forward;
+  const int frames2 = strided(strided(a.frames)), bins2 = strided(strided(a.bins));
+  const int channel = int(threadIdx.x) % kChunks * 8;
+  const bool mine = int(blockIdx.x) * kBackChannels + channel < a.channels;
+  const T* from = static_cast<const T*>(b.grad_out) +
+                  (size_t(item) * frames2 + begin) * bins2 * a.channels +
+                  (mine ? blockIdx.x * kBackChannels + channel : 0);
+  int place = int(threadIdx.x) / kChunks, frame = 0, bin = place;
+  AERIE_UNROLL
+  for (int i = 0; i < ((kBackFrames + 1) * (kTensorBins + 1) + kStep - 1) / kStep; ++i) {
+    const bool there = mine && bin < bins2 && begin + frame < last;
+    if (frame <= kBackFrames)
+      copy_async(tile + place * kBackStride + channel,
+                 from + (there ? (frame * bins2 + bin) * a.channels : 0), there);
+    place += kStep;
+    const bool around = bin >= kTensorBins + 1 - kStep;
+    bin += kStep - (around ? kTensorBins + 1 : 0);
+    frame += around ? 1 : 0;
+  }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kBackThreads, 3) first_backward_tensor(SubsampleFirstBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
-  Bits16* windows = reinterpret_cast<Bits16*>(memory);                     // (rows, kRun, lanes)
-  Bits16* places = windows + kBackRows * kRun * 32;                        // the same
-  float* taps = reinterpret_cast<float*>(places + kBackRows * kRun * 32);  // (9, kBackChannels)
+  constexpr int kTiles = kBackFrames * kRun * 32;
+  Bits16* windows = reinterpret_cast<Bits16*>(memory);  // (frames, kRun, two rows, lanes)
+  Bits16* places = windows + 2 * kTiles;                // (frames, kRun, lanes): taps 0 to 7
+  FragmentB* last_columns = reinterpret_cast<FragmentB*>(places + kTiles);  // tap 8 and ones
+  T* grads_tile = reinterpret_cast<T*>(last_columns + kTiles);  // (frames + 1, bins + 1, stride)
+  float* taps = reinterpret_cast<float*>(grads_tile + kBackGrads);  // (9, kBackChannels)
   uint32_t* tile = reinterpret_cast<uint32_t*>(taps + 9 * kBackChannels);
   const SubsampleFirst& a = b.forward;
-  const int frames2 = strided(strided(a.frames)), bins1 = strided(a.bins), bins2 = strided(bins1);
+  const int frames2 = strided(strided(a.frames)), bins1 = strided(a.bins);
   const int lane = threadIdx.x % 32, t = lane % 4, bin = kRun * t;
   const int local = threadIdx.x / 32 * 32 + lane / 4 * 4;
   const int c = blockIdx.x * kBackChannels + local;
@@ -331,7 +367,6 @@ __global__ void __launch_bounds__(kBackThreads, 3) first_backward_tensor(Subsamp
   const TapsInShared weight1 = {taps + local};
   const WindowMaker windows_of(lane);
   const PlaceMaker places_of(lane);
-  const int bins = !mine || bin >= bins2 ? 0 : bins2 - bin;
   Taps<4> d_weight1 = {};
   Quad d_bias1 = {};
   FragmentC d_weight0[2][3] = {};  // [tile of channels][high parts, low parts, tap 8 and bias]
@@ -340,60 +375,50 @@ __global__ void __launch_bounds__(kBackThreads, 3) first_backward_tensor(Subsamp
   for (int unit = blockIdx.y; unit < a.batch * units; unit += gridDim.y) {
     const int item = unit / units, begin = unit % units * kBackFrames;
     const int length1 = strided(a.lengths[item]), length2 = strided(length1);
-    if (begin >= length2) continue;  // the same for the whole block
-    __syncthreads();                 // the last unit has been read
+    if (begin >= length2) continue;                          // the same for the whole block
+    const int last = length2 < frames2 ? length2 : frames2;  // frames from there on count as zero
+    __syncthreads();                                         // the last unit has been read
+    copy_grads(b, item, begin, last, grads_tile);
     load_packed<kBackThreads, kBackFeatures>(a, item, 4 * begin - 1, tile);
     __syncthreads();
-    for (int i = threadIdx.x / 32; i < kBackRows * kRun; i += kBackThreads / 32) {
-      const int r = i / kRun, j = i % kRun;
-      const bool counts =
-          2 * begin + r < length1 && 2 * (kRun * (lane / 8) + j) + lane / 4 % 2 < bins1;
-      const uint32_t* from = tile + 2 * r * kPackedStride + 4 * j;
-      const Bits16 made = windows_of.make(from);
-      windows[i * 32 + lane] = counts ? made : Bits16{};
-      places[i * 32 + lane] = places_of.make(from);
+    for (int i = threadIdx.x / 32; i < kBackFrames * kRun; i += kBackThreads / 32) {
+      const int o = i / kRun, j = i % kRun;
+      const bool column = 2 * (kRun * (lane / 8) + j) + lane / 4 % 2 < bins1;
+      const uint32_t* upper = tile + 4 * o * kPackedStride + 4 * j;
+      const uint32_t* lower = upper + 2 * kPackedStride;
+      const Bits16 first = windows_of.make(upper), second = windows_of.make(lower);
+      Bits16* to = windows + i * 2 * 32 + lane;
+      to[0] = column && 2 * (begin + o) < length1 ? first : Bits16{};
+      to[32] = column && 2 * (begin + o) + 1 < length1 ? second : Bits16{};
+      // Registers of an operand side by side.
+      const Bits16 above = places_of.make(upper), below = places_of.make(lower);
+      places[i * 32 + lane] = {{above.w[0], below.w[0], above.w[1], below.w[1]}};
+      last_columns[i * 32 + lane] = {{above.w[2], below.w[2]}};
     }
+    copy_wait();
     __syncthreads();
     if (!warp_mine) continue;
     AERIE_UNROLL_BY(1)
-    for (int o = 0; o < kBackFrames && begin + o < length2 && begin + o < frames2; ++o) {
-      const int m = begin + o;
-      const bool below = m + 1 < length2 && m + 1 < frames2;
-      const T* grad = static_cast<const T*>(b.grad_out) +
-                      ((size_t(item) * frames2 + m) * bins2 + bin) * a.channels + c;
-      const T* grad_below = grad + bins2 * a.channels;
-      const auto grad_at = [&](int dm, int j) {
-        Raw<T, 4> none = {};
-        if (j >= bins || (dm == 1 && !below)) return none;
-        return load_raw<4>((dm == 0 ? grad : grad_below) + j * a.channels);
-      };
-      Raw<T, 4> ahead[2][2];  // of the next two bins
-      Quad grads[4];
-      AERIE_UNROLL
-      for (int dm = 0; dm < 2; ++dm) {
-        grads[2 * dm + 1] = widen(grad_at(dm, 0));
-        ahead[dm][0] = grad_at(dm, 1);
-        ahead[dm][1] = grad_at(dm, 2);
-      }
-      const Bits16* window = windows + (2 * o * kRun) * 32 + lane;
-      const Bits16* place = places + (2 * o * kRun) * 32 + lane;
+    for (int m = begin; m < begin + kBackFrames && m < last; ++m) {
+      const Bits16* window = windows + (m - begin) * kRun * 2 * 32 + lane;
+      const Bits16* place = places + (m - begin) * kRun * 32 + lane;
+      const FragmentB* rest = last_columns + (m - begin) * kRun * 32 + lane;
+      const T* grad = grads_tile + ((m - begin) * (kTensorBins + 1) + bin) * kBackStride + local;
       AERIE_UNROLL_BY(1)
       for (int j = 0; j < kRun; ++j) {
-        AERIE_UNROLL
-        for (int dm = 0; dm < 2; ++dm) {
-          grads[2 * dm] = grads[2 * dm + 1];
-          grads[2 * dm + 1] = widen(ahead[dm][0]);
-          ahead[dm][0] = ahead[dm][1];
-          if (j + 3 <= kRun) ahead[dm][1] = grad_at(dm, j + 3);
-        }
+        const T* below = grad + (kTensorBins + 1) * kBackStride;
+        const Quad grads[4] = {load_lanes<4>(grad), load_lanes<4>(grad + kBackStride),
+                               load_lanes<4>(below), load_lanes<4>(below + kBackStride)};
         add(d_bias1, grads[0]);
-        const Middle upper = middle_of(weights, window[j * 32]);
-        const Middle lower = middle_of(weights, window[(kRun + j) * 32]);
+        const Middle upper = middle_of(weights, window[0]);
+        const Middle lower = middle_of(weights, window[32]);
         const Quad d[4] = {depthwise_place<0>(grads, upper.even, weight1, d_weight1),
                            depthwise_place<1>(grads, upper.odd, weight1, d_weight1),
                            depthwise_place<2>(grads, lower.even, weight1, d_weight1),
                            depthwise_place<3>(grads, lower.odd, weight1, d_weight1)};
-        const Bits16 first = place[j * 32], second = place[(kRun + j) * 32];
+        const Bits16 sides = place[0];
+        const FragmentB columns[3] = {
+            {{sides.w[0], sides.w[1]}}, {{sides.w[2], sides.w[3]}}, rest[0]};
         AERIE_UNROLL
         for (int q = 0; q < 2; ++q) {
           FragmentA high, low;
@@ -405,10 +430,14 @@ __global__ void __launch_bounds__(kBackThreads, 3) first_backward_tensor(Subsamp
             low.r[i] = pack<Bf16>(even - low_of<Bf16>(high.r[i]), odd - high_of<Bf16>(high.r[i]));
           }
           AERIE_UNROLL
-          for (int n = 0; n < 3; ++n) mma<Bf16>(d_weight0[q][n], high, {{first.w[n], second.w[n]}});
-          mma<Bf16>(d_weight0[q][0], low, {{first.w[0], second.w[0]}});
-          mma<Bf16>(d_weight0[q][2], low, {{first.w[2], second.w[2]}});
+          for (int n = 0; n < 3; ++n) mma<Bf16>(d_weight0[q][n], high, columns[n]);
+          mma<Bf16>(d_weight0[q][0], low, columns[0]);
+          mma<Bf16>(d_weight0[q][2], low, columns[2]);
         }
+        window += 2 * 32;
+        place += 32;
+        rest += 32;
+        grad += kBackStride;
       }
     }
   }
