@@ -1,4 +1,5 @@
 // `aerie bench step`: the training step without data behind it, and a Python peer beside it.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -45,6 +46,10 @@ void print_help() {
       "  --peer TREE         then run the same step in Python: a folder with NeMo (`nemo/` "
       "inside)\n"
       "                      or with a bench_step.py of its own\n"
+      "  --table             the cases of the published table, 50 steps each: NEST-L and XL, long "
+      "and\n"
+      "                      short batches, all precisions; with a GPU every case must run on the\n"
+      "                      fast engine\n"
       "  --python EXE        for the peer (default python3)\n"
       "  --json              machine-readable output\n"
       "%s\n"
@@ -52,10 +57,20 @@ void print_help() {
       std::string(config::config_options_help()).c_str());
 }
 
+// What is measured beside the rest of a request.
+struct Case {
+  std::string name;  // of a row; empty: the batch says it
+  int64_t batch = 16;
+  double seconds = 15.0;
+  config::Precision precision = config::Precision::k32;
+  int64_t d_model = 0, layers = 0;  // 0: the request's
+};
+
 struct Request {
   config::RunConfig run;
   std::string model_yaml;  // of a configuration; empty: the built-in model
-  std::vector<int64_t> batches;
+  std::vector<Case> cases;
+  bool table = false;
   train::NestMeasureOptions measure;
   PeerRequest peer;  // tree empty: none
   bool json = false;
@@ -73,6 +88,13 @@ Result<int64_t> integer_option(const config::ConfigArgs& parsed, const char* nam
 std::string text_option(const config::ConfigArgs& parsed, const char* name) {
   const auto found = parsed.extra.find(name);
   return found == parsed.extra.end() ? std::string() : found->second;
+}
+
+void set_sizes(config::RunConfig& run, int64_t d_model, int64_t layers) {
+  run.model.encoder.d_model = d_model;
+  run.model.encoder.n_layers = layers;
+  run.model.decoder.feat_in = d_model;
+  run.model.optim.sched->d_model = d_model;
 }
 
 Status read_model(const config::ConfigArgs& parsed, Request& out) {
@@ -105,9 +127,19 @@ Status read_model(const config::ConfigArgs& parsed, Request& out) {
   if (encoder.d_model % encoder.n_heads != 0)
     return invalid_argument(
         str_cat("--d-model ", encoder.d_model, " is not a multiple of --heads ", encoder.n_heads));
-  out.run.model.decoder.feat_in = encoder.d_model;
-  out.run.model.optim.sched->d_model = encoder.d_model;
+  set_sizes(out.run, encoder.d_model, encoder.n_layers);
   return ok_status();
+}
+
+std::vector<Case> table_cases() {
+  using config::Precision;
+  return {{"NEST-L 2 x 15 s", 2, 15.0, Precision::kBf16Mixed, 512, 17},
+          {"NEST-L 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 512, 17},
+          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k16Mixed, 512, 17},
+          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k32, 512, 17},
+          {"NEST-L 64 x 15 s", 64, 15.0, Precision::kBf16Mixed, 512, 17},
+          {"NEST-L 68 x 30 s", 68, 30.0, Precision::kBf16Mixed, 512, 17},
+          {"NEST-XL 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 1024, 24}};
 }
 
 Result<Request> read_request(const config::ConfigArgs& parsed) {
@@ -115,13 +147,13 @@ Result<Request> read_request(const config::ConfigArgs& parsed) {
   AERIE_RETURN_IF_ERROR(read_model(parsed, out));
   out.json = parsed.extra.contains("--json");
   const bool has_config = !out.model_yaml.empty();
-  out.batches = {has_config ? out.run.model.train_ds.batch_size.value_or(16) : 16};
+  std::vector<int64_t> batches{has_config ? out.run.model.train_ds.batch_size.value_or(16) : 16};
   if (const std::string list = text_option(parsed, "--batch"); !list.empty()) {
-    out.batches.clear();
+    batches.clear();
     for (const std::string& one : split(list, ',')) {
       auto value = parse_int64(one, 1, 65536);
       if (!value.ok()) return invalid_argument(value.status().message()).with_context("--batch");
-      out.batches.push_back(*value);
+      batches.push_back(*value);
     }
   }
   if (const std::string text = text_option(parsed, "--seconds"); !text.empty()) {
@@ -144,8 +176,21 @@ Result<Request> read_request(const config::ConfigArgs& parsed) {
     else
       return invalid_argument("--engine must be auto, fast or reference");
   }
-  AERIE_ASSIGN_OR_RETURN(out.measure.steps, integer_option(parsed, "--steps", 12, 1, 1'000'000));
-  AERIE_ASSIGN_OR_RETURN(out.measure.warmup, integer_option(parsed, "--warmup", 4, 0, 1'000'000));
+  out.table = parsed.extra.contains("--table");
+  if (out.table) {
+    for (const char* name : {"--batch", "--seconds", "--precision", "--d-model", "--layers"})
+      if (has_config || parsed.extra.contains(name))
+        return invalid_argument(str_cat("--table has its own cases: no ",
+                                        has_config ? "configuration" : name, " beside it"));
+    out.cases = table_cases();
+  } else {
+    for (const int64_t batch : batches)
+      out.cases.push_back({"", batch, out.measure.seconds, out.run.trainer.precision, 0, 0});
+  }
+  AERIE_ASSIGN_OR_RETURN(out.measure.steps,
+                         integer_option(parsed, "--steps", out.table ? 50 : 12, 1, 1'000'000));
+  AERIE_ASSIGN_OR_RETURN(out.measure.warmup,
+                         integer_option(parsed, "--warmup", out.table ? 6 : 4, 0, 1'000'000));
   out.measure.wait_for_results = parsed.extra.contains("--wait");
   out.peer.tree = text_option(parsed, "--peer");
   if (const std::string python = text_option(parsed, "--python"); !python.empty())
@@ -203,10 +248,31 @@ ordered_json run_peer_case(Request& request, const train::NestMeasurement& ours,
   return json;
 }
 
+// One line per case, in Markdown.
+void print_table(const ordered_json& all) {
+  const bool peer = std::any_of(all.begin(), all.end(),
+                                [](const ordered_json& one) { return one.contains("peer"); });
+  std::printf("\n| case | precision | engine | ms a step | audio s per s | peak GiB |%s\n",
+              peer ? " peer ms | times as fast |" : "");
+  std::printf("|---|---|---|---|---|---|%s\n", peer ? "---|---|" : "");
+  for (const ordered_json& one : all) {
+    std::printf("| %s | %s | %s | %.2f | %.0f | %.2f |", one["case"].get<std::string>().c_str(),
+                one["precision"].get<std::string>().c_str(),
+                one["engine_kind"].get<std::string>().c_str(), one["step_ms"].get<double>(),
+                one["padded_audio_s_per_s"].get<double>(), one["peak_memory_gib"].get<double>());
+    if (peer && one.contains("peer") && one["peer"].contains("speedup"))
+      std::printf(" %.1f | %.1f |", one["peer"].value("ms", std::nan("")),
+                  one["peer"].value("speedup", std::nan("")));
+    else if (peer)
+      std::printf(" | |");
+    std::printf("\n");
+  }
+}
+
 }  // namespace
 
 Status run_bench_step(const std::vector<std::string>& args) {
-  std::vector<config::ExtraOption> extra{{"--wait", false}, {"--json", false}};
+  std::vector<config::ExtraOption> extra{{"--wait", false}, {"--json", false}, {"--table", false}};
   for (const char* name : {"--batch", "--seconds", "--precision", "--engine", "--steps", "--warmup",
                            "--d-model", "--layers", "--heads", "--peer", "--python"})
     extra.push_back({name, true});
@@ -227,11 +293,21 @@ Status run_bench_step(const std::vector<std::string>& args) {
     AERIE_RETURN_IF_ERROR(Env::real().write_file(model_file, request.model_yaml));
   }
   ordered_json all = ordered_json::array();
-  for (const int64_t batch : request.batches) {
-    request.measure.batch_size = batch;
+  std::string fell_back;
+  for (const Case& one : request.cases) {
+    request.measure.batch_size = one.batch;
+    request.measure.seconds = one.seconds;
+    request.run.trainer.precision = one.precision;
+    if (one.d_model > 0) set_sizes(request.run, one.d_model, one.layers);
     auto measured = train::measure(request.run, request.measure);
-    if (!measured.ok()) return measured.status().with_context(str_cat("batch of ", batch));
+    if (!measured.ok()) return measured.status().with_context(str_cat("batch of ", one.batch));
     ordered_json json = to_json(*measured, request);
+    json["case"] = !one.name.empty() ? one.name : str_cat(one.batch, " x ", one.seconds, " s");
+    json["engine_kind"] = measured->engine.substr(0, measured->engine.find(' '));
+    const bool gpu = measured->engine.find("cuda") != std::string::npos;
+    if (request.table && gpu && json["engine_kind"] != "fast")
+      fell_back += str_cat(fell_back.empty() ? "" : ", ", json["case"].get<std::string>(), " in ",
+                           config::precision_name(one.precision));
     if (!request.json) print_text(*measured, request);
     if (!request.peer.tree.empty() && caught_signal() == 0) {
       json["peer"] = run_peer_case(request, *measured, model_file);
@@ -250,6 +326,11 @@ Status run_bench_step(const std::vector<std::string>& args) {
   }
   if (request.json)
     std::printf("%s\n", all.dump(1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+  else if (all.size() > 1)
+    print_table(all);
+  if (!fell_back.empty())
+    return Status(StatusCode::kInternal,
+                  str_cat("the fast engine did not run these cases: ", fell_back));
   return ok_status();
 }
 

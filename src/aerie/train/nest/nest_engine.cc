@@ -1,5 +1,7 @@
 #include "aerie/train/nest/nest_engine.h"
 
+#include <ATen/DeviceAccelerator.h>
+
 #include "aerie/archive/any_archive.h"
 #include "aerie/archive/lightning_checkpoint.h"
 #include "aerie/base/log.h"
@@ -67,6 +69,11 @@ Result<NestEngine> make_nest_engine(const NestEngineOptions& options) {
   if (options.gpu) {
     AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
     device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.gpu_index));
+    // An earlier engine's peak is not this one's.
+    if (at::getDeviceAllocator(at::kCUDA)->initialized()) {
+      at::accelerator::emptyCache();
+      at::accelerator::resetPeakStats(device.index());
+    }
   }
   AERIE_ASSIGN_OR_RETURN(auto engine, choose_engine(config, device));
   NestEngine out;
