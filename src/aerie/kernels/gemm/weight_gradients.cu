@@ -146,21 +146,29 @@ int weight_gradients(const WeightGradients& a, void* stream) {
   if (a.dtype == Dtype::kFloat || a.rows <= 0 || a.count <= 0 || a.count > WeightGradients::kMost ||
       processors() == 0)
     return kUnsupported;
+  const auto tiles = [](const WeightGradient& p) { return p.outputs / kTile * (p.inputs / kTile); };
   Arguments g = {};
   g.rows = a.rows;
   g.accumulate = a.accumulate;
+  int count = 0;
   for (int i = 0; i < a.count; ++i) {
     const WeightGradient& p = a.products[i];
+    Product& product = g.products[count];
     if (p.outputs <= 0 || p.inputs <= 0 || p.outputs % kTile != 0 || p.inputs % kTile != 0 ||
         reinterpret_cast<uintptr_t>(p.out) % 8 != 0 ||
-        !describe(g.products[i].grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
-        !describe(g.products[i].in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
+        !describe(product.grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
+        !describe(product.in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
       return kUnsupported;
-    g.tiles += p.outputs / kTile * (p.inputs / kTile);
-    g.products[i].out = p.out;
-    g.products[i].inputs = p.inputs;
-    g.products[i].end = g.tiles;
+    if (tiles(p) >= processors()) continue;
+    g.tiles += tiles(p);
+    product.out = p.out;
+    product.inputs = p.inputs;
+    product.end = g.tiles;
+    ++count;
   }
+  for (int i = 0; i < a.count; ++i)
+    if (tiles(a.products[i]) >= processors()) AERIE_TRY(gemm(gemm_of(a, a.products[i]), stream));
+  if (count == 0) return kOk;
   const LaunchShape shape = {dim3(unsigned(g.tiles < processors() ? g.tiles : processors())),
                              dim3(kThreads), size_t(kSharedBytes)};
   return a.dtype == Dtype::kBf16 ? launch(stream, shape, weight_gradients_kernel<Bf16>, g)

@@ -1,11 +1,13 @@
 // Gradients of several weights in one launch: out_i (+)= grad_i^T in_i, all over the same rows,
-// sums and results in float32. Alone, each of them would occupy a fraction of the device.
+// sums and results in float32. Alone, each of them would occupy a fraction of the device; those
+// that fill it are left to gemm, whose tiles may be larger.
 //
 // CUDA: compute capability 9.0, bf16 and fp16, outputs and inputs multiples of 128; anything else
 // is kUnsupported, and the caller makes a call of gemm for each. Its instructions (TMA, wgmma) are
 // not emulated.
 #pragma once
 
+#include "aerie/kernels/gemm/gemm.h"
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
@@ -23,9 +25,34 @@ struct WeightGradients {
   Dtype dtype = Dtype::kFloat;
   int rows = 0;
   bool accumulate = false;
+  // For gemm (gemm.h).
+  bool tf32 = false, tune = false;
+  void* workspace = nullptr;
+  size_t workspace_bytes = 0;
   int count = 0;
   WeightGradient products[kMost];
 };
+
+// One of them as a call of gemm.
+inline Gemm gemm_of(const WeightGradients& a, const WeightGradient& p) {
+  Gemm g;
+  g.dtype = a.dtype;
+  g.out_dtype = Dtype::kFloat;
+  g.m = p.outputs;
+  g.n = g.ldb = g.ldc = p.inputs;
+  g.k = a.rows;
+  g.a = p.grad;
+  g.lda = p.grad_stride;
+  g.transpose_a = true;
+  g.b = p.in;
+  g.c = p.out;
+  g.accumulate = a.accumulate;
+  g.tf32 = a.tf32;
+  g.tune = a.tune;
+  g.workspace = a.workspace;
+  g.workspace_bytes = a.workspace_bytes;
+  return g;
+}
 
 AERIE_DECLARE_KERNEL(weight_gradients, WeightGradients)
 

@@ -42,6 +42,8 @@ Outcome run(Backend& b, const Case& c) {
     p.in = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.inputs), seed + 1));
     p.out = b.upload(random_values(size(shape.outputs) * size(shape.inputs), seed + 2));
   }
+  w.workspace_bytes = 1 << 20;
+  w.workspace = b.allocate(w.workspace_bytes);
   Outcome out;
   out.code = b.kernels().weight_gradients(w, nullptr);
   for (int i = 0; i < w.count; ++i)
@@ -70,6 +72,8 @@ const Case kCases[] = {
     {Dtype::kHalf, 512, false, {{128, 256, 136}, {256, 128, 256}}},
     // More tiles than a device has multiprocessors.
     {Dtype::kBf16, 72, false, {{1536, 1024, 1536}, {512, 2048, 520}, {128, 128, 128}}},
+    // And alone.
+    {Dtype::kBf16, 40, true, {{128, 128, 128}, {2048, 1280, 2048}, {256, 128, 264}}},
 };
 
 TEST(WeightGradientsGpuTest, EqualTheReference) {

@@ -176,15 +176,15 @@ struct NestStep::Workspace {
     gradients_.dtype = c.dtype;
     gradients_.rows = rows;
     gradients_.accumulate = c.accumulate;
+    gradients_.tf32 = c.tf32;
+    gradients_.tune = c.tune;
+    gradients_.workspace = gemm_workspace;
+    gradients_.workspace_bytes = gemm_workspace != nullptr ? kGemmWorkspace : 0;
     int code = kernels->weight_gradients(gradients_, stream);
     if (code == kUnsupported) {
       code = kOk;
-      for (int i = 0; i < gradients_.count && code == kOk; ++i) {
-        const WeightGradient& p = gradients_.products[i];
-        NestParam weight;
-        weight.grad = p.out;
-        code = weight_gradient(p.grad, p.in, weight, rows, p.outputs, p.inputs, p.grad_stride);
-      }
+      for (int i = 0; i < gradients_.count && code == kOk; ++i)
+        code = kernels->gemm(gemm_of(gradients_, gradients_.products[i]), stream);
     }
     gradients_.count = 0;
     return code;
