@@ -42,6 +42,22 @@ template <typename T>
 __device__ inline RawPair<T> load_raw_pair(const T* p) {
   return *reinterpret_cast<const RawPair<T>*>(p);
 }
+// The same where addresses are computed one by one: an instruction of its own, or the compiler
+// makes one piece of code of this and of loads at constant distances.
+template <typename T>
+__device__ inline RawPair<T> load_scattered_pair(const T* p) {
+#ifdef __CUDA_ARCH__
+  RawPair<T> out;
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(out.w[0]) : "l"(p));
+  } else {
+    asm volatile("ld.global.nc.v2.b32 {%0,%1}, [%2];" : "=r"(out.w[0]), "=r"(out.w[1]) : "l"(p));
+  }
+  return out;
+#else
+  return load_raw_pair(p);
+#endif
+}
 __device__ inline Pair load_pair(const float* p) {
   return unpack(load_raw_pair(p));
 }
@@ -163,10 +179,14 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
     const T* from = x + first * 2 * channels;
     AERIE_UNROLL
     for (int j = 0; j < kRows; ++j) {
-      if constexpr (!decltype(all)::value)
-        from = x + (existing(first + j, a.frames) - j) * 2 * channels;
-      left[j] = load_raw_pair(from + 2 * j * channels);
-      right[j] = load_raw_pair(from + (2 * j + 1) * channels);
+      if constexpr (decltype(all)::value) {
+        left[j] = load_raw_pair(from + 2 * j * channels);
+        right[j] = load_raw_pair(from + (2 * j + 1) * channels);
+      } else {
+        const T* row = x + existing(first + j, a.frames) * 2 * channels;
+        left[j] = load_scattered_pair(row);
+        right[j] = load_scattered_pair(row + channels);
+      }
     }
   };
   if (present) {
@@ -320,16 +340,20 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   x += strip.begin * 2 * channels;
   grad_x += strip.begin * 2 * channels;
   const auto load_arrived = [&](auto all, int j) {
-    const int row = decltype(all)::value ? j : existing(first + j, f.frames) - first;
-    return Arrived{load_raw_pair(conv + row * channels), load_raw_pair(grad_out + row * channels)};
+    if constexpr (decltype(all)::value)
+      return Arrived{load_raw_pair(conv + j * channels), load_raw_pair(grad_out + j * channels)};
+    const int row = existing(first + j, f.frames) - first;
+    return Arrived{load_scattered_pair(conv + row * channels),
+                   load_scattered_pair(grad_out + row * channels)};
   };
   struct Gates {
     RawPair<T> left, right;
   };
   const auto load_gates = [&](auto all, int s) {
-    const int row = decltype(all)::value ? s : existing(strip.begin + s, f.frames) - strip.begin;
-    return Gates{load_raw_pair(x + row * 2 * channels),
-                 load_raw_pair(x + (row * 2 + 1) * channels)};
+    if constexpr (decltype(all)::value)
+      return Gates{load_raw_pair(x + s * 2 * channels), load_raw_pair(x + (s * 2 + 1) * channels)};
+    const T* row = x + (existing(strip.begin + s, f.frames) - strip.begin) * 2 * channels;
+    return Gates{load_scattered_pair(row), load_scattered_pair(row + channels)};
   };
   Arrived ahead[kTaps - 1], arrived[kChunk];
   Gates gates[kChunk];
