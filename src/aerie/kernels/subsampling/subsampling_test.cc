@@ -21,6 +21,12 @@ const Case kCases[] = {{Dtype::kFloat, 1, 1, 4, 8, {1}, false},
                        {Dtype::kBf16, 2, 42, 80, 24, {42, 23}, false},
                        {Dtype::kHalf, 1, 13, 77, 136, {12}, true},
                        {Dtype::kBf16, 1, 21, 88, 24, {21}, false}};
+// More units than blocks: blocks go on to the next one.
+Case many_items() {
+  Case c{Dtype::kBf16, 404, 7, 9, 8, {}, true};
+  for (int i = 0; i < c.batch; ++i) c.lengths.push_back(i % 396 > 8 ? 0 : i % 8);
+  return c;
+}
 
 size_t area(int frames, int bins, int channels) {
   return static_cast<size_t>(frames) * static_cast<size_t>(bins) * static_cast<size_t>(channels);
@@ -79,6 +85,7 @@ AERIE_KERNEL_TEST(SubsampleFirst, ForwardAndBackwardEqualTheReference) {
     SCOPED_TRACE(c.frames);
     compare(run_first(backend, c), run_first(*reference, c), c.dtype);
   }
+  compare(run_first(backend, many_items()), run_first(*reference, many_items()), Dtype::kBf16);
 }
 
 Outcome run_next(Backend& b, const Case& c) {
