@@ -1,6 +1,6 @@
 // The instructions of compute capability 9.0 that C++ has no name for: barriers in shared memory
-// with a count of bytes, copies of tiles by the tensor memory accelerator (TMA), products of four
-// warps (wgmma) and clusters. Only for sources compiled for sm_90a.
+// with a count of bytes, copies of tiles by the tensor memory accelerator (TMA) and products
+// of four warps (wgmma). Only for sources compiled for sm_90a.
 #pragma once
 
 #include <type_traits>
@@ -19,7 +19,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Makes the initialisation visible to the copy engine and to the cluster.
+// Makes the initialisation visible to the copy engine.
 __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -29,15 +29,6 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 }
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// At the barrier in the same place of block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t phase) {
   uint32_t done = 0;
@@ -51,27 +42,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t phase) {
         : "memory");
 }
 
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
-}
-
-// A group of four warps.
-__device__ __forceinline__ void group_sync(int id) {
-  asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
-
 // Tiles of two-dimensional tensors: x counts along rows.
-__device__ __forceinline__ void tile_prefetch(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 __device__ __forceinline__ void tile_load(uint32_t to, const CUtensorMap* map, int x, int y,
                                           uint32_t barrier) {
   asm volatile(
@@ -80,52 +51,11 @@ __device__ __forceinline__ void tile_load(uint32_t to, const CUtensorMap* map, i
       "l"(map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
-// To the same place in every block of the cluster whose bit is set.
-__device__ __forceinline__ void tile_load_all(uint32_t to, const CUtensorMap* map, int x, int y,
-                                              uint32_t barrier, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-      "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(blocks)
-      : "memory");
-}
-__device__ __forceinline__ void tile_store(const CUtensorMap* map, int x, int y, uint32_t from) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
-      "r"(x), "r"(y), "r"(from)
-      : "memory");
-}
-__device__ __forceinline__ void tile_store_commit() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-// Until shared memory has been read.
-__device__ __forceinline__ void tile_store_wait() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-// Between writes to shared memory and the copy engine's reads of them.
-__device__ __forceinline__ void tile_fence() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
-__device__ __forceinline__ void matrices_load(uint32_t from, uint32_t (&to)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(from));
-}
-__device__ __forceinline__ void matrices_store(uint32_t to, const uint32_t (&from)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
-               : "memory");
-}
-
-// Where wgmma finds an operand whose rows of 128 bytes were written with the 128-byte swizzle.
-// Rows are along k (64 values), eight of them 1024 bytes:
-__device__ __forceinline__ uint64_t operand_by_k(uint32_t address) {
-  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16) |
-         ((address & 0x3ffff) >> 4);
-}
-// or along n (64 values; `next` bytes to the following 64), eight values of k 1024 bytes.
-__device__ __forceinline__ uint64_t operand_by_n(uint32_t address, uint32_t next) {
+// Where wgmma finds 16 rows of an operand, k of the product: rows of 64 values in 128 bytes,
+// written with the 128-byte swizzle, eight of them 1024 bytes; `next` bytes to the following 64
+// values.
+__device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t next) {
   return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{next >> 4} << 16) |
          ((address & 0x3ffff) >> 4);
 }
@@ -159,17 +89,16 @@ __device__ __forceinline__ void product_keep(float (&sums)[64]) {
       "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
       "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "  \
       "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                               \
-      "%64, %65, 1, 1, 1, %66, %67;"                                                           \
+      "%64, %65, 1, 1, 1, 1, 1;"                                                               \
       : AERIE_WGMMA_SUMS(sums, 0), AERIE_WGMMA_SUMS(sums, 8), AERIE_WGMMA_SUMS(sums, 16),      \
         AERIE_WGMMA_SUMS(sums, 24), AERIE_WGMMA_SUMS(sums, 32), AERIE_WGMMA_SUMS(sums, 40),    \
         AERIE_WGMMA_SUMS(sums, 48), AERIE_WGMMA_SUMS(sums, 56)                                 \
-      : "l"(a), "l"(b), "n"(int(kByM)), "n"(int(kByN)))
+      : "l"(a), "l"(b))
 
 // sums += A(64 x 16) B(16 x 128) of four warps: warp w has rows 16w to 16w+15; a lane has of row
 // lane/4 the columns 8j + 2(lane%4) and the next as sums[4j], sums[4j+1], and of the row eight
-// below as sums[4j+2], sums[4j+3]. kByM, kByN: A's rows run
-// along m, B's along n.
-template <typename T, bool kByM, bool kByN>
+// below as sums[4j+2], sums[4j+3].
+template <typename T>
 __device__ __forceinline__ void product(float (&sums)[64], uint64_t a, uint64_t b) {
   if constexpr (std::is_same_v<T, Bf16>) {
     AERIE_WGMMA("bf16");

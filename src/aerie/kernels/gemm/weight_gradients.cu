@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       product_begin();
       AERIE_UNROLL
       for (int k = 0; k < kTileK / 16; ++k)
-        product<T, true, true>(sums, operand_by_n(a + k * 16 * kRowBytes, kBoxBytes),
-                               operand_by_n(b + k * 16 * kRowBytes, kBoxBytes));
+        product<T>(sums, operand(a + k * 16 * kRowBytes, kBoxBytes),
+                   operand(b + k * 16 * kRowBytes, kBoxBytes));
       product_commit();
       product_wait<1>();
       product_keep(sums);
@@ -137,14 +137,21 @@ __global__ void __launch_bounds__(kThreads, 1)
         *at(first + j) = make_float2(sums[2 * (first + j)], sums[2 * (first + j) + 1]);
     }
   }
+#else
+  __trap();  // not launched where this is all there is
 #endif
 }
 
 }  // namespace
 
 int weight_gradients(const WeightGradients& a, void* stream) {
-  if (a.dtype == Dtype::kFloat || a.rows <= 0 || a.count <= 0 || a.count > WeightGradients::kMost ||
-      processors() == 0)
+#ifdef AERIE_HAVE_SM90A
+  constexpr bool kBuilt = true;
+#else
+  constexpr bool kBuilt = false;
+#endif
+  if (!kBuilt || a.dtype == Dtype::kFloat || a.rows <= 0 || a.count <= 0 ||
+      a.count > WeightGradients::kMost || processors() == 0)
     return kUnsupported;
   const auto tiles = [](const WeightGradient& p) { return p.outputs / kTile * (p.inputs / kTile); };
   Arguments g = {};

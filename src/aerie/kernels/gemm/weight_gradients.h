@@ -2,9 +2,9 @@
 // sums and results in float32. Alone, each of them would occupy a fraction of the device; those
 // that fill it are left to gemm, whose tiles may be larger.
 //
-// CUDA: compute capability 9.0, bf16 and fp16, outputs and inputs multiples of 128; anything else
-// is kUnsupported, and the caller makes a call of gemm for each. Its instructions (TMA, wgmma) are
-// not emulated.
+// CUDA: compute capability 9.0 (code for 90a), bf16 and fp16, outputs and inputs multiples of 128;
+// anything else is kUnsupported, and the caller makes a call of gemm for each. Its instructions
+// (TMA, wgmma) are not emulated.
 #pragma once
 
 #include "aerie/kernels/gemm/gemm.h"
