@@ -62,10 +62,9 @@ constexpr int kAttentionTile = 64;
 constexpr int kAttentionFloatRows = 32;  // queries of a block in float32
 constexpr int kAttentionGroups = 8;      // of items, in the sums over positions: at most
 
-// Fewer groups make fewer and longer sums; on tensor cores that suits small batches of wide heads.
+// Fewer groups make fewer and longer sums; on tensor cores that suits small batches.
 AERIE_HD int attention_groups(const Attention& a) {
-  return a.batch >= 32 || a.dim <= 64 || a.dtype == Dtype::kFloat ? kAttentionGroups
-                                                                  : kAttentionGroups / 2;
+  return a.batch >= 32 || a.dtype == Dtype::kFloat ? kAttentionGroups : kAttentionGroups / 2;
 }
 
 AERIE_HD int attention_tiles(int frames) {

@@ -15,14 +15,14 @@ namespace aerie::kernels::AERIE_BACKEND {
 
 // kDraw: the decisions of dropout are drawn again.
 template <typename T, int kDim, bool kDraw>
-__global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
+__global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim, true>)
     attention_query_grad_mma(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
   const Attention& a = b.forward;
   // The biases need no length: they are on their way first.
   const Bias<kDim> bias_u(a.bias_u + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
   const Bias<kDim> bias_v(a.bias_v + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
-  QueryBlock<T, kDim> q(a, memory);
+  QueryBlock<T, kDim, true> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4, dense = a.heads * kDim;
   const size_t dense_base = size_t(q.item) * a.frames * dense + size_t(q.head) * kDim;
   const Skew skew = skew_of(lane);
@@ -32,45 +32,30 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   float inner[2] = {0.0f, 0.0f}, log_sum[2] = {INFINITY, INFINITY};
   if (q.item == 0 && threadIdx.x < 2)
     *attention_counters(b, q.head, 2 * q.it + int(threadIdx.x)) = 0;
+  T* const outs = q.band_tile(2);  // needed for the next tile of keys only
   if (q.jt < q.tiles.end) {
     const auto copy = [&](T* tile, const void* from) {
       copy_tile<kDim>(tile, static_cast<const T*>(from) + dense_base, q.it * kTile, q.length,
                       dense);
     };
-    T* const outs = q.band_tile(2);  // needed for the next tile of keys only
     copy_tile<kDim>(q.queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
                     a.stride);
+    q.copy_first(a);
     copy(q.grads, b.grad_out);
     copy(outs, a.out);
-    q.copy_first(a);
+    copy_commit();
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = q.i + g + r * 8;
       if (row < q.length)
         log_sum[r] = a.log_sum[head_of(a, q.item, q.head) * a.frames + row] * kLog2E;
     }
-    copy_wait();
-    group_publish<kDim>();
+    copy_wait_but<2>();
     __syncthreads();
-    load_queries<kDim>(grads, q.grads, q.warp, lane);
-    AERIE_UNROLL
-    for (int k = 0; k < kDim / 16; ++k) {
-      const FragmentA mine = load_a<kDim>(outs, q.warp * 16, k, lane);
-      AERIE_UNROLL
-      for (int r = 0; r < 4; ++r)
-        inner[r % 2] += low_of<T>(mine.r[r]) * low_of<T>(grads[k].r[r]) +
-                        high_of<T>(mine.r[r]) * high_of<T>(grads[k].r[r]);
-    }
-    AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) inner[r] = quad_sum(inner[r]) * softmax_scale;
     load_queries<kDim>(with_v, q.queries, q.warp, lane);
     bias_u.template add<T>(with_u, with_v);
     bias_v.template add<T>(with_v, with_v);
-    if (kGrouped<kDim>) {
-      store_queries<kDim>(q.queries, with_u, q.warp, lane);
-      group_publish<kDim>();
-    }
-    __syncthreads();
+    if (kGrouped<kDim>) store_queries<kDim>(q.queries, with_u, q.warp, lane);
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
   const float scale = kLog2E * softmax_scale;
@@ -85,27 +70,41 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   T* const skewed_blocks = static_cast<T*>(b.grad_skewed) +
                            attention_block_at(a, q.item, q.head, q.i / 16, blocks + 1) +
                            size_t(lane) * 8;
-  FragmentA carried = {};  // a skewed block that the next tile of keys completes
-  for (; q.jt < q.tiles.end; q.advance()) {
-    q.copy_next(a);
-    const bool exists = q.i < q.length;  // any of the warp's queries; other blocks are not read
-    if (!kGrouped<kDim> && !exists) continue;
+  FragmentA carried = {};              // a skewed block that the next tile of keys completes
+  const bool exists = q.i < q.length;  // any of the warp's queries; other blocks are not read
+  for (bool first = true; q.jt < q.tiles.end; q.advance(), first = false) {
+    if (!first) q.copy_next(a);
     const T *keys = q.current(q.keys), *values = q.current(q.values);
     uint32_t keep = ~0u, visible = ~0u;
     if (!kDraw && decisions != nullptr) keep = decisions[q.jt * 32];
     FragmentC scores[kTile / 8] = {}, d_weights[kGrouped<kDim> ? kTile / 8 : 1] = {};
-    if constexpr (kGrouped<kDim>) {
-      group_begin<kDim>();
-      group_rows<kDim>(d_weights, q.grads, values, q.warp, lane);
-      group_commit<kDim>();
-    }
     if (exists) {
       Relative<T, kDim> relative(with_v, q.current_band(), skew, lane);
       AERIE_UNROLL
       for (int n = 0; n < kTile / 8; ++n) scores[n] = relative.scores(n);
     }
+    if (first) {
+      copy_wait();
+      group_publish<kDim>();
+      __syncthreads();
+      load_queries<kDim>(grads, q.grads, q.warp, lane);
+      AERIE_UNROLL
+      for (int k = 0; k < kDim / 16; ++k) {
+        const FragmentA mine = load_a<kDim>(outs, q.warp * 16, k, lane);
+        AERIE_UNROLL
+        for (int r = 0; r < 4; ++r)
+          inner[r % 2] += low_of<T>(mine.r[r]) * low_of<T>(grads[k].r[r]) +
+                          high_of<T>(mine.r[r]) * high_of<T>(grads[k].r[r]);
+      }
+      AERIE_UNROLL
+      for (int r = 0; r < 2; ++r) inner[r] = quad_sum(inner[r]) * softmax_scale;
+      __syncthreads();
+      q.copy_next(a);
+    }
+    if (!kGrouped<kDim> && !exists) continue;
     group_begin<kDim>();
     if constexpr (kGrouped<kDim>) {
+      group_rows<kDim>(d_weights, q.grads, values, q.warp, lane);
       group_rows<kDim>(scores, q.queries, keys, q.warp, lane);
     } else {
       group_rows<kDim>(scores, with_u, keys, lane);
@@ -207,47 +206,79 @@ __device__ inline FragmentA transposed(const Bits16& m) {
            transpose_matrix(m.w[3])}};
 }
 
-// Shared memory of the second kernel: two stages of queries or gradients, and the rows (keys or
-// positions) whose sum is a bias's gradient. The first tile serves that sum at the end.
+// Shared memory of the second kernel: three stages of queries or gradients and of blocks of weights
+// or scores' gradients. Behind the last of them a stage takes the rows (keys or positions) whose
+// sum is a bias's gradient, the next one serves that sum.
+constexpr int kSumStages = 3;
 template <typename T, int kDim>
-struct SumTiles {
-  T *stages, *rows;
-  float *weights, *bias;
-  __device__ explicit SumTiles(unsigned char* memory)
-      : stages(reinterpret_cast<T*>(memory)),
-        rows(stages + 2 * kTileSize<kDim>),
-        weights(reinterpret_cast<float*>(rows + kTileSize<kDim>)),
-        bias(weights + kTile) {}
+struct SumStages {
+  static constexpr int kCount = kSumStages, kSize = kTileSize<kDim> + kTile * kTile;
+  T* memory;
+  __device__ explicit SumStages(unsigned char* bytes) : memory(reinterpret_cast<T*>(bytes)) {}
+  __device__ static int after(int stage, int more = 1) {
+    return stage + more < kCount ? stage + more : stage + more - kCount;
+  }
+  __device__ T* tile(int stage) const { return memory + stage * kSize; }
+  // Of this lane, for its warp's k-th 16 queries.
+  __device__ Bits16* block(int stage, int k) const {
+    return reinterpret_cast<Bits16*>(tile(stage) + kTileSize<kDim>) +
+           (int(threadIdx.x) / 32 * (kTile / 16) + k) * 32 + threadIdx.x % 32;
+  }
+  __device__ float* weights() const { return reinterpret_cast<float*>(memory + kCount * kSize); }
+  __device__ float* bias() const { return weights() + kTile; }
   __device__ void copy_bias(const float* from) const {
-    if (threadIdx.x < kDim / 4) copy_async(bias + threadIdx.x * 4, from + threadIdx.x * 4, true);
+    if (threadIdx.x < kDim / 4) copy_async(bias() + threadIdx.x * 4, from + threadIdx.x * 4, true);
   }
   __device__ Pair bias_of(int n, int t) const {
-    return *reinterpret_cast<const Pair*>(bias + n * 8 + t * 2);
+    return *reinterpret_cast<const Pair*>(bias() + n * 8 + t * 2);
   }
 };
 template <int kDim>
 constexpr size_t sum_shared() {
-  return sizeof(uint16_t) * 3 * kTileSize<kDim> + sizeof(float) * (kTile + kDim);
+  return sizeof(uint16_t) * kSumStages * (kTileSize<kDim> + kTile * kTile) +
+         sizeof(float) * (kTile + kDim);
+}
+
+// One step: the oldest stage's tile times its blocks, transposed. fetch(stage) starts to fill the
+// one that is free then; kSums: sums of the blocks over queries as well.
+template <typename T, int kDim, bool kSums, typename Fetch>
+__device__ inline void sum_step(FragmentC* grad, FragmentC& sums, const SumStages<T, kDim>& stages,
+                                int stage, int lane, Fetch fetch) {
+  copy_wait_but<kSumStages - 2>();
+  group_publish<kDim>();
+  __syncthreads();
+  FragmentA d[kTile / 16];
+  AERIE_UNROLL
+  for (int k = 0; k < kTile / 16; ++k) d[k] = transposed(*stages.block(stage, k));
+  group_begin<kDim>();
+  group_columns<kDim>(grad, d, stages.tile(stage), lane);
+  group_commit<kDim>();
+  fetch(stages.after(stage, kSumStages - 1));
+  AERIE_UNROLL
+  for (int k = 0; k < kTile / 16; ++k)
+    if (kSums) mma<T>(sums, d[k], ones<T>());
+  group_wait<kDim>();
+  group_ready<kDim>(grad);
 }
 
 // out[0, kDim) = sum over the tile's 64 rows of weight * row; all threads, behind the last
 // use of the stages. `sums` are a warp's weights: row g, row g + 8.
 template <typename T, int kDim>
-__device__ inline void sum_rows(float* out, const SumTiles<T, kDim>& tiles, float sum_upper,
-                                float sum_lower, int warp, int lane) {
+__device__ inline void sum_rows(float* out, const SumStages<T, kDim>& stages, int stage,
+                                float sum_upper, float sum_lower, int warp, int lane) {
   constexpr int kPieces = kDim / 8, kParts = kMmaThreads / kPieces;
-  float* partial = reinterpret_cast<float*>(tiles.stages);
+  float* partial = reinterpret_cast<float*>(stages.tile(stages.after(stage)));
   if (lane % 4 == 0) {
-    tiles.weights[warp * 16 + lane / 4] = sum_upper;
-    tiles.weights[warp * 16 + lane / 4 + 8] = sum_lower;
+    stages.weights()[warp * 16 + lane / 4] = sum_upper;
+    stages.weights()[warp * 16 + lane / 4 + 8] = sum_lower;
   }
   __syncthreads();
   const int piece = threadIdx.x % kPieces, part = threadIdx.x / kPieces;
   Vec8 sum = {};
   for (int row = part; row < kTile; row += kParts) {
-    const Vec8 more = load8(tiles.rows + row * kDim + (piece ^ row % 8) * 8);
+    const Vec8 more = load8(stages.tile(stage) + row * kDim + (piece ^ row % 8) * 8);
     AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) sum.v[k] += tiles.weights[row] * more.v[k];
+    for (int k = 0; k < 8; ++k) sum.v[k] += stages.weights()[row] * more.v[k];
   }
   store8(partial + part * kDim + piece * 8, sum);
   __syncthreads();
@@ -262,8 +293,8 @@ __device__ inline void sum_rows(float* out, const SumTiles<T, kDim>& tiles, floa
 
 // Gradients of 64 keys, or of their values.
 template <typename T, int kDim, bool kValues>
-__device__ inline void key_grads(const AttentionBackward& b, const SumTiles<T, kDim>& tiles, int jt,
-                                 int head, int item) {
+__device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, kDim>& stages,
+                                 int jt, int head, int item) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
@@ -285,54 +316,32 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<T, k
   const T* const rows =
       kValues ? static_cast<const T*>(b.grad_out) + size_t(item) * a.frames * dense + head * kDim
               : static_cast<const T*>(a.q) + base;
-  const auto copy = [&](int tile, int stage) {
-    copy_tile<kDim>(tiles.stages + stage * kTileSize<kDim>, rows, tile * kTile, length,
-                    kValues ? dense : a.stride);
-  };
-  // Blocks of a tile come straight into registers, one tile ahead.
   const int blocks = attention_blocks(a.frames);
-  const size_t pitch = size_t(blocks) * 32;
-  const Bits16* const from =
-      reinterpret_cast<const Bits16*>(static_cast<const T*>(kValues ? b.weights : b.grad_scores) +
-                                      attention_block_at(a, item, head, 0, blocks) +
-                                      size_t(jt * (kTile / 16) + warp) * 256 + size_t(lane) * 8);
-  Bits16 ahead[kTile / 16] = {};
-  const auto load = [&](int tile) {
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      ahead[k] = {};
-      if (tile * kTile + k * 16 < length) ahead[k] = from[size_t(tile * (kTile / 16) + k) * pitch];
+  const T* const from = static_cast<const T*>(kValues ? b.weights : b.grad_scores) +
+                        attention_block_at(a, item, head, 0, blocks) +
+                        size_t(jt * (kTile / 16) + warp) * 256 + size_t(lane) * 8;
+  int next = it;
+  const auto fetch = [&](int stage) {
+    if (next < end) {
+      copy_tile<kDim>(stages.tile(stage), rows, next * kTile, length, kValues ? dense : a.stride);
+      AERIE_UNROLL
+      for (int k = 0; k < kTile / 16; ++k)
+        copy_async(stages.block(stage, k),
+                   from + size_t(next * (kTile / 16) + k) * (size_t(blocks) * 256),
+                   next * kTile + k * 16 < length);
+    } else if (next == end && !kValues) {
+      copy_tile<kDim>(stages.tile(stage), static_cast<const T*>(a.k) + base, jt * kTile, length,
+                      a.stride);
+      stages.copy_bias(a.bias_u + head * kDim);
     }
+    ++next;
+    copy_commit();
   };
-  if (it < end) {
-    copy(it, 0);
-    load(it);
-  }
-  if (!kValues) {
-    copy_tile<kDim>(tiles.rows, static_cast<const T*>(a.k) + base, jt * kTile, length, a.stride);
-    tiles.copy_bias(a.bias_u + head * kDim);
-  }
+  for (int i = 0; i < kSumStages - 1; ++i) fetch(i);
   FragmentC grad[kDim / 8] = {}, sums = {};
-  for (int stage = 0; it < end; ++it, stage ^= 1) {
-    FragmentA d[kTile / 16];
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) d[k] = transposed(ahead[k]);
-    copy_wait();
-    group_publish<kDim>();
-    __syncthreads();
-    group_begin<kDim>();
-    group_columns<kDim>(grad, d, tiles.stages + stage * kTileSize<kDim>, lane);
-    group_commit<kDim>();
-    if (it + 1 < end) {
-      copy(it + 1, stage ^ 1);
-      load(it + 1);
-    }
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k)
-      if (!kValues) mma<T>(sums, d[k], ones<T>());
-    group_wait<kDim>();
-    group_ready<kDim>(grad);
-  }
+  int stage = 0;
+  for (; it < end; ++it, stage = stages.after(stage))
+    sum_step<T, kDim, !kValues>(grad, sums, stages, stage, lane, fetch);
   if (!kValues) {
     copy_wait();
     __syncthreads();
@@ -350,7 +359,7 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<T, k
       if (kValues) {
         x = {x.low * kept, x.high * kept};
       } else {
-        const Pair u = tiles.bias_of(n, t);
+        const Pair u = stages.bias_of(n, t);
         x = {x.low + sums.v[2 * r] * u.low, x.high + sums.v[2 * r] * u.high};
       }
       *reinterpret_cast<uint32_t*>(out + n * 8) = pack<T>(x.low, x.high);
@@ -358,7 +367,7 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumTiles<T, k
   }
   if (kValues) return;
   float* out = b.partial + size_t(item * attention_tiles(a.frames) + jt) * dense + head * kDim;
-  sum_rows<T, kDim>(out, tiles, sums.v[0], sums.v[2], warp, lane);
+  sum_rows<T, kDim>(out, stages, stage, sums.v[0], sums.v[2], warp, lane);
 }
 
 // Whether this block is the last of `count` to come; what they wrote before is visible to it then.
@@ -392,7 +401,7 @@ __device__ inline Vec8 load8_again(const float* p) {
 
 // Gradients of the 64 relative positions (key - query) from 64 * dt on, of one group of items.
 template <typename T, int kDim>
-__device__ inline void position_grads(const AttentionBackward& b, const SumTiles<T, kDim>& tiles,
+__device__ inline void position_grads(const AttentionBackward& b, const SumStages<T, kDim>& stages,
                                       int number, int head, int group) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -417,58 +426,42 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
       s.it = -1;
     }
   };
-  const auto copy = [&](const Step& s, int stage) {
-    copy_tile<kDim>(
-        tiles.stages + stage * kTileSize<kDim>,
-        static_cast<const T*>(a.q) + size_t(s.item) * a.frames * a.stride + size_t(head) * kDim,
-        s.it * kTile, s.length, a.stride);
-  };
-  copy_tile<kDim>(tiles.rows, static_cast<const T*>(a.p) + size_t(head) * kDim, first, positions,
-                  a.p_stride);
-  tiles.copy_bias(a.bias_v + head * kDim);
-  // Blocks of a tile come straight into registers, one tile ahead.
-  Bits16 scores[kTile / 16] = {};
   const int blocks = attention_blocks(a.frames);
-  const auto load = [&](const Step& s) {
-    const int column = (s.it + dt) * (kTile / 16) + warp + 1;
-    const T* from = static_cast<const T*>(b.grad_skewed) +
-                    attention_block_at(a, s.item, head, s.it * (kTile / 16), blocks + 1) +
-                    ptrdiff_t(column) * 256 + lane * 8;
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      scores[k] = {};
-      if (s.it * kTile + k * 16 < s.length && column + k >= s.seen.first * (kTile / 16) &&
-          column + k <= s.seen.end * (kTile / 16))
-        scores[k] = *reinterpret_cast<const Bits16*>(from + size_t(k) * (size_t(blocks) + 2) * 256);
+  Step next = {group - groups, 0, 0, {}};
+  advance(next);
+  int steps = 0;  // begun
+  bool all = false;
+  const auto fetch = [&](int stage) {
+    if (next.item < a.batch) {
+      copy_tile<kDim>(stages.tile(stage),
+                      static_cast<const T*>(a.q) + size_t(next.item) * a.frames * a.stride +
+                          size_t(head) * kDim,
+                      next.it * kTile, next.length, a.stride);
+      const int column = (next.it + dt) * (kTile / 16) + warp + 1;
+      const T* from = static_cast<const T*>(b.grad_skewed) +
+                      attention_block_at(a, next.item, head, next.it * (kTile / 16), blocks + 1) +
+                      ptrdiff_t(column) * 256 + lane * 8;
+      AERIE_UNROLL
+      for (int k = 0; k < kTile / 16; ++k)
+        copy_async(stages.block(stage, k), from + ptrdiff_t(k) * (blocks + 2) * 256,
+                   next.it * kTile + k * 16 < next.length &&
+                       column + k >= next.seen.first * (kTile / 16) &&
+                       column + k <= next.seen.end * (kTile / 16));
+      advance(next);
+      ++steps;
+    } else if (!all) {
+      copy_tile<kDim>(stages.tile(stage), static_cast<const T*>(a.p) + size_t(head) * kDim, first,
+                      positions, a.p_stride);
+      stages.copy_bias(a.bias_v + head * kDim);
+      all = true;
     }
+    copy_commit();
   };
-  Step step = {group - groups, 0, 0, {}};
-  advance(step);
-  if (step.item < a.batch) {
-    copy(step, 0);
-    load(step);
-  }
+  for (int i = 0; i < kSumStages - 1; ++i) fetch(i);
   FragmentC grad_p[kDim / 8] = {}, sums = {};
-  for (int stage = 0; step.item < a.batch; stage ^= 1) {
-    FragmentA d[kTile / 16];
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) d[k] = transposed(scores[k]);
-    copy_wait();
-    group_publish<kDim>();
-    __syncthreads();
-    group_begin<kDim>();
-    group_columns<kDim>(grad_p, d, tiles.stages + stage * kTileSize<kDim>, lane);
-    group_commit<kDim>();
-    advance(step);
-    if (step.item < a.batch) {
-      copy(step, stage ^ 1);
-      load(step);
-    }
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) mma<T>(sums, d[k], ones<T>());
-    group_wait<kDim>();
-    group_ready<kDim>(grad_p);
-  }
+  int stage = 0;
+  for (int step = 0; step < steps; ++step, stage = stages.after(stage))
+    sum_step<T, kDim, true>(grad_p, sums, stages, stage, lane, fetch);
   copy_wait();
   __syncthreads();
   AERIE_UNROLL
@@ -478,7 +471,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
     float* out = b.p_partial + (size_t(group) * positions + row) * dense + head * kDim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
-      const Pair v = tiles.bias_of(n, t);
+      const Pair v = stages.bias_of(n, t);
       *reinterpret_cast<Pair*>(out + n * 8) = {grad_p[n].v[2 * r] + sums.v[2 * r] * v.low,
                                                grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v.high};
     }
@@ -488,10 +481,10 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
       size_t(a.batch * attention_tiles(a.frames) + group * 2 * attention_tiles(a.frames) + number) *
           dense +
       head * kDim;
-  sum_rows<T, kDim>(out, tiles, sums.v[0], sums.v[2], warp, lane);
+  sum_rows<T, kDim>(out, stages, stage, sums.v[0], sums.v[2], warp, lane);
 
   // The last group to come adds all of them, in their order whichever it is.
-  if (!last_of(attention_counters(b, head, number), unsigned(groups), tiles.weights)) return;
+  if (!last_of(attention_counters(b, head, number), unsigned(groups), stages.weights())) return;
   constexpr int kPieces = kDim / 8;
   AERIE_UNROLL_BY(2)
   for (int e = int(threadIdx.x); e < kTile * kPieces; e += kMmaThreads) {
@@ -510,7 +503,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumTiles
 }
 
 template <int kDim>
-constexpr int kSumBlocks = kDim == 64 ? 5 : 3;
+constexpr int kSumBlocks = kDim == 64 ? 4 : 3;
 inline int sum_blocks(const Attention& a) {
   return 2 * attention_tiles(a.frames) * a.heads * (a.batch + attention_groups(a));
 }
@@ -518,13 +511,13 @@ template <typename T, int kDim>
 __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
     attention_sums_mma(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
-  const SumTiles<T, kDim> tiles(memory);
+  const SumStages<T, kDim> stages(memory);
   const int count = attention_tiles(b.forward.frames), heads = b.forward.heads;
   // Positions first: they take longest.
   const int positions = 2 * count * heads * attention_groups(b.forward);
   int block = blockIdx.x;
   if (block < positions) {
-    position_grads<T, kDim>(b, tiles, block % (2 * count), block / (2 * count) % heads,
+    position_grads<T, kDim>(b, stages, block % (2 * count), block / (2 * count) % heads,
                             block / (2 * count * heads));
     return;
   }
@@ -532,9 +525,9 @@ __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
   const int item = block / (2 * count * heads), head = block / (2 * count) % heads;
   const int tile = block % (2 * count);
   if (tile < count) {
-    key_grads<T, kDim, false>(b, tiles, tile, head, item);
+    key_grads<T, kDim, false>(b, stages, tile, head, item);
   } else {
-    key_grads<T, kDim, true>(b, tiles, tile - count, head, item);
+    key_grads<T, kDim, true>(b, stages, tile - count, head, item);
   }
 }
 

@@ -6,50 +6,71 @@
 namespace aerie::kernels::AERIE_BACKEND {
 
 template <typename T, int kDim, bool kDropout>
-__global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
+__global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim, false>)
     attention_forward_mma(Attention a) {
   AERIE_DYNAMIC_SHARED(memory);
   // The biases need no length: they are on their way first.
   const Bias<kDim> bias_u(a.bias_u + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
   const Bias<kDim> bias_v(a.bias_v + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
-  QueryBlock<T, kDim> q(a, memory);
+  QueryBlock<T, kDim, false> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4;
   const Skew skew = skew_of(lane);
   FragmentA with_u[kDim / 16], with_v[kDim / 16];
   FragmentC mixed[kDim / 8] = {};
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
-  if (q.jt < q.tiles.end) {
-    copy_tile<kDim>(q.queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
-                    a.stride);
-    q.copy_first(a);
-    copy_wait();
-    group_publish<kDim>();
-    __syncthreads();
-    load_queries<kDim>(with_v, q.queries, q.warp, lane);
-    bias_u.template add<T>(with_u, with_v);
-    bias_v.template add<T>(with_v, with_v);
-    if (kGrouped<kDim>) {
-      store_queries<kDim>(q.queries, with_u, q.warp, lane);
-      group_publish<kDim>();
-    }
-    __syncthreads();
-  }
-  const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
-  const float scale = kLog2E / sqrtf(float(kDim));
+  // Starts with what comes first, queries and positions; otherwise with everything.
+  constexpr bool kEarly = QueryBlock<T, kDim, false>::kOneOfValues;
+  const bool exists = q.i < q.length;  // any of the warp's queries
   const bool keeps = kDropout && a.keep != nullptr;
   uint32_t* const kept =
       keeps ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane : nullptr;
   KeepDraw draws;
   if constexpr (kDropout) draws = KeepDraw(a.dropout, q.item, q.head, q.i, lane);
-  for (; q.jt < q.tiles.end; q.advance()) {
-    q.copy_next(a);
-    const bool exists = q.i < q.length;  // any of the warp's queries
-    if (!kGrouped<kDim> && !exists) continue;
+  const auto draw = [&](int jt) {
+    draws.draw(jt);
+    return draws.finish(lane);
+  };
+  if (q.jt < q.tiles.end) {
+    copy_tile<kDim>(q.queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
+                    a.stride);
+    q.copy_first(a);
+    if (kEarly) {
+      q.copy_values(a);
+      // While they are under way: decisions need none of them.
+      if (keeps && exists) {
+        AERIE_UNROLL_BY(1)
+        for (int jt = q.jt; jt < q.tiles.end; ++jt) kept[jt * 32] = draw(jt);
+      }
+      copy_wait_but<2>();
+    } else {
+      copy_wait();
+    }
+    __syncthreads();
+    load_queries<kDim>(with_v, q.queries, q.warp, lane);
+    bias_u.template add<T>(with_u, with_v);
+    bias_v.template add<T>(with_v, with_v);
+    if (kGrouped<kDim>) store_queries<kDim>(q.queries, with_u, q.warp, lane);
+    if (!kEarly) __syncthreads();
+  }
+  const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
+  const float scale = kLog2E / sqrtf(float(kDim));
+  for (bool first = true; q.jt < q.tiles.end; q.advance(), first = false) {
+    if (!first && kEarly) q.copy_values(a);
+    if (!first || !kEarly) q.copy_next(a);
+    if (!kEarly && !exists) continue;
+    uint32_t keep = ~0u;
+    if (kEarly && keeps && exists) keep = kept[q.jt * 32];
     FragmentC scores[kTile / 8] = {};
     if (exists) {
       Relative<T, kDim> relative(with_v, q.current_band(), skew, lane);
       AERIE_UNROLL
       for (int n = 0; n < kTile / 8; ++n) scores[n] = relative.scores(n);
+    }
+    if (first && kEarly) {
+      copy_wait_but<1>();
+      group_publish<kDim>();
+      __syncthreads();
+      q.copy_next(a);
     }
     group_begin<kDim>();
     if constexpr (kGrouped<kDim>) {
@@ -58,13 +79,11 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       group_rows<kDim>(scores, with_u, q.current(q.keys), lane);
     }
     group_commit<kDim>();
-    uint32_t keep = ~0u;
-    if constexpr (kDropout) {
-      if (exists) {
-        draws.draw(q.jt);
-        keep = draws.finish(lane);
-        if (keeps) kept[q.jt * 32] = keep;
-      }
+    if constexpr (kEarly) {
+      if (kDropout && !keeps && exists) keep = draw(q.jt);
+    } else if (kDropout) {
+      keep = draw(q.jt);
+      if (keeps) kept[q.jt * 32] = keep;
     }
     group_wait<kDim>();
     group_ready<kDim>(scores);
@@ -104,8 +123,13 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
         }
       }
     }
+    if (kEarly) {
+      copy_wait_but<1>();
+      group_publish<kDim>();
+      __syncthreads();
+    }
     group_begin<kDim>();
-    group_columns<kDim>(mixed, weights, q.current(q.values), lane);
+    group_columns<kDim>(mixed, weights, kEarly ? q.values : q.current(q.values), lane);
     group_commit<kDim>();
     group_wait<kDim>();
     group_ready<kDim>(mixed);

@@ -397,12 +397,14 @@ __device__ inline float quad_sum(float x) {
 }
 
 // What a block of queries works on, and its tiles in shared memory: those of a walk over the keys.
-template <typename T, int kDim>
+template <typename T, int kDim, bool kBackward>
 struct QueryBlock {
   int lane, warp, it, head, item, length, i;  // i: the warp's first query
   const T *k, *v, *p;                         // of the item's head
-  T *keys, *values, *band;                    // two, two and three tiles
+  T *keys, *values, *band;                    // two, two or one, and three tiles
   T *queries, *grads;  // one each; without group products, the second stage of keys and values
+  // Where it makes room for another block: only the current tile's values.
+  static constexpr bool kOneOfValues = !kBackward && kGrouped<kDim>;
   KeyTiles tiles;
   int jt, stage, ring;  // current tile of keys, its stage, its first tile of the band
 
@@ -419,7 +421,7 @@ struct QueryBlock {
         p(static_cast<const T*>(a.p) + size_t(head) * kDim),
         keys(reinterpret_cast<T*>(memory)),
         values(keys + 2 * kTileSize<kDim>),
-        band(values + 2 * kTileSize<kDim>),
+        band(values + (kOneOfValues ? 1 : 2) * kTileSize<kDim>),
         queries(kGrouped<kDim> ? band + 3 * kTileSize<kDim> : keys + kTileSize<kDim>),
         grads(kGrouped<kDim> ? band + 4 * kTileSize<kDim> : values + kTileSize<kDim>),
         tiles(tiles_of(a, length, it)),
@@ -445,17 +447,27 @@ struct QueryBlock {
     copy_tile<kDim>(band_tile(which), p, a.frames - 1 + (jt - it - 1 + which) * kTile,
                     2 * a.frames - 1, a.p_stride);
   }
+  // The first tiles: positions with what was started before, then keys and values.
   __device__ void copy_first(const Attention& a) const {
     copy_band(a, 0);
     copy_band(a, 1);
+    copy_commit();
     copy_tile<kDim>(keys, k, jt * kTile, length, a.stride);
+    if (!kOneOfValues) copy_tile<kDim>(values, v, jt * kTile, length, a.stride);
+    copy_commit();
+  }
+  // With one tile of values: it is wanted late.
+  __device__ void copy_values(const Attention& a) const {
     copy_tile<kDim>(values, v, jt * kTile, length, a.stride);
+    copy_commit();
   }
   __device__ void copy_next(const Attention& a) const {
-    if (jt + 1 >= tiles.end) return;
-    copy_band(a, 2);
-    copy_tile<kDim>(other(keys), k, (jt + 1) * kTile, length, a.stride);
-    copy_tile<kDim>(other(values), v, (jt + 1) * kTile, length, a.stride);
+    if (jt + 1 < tiles.end) {
+      copy_band(a, 2);
+      copy_tile<kDim>(other(keys), k, (jt + 1) * kTile, length, a.stride);
+      if (!kOneOfValues) copy_tile<kDim>(other(values), v, (jt + 1) * kTile, length, a.stride);
+    }
+    copy_commit();
   }
   __device__ void advance() {
     copy_wait();
@@ -469,10 +481,12 @@ struct QueryBlock {
 
 template <int kDim, bool kBackward>
 constexpr size_t query_shared() {
-  return sizeof(uint16_t) * (7 + (kGrouped<kDim> ? kBackward ? 2 : 1 : 0)) * kTileSize<kDim>;
+  constexpr int kOperands = kGrouped<kDim> ? kBackward ? 2 : 1 : 0;  // queries, gradients
+  constexpr int kTiles = kBackward || !kGrouped<kDim> ? 7 : 6;
+  return sizeof(uint16_t) * (kTiles + kOperands) * kTileSize<kDim>;
 }
 // Blocks per multiprocessor that registers are limited for.
-template <int kDim>
-constexpr int kQueryBlocks = kDim == 64 ? 3 : 2;
+template <int kDim, bool kBackward>
+constexpr int kQueryBlocks = kDim == 64 ? kBackward ? 3 : 4 : 2;
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -131,10 +131,11 @@ AERIE_KERNEL_TEST(Attention, TensorCoresEqualTheReference) {
 }
 
 AERIE_KERNEL_TEST(Attention, TensorCoresOfOtherShapes) {
-  for (const Case& c : {Case{Dtype::kBf16, 20, 1, 128, {20, 0, 3, 4, 5}, 0.1},
-                        Case{Dtype::kBf16, 130, 1, 64, {129}, 0.1, -1, -1, 16, 2},
-                        Case{Dtype::kBf16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false},
-                        Case{Dtype::kBf16, 70, 2, 128, {70, 49}, 0.1}})
+  for (const Case& c :
+       {Case{Dtype::kBf16, 20, 1, 128, {20, 0, 3, 4, 5}, 0.1},
+        Case{Dtype::kBf16, 130, 1, 64, {129}, 0.1, -1, -1, 16, 2},
+        Case{Dtype::kBf16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false},
+        Case{Dtype::kBf16, 70, 2, 128, {70, 49}, 0.1}, Case{Dtype::kBf16, 261, 1, 64, {259}, 0.1}})
     compare(backend, c);
 }
 

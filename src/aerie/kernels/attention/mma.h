@@ -167,6 +167,18 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
+// Ends a group of copies; waits for all but the last kGroups of them.
+__device__ inline void copy_commit() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int kGroups>
+__device__ inline void copy_wait_but() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
+}
 
 // Products of a whole block of four warps, which read B (and A) straight from shared memory while
 // other work goes on: where the device has them (sm_90a) and rows are 64 values long. A tile is
