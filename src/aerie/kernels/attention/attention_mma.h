@@ -142,9 +142,10 @@ __device__ inline void load_queries(FragmentA* a, const T* tile, int warp, int l
   AERIE_UNROLL
   for (int k = 0; k < kDim / 16; ++k) a[k] = load_a<kDim>(tile, warp * 16, k, lane);
 }
-// The other way.
+// The other way; the warp may have read the same rows before.
 template <int kDim, typename T>
 __device__ inline void store_queries(T* tile, const FragmentA* a, int warp, int lane) {
+  __syncwarp();
   AERIE_UNROLL
   for (int k = 0; k < kDim / 16; ++k) AERIE_UNROLL
   for (int r = 0; r < 4; ++r) {
