@@ -267,6 +267,11 @@ void print_table(const ordered_json& all) {
       std::printf(" | |");
     std::printf("\n");
   }
+  for (const ordered_json& one : all)
+    if (one.contains("peer") && one["peer"].contains("error"))
+      std::printf("no peer for %s in %s: %s\n", one["case"].get<std::string>().c_str(),
+                  one["precision"].get<std::string>().c_str(),
+                  one["peer"]["error"].get<std::string>().c_str());
 }
 
 }  // namespace

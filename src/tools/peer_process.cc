@@ -136,6 +136,9 @@ Result<PeerResult> run_peer_step(const PeerRequest& request) {
     args.push_back(str_cat(request.batch, "x", number(request.seconds), "x",
                            short_precision(request.precision), "x", request.d_model, "x",
                            request.layers));
+    // Where such a script finds NeMo, unless the caller has said so.
+    if (std::getenv("NEMO_TREE") == nullptr && env.exists(join_path(request.tree, "nemo")))
+      variables.push_back("NEMO_TREE=" + request.tree);
   } else if (env.exists(join_path(request.tree, "nemo"))) {
     const std::string script = own_peer_script();
     if (script.empty())

@@ -1,5 +1,7 @@
 #include "peer_process.h"
 
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 
 #include "aerie/base/env.h"
@@ -33,12 +35,15 @@ TEST(PeerProcessTest, FindsTheResultAmongOtherLines) {
 
 // Stands in for Python: prints its arguments as a result.
 TEST(PeerProcessTest, RunsTheScriptOfATree) {
+  ::unsetenv("NEMO_TREE");
   const TempDir dir;
   Env& env = Env::real();
   ASSERT_TRUE(env.write_file(dir.file("bench_step.py"), "").ok());
   ASSERT_TRUE(env.write_file(dir.file("python"),
-                             "#!/bin/sh\necho \"{\\\"ms\\\": 2.5, \\\"case\\\": \\\"$2\\\"}\"\n")
+                             "#!/bin/sh\necho \"{\\\"ms\\\": 2.5, \\\"case\\\": \\\"$2\\\", "
+                             "\\\"tree\\\": \\\"$NEMO_TREE\\\"}\"\n")
                   .ok());
+  ASSERT_TRUE(env.create_dir(dir.file("nemo")).ok());
   ASSERT_TRUE(run_process({"chmod", "+x", dir.file("python")}, {}).ok());
   PeerRequest request;
   request.tree = dir.path();
@@ -52,6 +57,7 @@ TEST(PeerProcessTest, RunsTheScriptOfATree) {
   ASSERT_TRUE(result.ok()) << result.status().to_string();
   EXPECT_EQ(result->ms, 2.5);
   EXPECT_NE(result->json.find("4x7.5xbf16x64x2"), std::string::npos) << result->json;
+  EXPECT_NE(result->json.find("\"" + dir.path() + "\""), std::string::npos) << result->json;
 
   request.model_file = "model.yaml";  // that script knows sizes only
   EXPECT_EQ(run_peer_step(request).status().code(), StatusCode::kUnsupported);

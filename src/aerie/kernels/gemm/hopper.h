@@ -131,6 +131,8 @@ inline Encode encode() {
 // 64, whose rows of 128 bytes are swizzled. What lies outside reads as zero and is not written.
 inline bool describe(CUtensorMap& map, Dtype dtype, const void* data, int rows, int columns,
                      int stride, int box_rows) {
+  if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || stride % 8 != 0 || stride < columns)
+    return false;
   const cuuint64_t sizes[2] = {cuuint64_t(columns), cuuint64_t(rows)};
   const cuuint64_t strides[1] = {cuuint64_t(stride) * 2};
   const cuuint32_t box[2] = {64, cuuint32_t(box_rows)}, steps[2] = {1, 1};
