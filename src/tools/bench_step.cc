@@ -16,6 +16,7 @@
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/config/schema/value_parsers.h"
 #include "aerie/config/yaml.h"
+#include "aerie/device/gpu.h"
 #include "aerie/train/nest/nest_measure.h"
 #include "bench_command.h"
 #include "peer_process.h"
@@ -48,8 +49,9 @@ void print_help() {
       "                      or with a bench_step.py of its own\n"
       "  --table             the cases of the published table, 50 steps each: NEST-L and XL, long "
       "and\n"
-      "                      short batches, all precisions; with a GPU every case must run on the\n"
-      "                      fast engine\n"
+      "                      short batches, all precisions; needs a GPU; every case must run on "
+      "the fast\n"
+      "                      engine\n"
       "  --python EXE        for the peer (default python3)\n"
       "  --json              machine-readable output\n"
       "%s\n"
@@ -178,6 +180,9 @@ Result<Request> read_request(const config::ConfigArgs& parsed) {
   }
   out.table = parsed.extra.contains("--table");
   if (out.table) {
+    if (device::driver().gpus.empty())
+      return unsupported("--table takes hours without a GPU, and there is none")
+          .with_hint("measure single cases with --batch, --seconds and --precision");
     for (const char* name : {"--batch", "--seconds", "--precision", "--d-model", "--layers"})
       if (has_config || parsed.extra.contains(name))
         return invalid_argument(str_cat("--table has its own cases: no ",

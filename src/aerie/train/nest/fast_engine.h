@@ -36,6 +36,9 @@
 
 namespace aerie::train {
 
+// The type of tensors that hold what kernels compute with.
+at::ScalarType torch_type(kernels::Dtype dtype);
+
 class FastEngine final : public CoreEngine {
  public:
   // Why this configuration needs the reference engine; empty: it does not.

@@ -1,0 +1,222 @@
+// Shapes of micro-batches: what each runs, its memory and inputs, and the recordings of it.
+#include <cstring>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "aerie/base/strings.h"
+#include "aerie/models/nest/step_setup.h"
+#include "aerie/nn/positional.h"
+#include "aerie/train/nest/fast_engine.h"
+#include "aerie/train/nest/torch_status.h"
+
+namespace aerie::train {
+namespace {
+
+constexpr int64_t kMaxRecordings = 32;
+
+// Offsets in the inputs of a micro-batch.
+constexpr size_t kRandom = 0, kCounted = 64, kLossRows = 68, kLengths = 128;
+static_assert(sizeof(kernels::RandomState) <= kCounted);
+size_t input_bytes(int64_t batch) {
+  return kLengths + static_cast<size_t>(batch) * 6 * sizeof(int32_t);
+}
+
+}  // namespace
+
+at::ScalarType torch_type(kernels::Dtype dtype) {
+  return dtype == kernels::Dtype::kFloat  ? at::kFloat
+         : dtype == kernels::Dtype::kBf16 ? at::kBFloat16
+                                          : at::kHalf;
+}
+
+Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
+  std::unique_ptr<Plan>& plan = plans_[shape];
+  if (plan == nullptr) {
+    const nest::NestModel& model = core_->model();
+    const nn::ParameterRegistry& registry = model.parameters();
+    plan = std::make_unique<Plan>();
+    plan->shape = shape;
+    kernels::NestStepConfig& c = plan->config;
+    c = nest::step_config(model, config_.aerie);
+    c.dtype = dtype_;
+    c.training = shape.training;
+    c.batch = static_cast<int>(shape.batch);
+    c.samples = static_cast<int>(shape.samples);
+    c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
+    c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
+    c.tune =
+        config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
+    if (shape.part) c.nan_when_empty = false;
+
+    const int64_t frames = c.frames / 8;
+    at::Tensor& positions = positions_[frames];
+    if (!positions.defined())
+      positions = nn::sinusoid_table(frames - 1, -1, 2 * frames - 1, c.width,
+                                     at::TensorOptions(device_).dtype(torch_type(dtype_)))
+                      .contiguous();
+    plan->params = nest::step_params(model, [&](const std::string& name) {
+      kernels::NestParam out;
+      const int64_t index = registry.find(name);
+      if (index < 0) return out;
+      const int64_t offset = registry.entries()[static_cast<size_t>(index)].flat_offset;
+      const at::Tensor& value = registry.tensor(index);
+      out.value = value.const_data_ptr<float>();
+      out.compute = out.value;
+      if (offset < 0) return out;
+      if (dtype_ != kernels::Dtype::kFloat)
+        out.compute = static_cast<const uint16_t*>(shadow_.const_data_ptr()) + offset;
+      out.grad = registry.flat_grads().mutable_data_ptr<float>() + offset;
+      return out;
+    });
+    plan->params.positions = positions.const_data_ptr();
+    plan->params.codebooks_float = codebooks_.const_data_ptr<float>();
+    plan->params.twiddles = twiddles_.const_data_ptr<float>();
+    plan->params.bands = bands_.const_data_ptr<int32_t>();
+    plan->params.silent_tokens = silent_tokens_.const_data_ptr<int32_t>();
+    for (size_t i = 0; i < plan->params.layers.size(); ++i) {
+      const auto layer = static_cast<int64_t>(i);
+      float* values = statistics_.mutable_data_ptr<float>() + layer * 2 * c.width;
+      plan->params.layers[i].running_mean = values;
+      plan->params.layers[i].running_var = values + c.width;
+      plan->params.layers[i].num_batches = counters_.mutable_data_ptr<int64_t>() + layer;
+    }
+    for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
+      c.accumulate = accumulate == 1;
+      plan->step[accumulate] =
+          std::make_unique<kernels::NestStep>(compute_->kernels(), c, plan->params);
+    }
+  }
+  plan->last_used = ++clock_;
+  return plan.get();
+}
+
+// Memory for a plan. Recordings hold addresses: they go when something moves.
+Status FastEngine::reserve(const Plan& plan) {
+  const auto options = at::TensorOptions(device_).dtype(at::kByte);
+  const auto grow = [&](at::Tensor& tensor, size_t bytes) {
+    const auto wanted = static_cast<int64_t>(bytes);
+    if (tensor.defined() && tensor.numel() >= wanted) return;
+    drop_recordings();
+    const int64_t before = tensor.defined() ? tensor.numel() : 0;
+    tensor = at::Tensor();
+    try {
+      tensor = at::empty({wanted}, options);
+    } catch (...) {
+      if (before > 0) tensor = at::empty({before}, options);
+      throw;
+    }
+  };
+  const Shape& shape = plan.shape;
+  try {
+    grow(memory_, plan.step[0]->memory_bytes());
+    grow(inputs_, input_bytes(shape.batch));
+    return ok_status();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context(
+        str_cat("memory for ", shape.batch, " clips of ", shape.samples, " samples"));
+  }
+}
+
+at::Tensor FastEngine::audio_of(const Plan& plan) const {
+  const Shape& shape = plan.shape;
+  return memory_
+      .narrow(0, static_cast<int64_t>(plan.step[0]->audio_offset()),
+              2 * shape.batch * shape.samples * static_cast<int64_t>(sizeof(float)))
+      .view(at::kFloat)
+      .view({2, shape.batch, shape.samples});
+}
+
+kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
+  const Shape& shape = plan.shape;
+  const auto* base = inputs_.const_data_ptr<uint8_t>();
+  const auto* lengths = reinterpret_cast<const int32_t*>(base + kLengths);
+  kernels::NestStepInputs in;
+  in.audio = audio_of(plan).const_data_ptr<float>();
+  in.samples = lengths;
+  in.frames = lengths + 2 * shape.batch;
+  in.frames_quarter = lengths + 4 * shape.batch;
+  in.frames_encoder = lengths + 5 * shape.batch;
+  in.frames_counted = reinterpret_cast<const int32_t*>(base + kCounted);
+  in.random = reinterpret_cast<const kernels::RandomState*>(base + kRandom);
+  in.loss_scale = optimizer_->loss_scale();
+  if (shape.part) in.loss_rows = reinterpret_cast<const int32_t*>(base + kLossRows);
+  return in;
+}
+
+Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_row,
+                                 uint64_t seed, uint64_t micro_step, int64_t loss_rows) {
+  std::vector<unsigned char> bytes(input_bytes(shape.batch));
+  const kernels::RandomState random = {
+      philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
+      philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_row)};
+  std::memcpy(bytes.data() + kRandom, &random, sizeof(random));
+  const auto put = [&](size_t at, int64_t value) {
+    const auto narrow = static_cast<int32_t>(value);
+    std::memcpy(bytes.data() + at, &narrow, sizeof(narrow));
+  };
+  const nest::NestModel& model = core_->model();
+  const int64_t padded = batch.num_samples() > 0 ? batch.padded_length() : shape.samples;
+  put(kCounted, nest::step_frames_counted(model, padded));
+  put(kLossRows, loss_rows);
+  const size_t rows = static_cast<size_t>(shape.batch);
+  for (size_t signal = 0; signal < 2; ++signal)
+    for (size_t b = 0; b < rows; ++b) {
+      const size_t row = static_cast<size_t>(first_row) + b;
+      const int64_t samples = batch.num_samples() == 0 ? shape.samples
+                              : signal == 0            ? batch.audio_len()[row]
+                                                       : batch.noisy_audio_len()[row];
+      const nest::StepLengths lengths = nest::step_lengths(model, samples);
+      const size_t at = kLengths + (signal * rows + b) * 4;
+      put(at, samples);
+      put(at + 2 * rows * 4, lengths.frames);
+      if (signal == 1) {
+        put(kLengths + (4 * rows + b) * 4, lengths.frames_quarter);
+        put(kLengths + (5 * rows + b) * 4, lengths.frames_encoder);
+      }
+    }
+  return upload(inputs_.mutable_data_ptr(), bytes.data(), bytes.size());
+}
+
+Status FastEngine::run_plan(Plan& plan, bool accumulate) {
+  const size_t which = accumulate ? 1 : 0;
+  const auto work = [this, &plan, which](void* stream) {
+    auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
+    return plan.step[which]->run(
+        memory_.mutable_data_ptr(), inputs_of(plan),
+        {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float))},
+        stream);
+  };
+  if (plan.recording[which] == nullptr) {
+    // A shape that comes once is not worth a recording; the first run also loads the kernels.
+    if (plan.runs[which]++ == 0) return compute_->status_of(work(compute_->stream()), "step");
+    if (num_recordings() >= kMaxRecordings) forget_oldest_recording();
+    AERIE_ASSIGN_OR_RETURN(plan.recording[which], compute_->record(work));
+  }
+  return plan.recording[which]->queue();
+}
+
+int64_t FastEngine::num_recordings() const {
+  int64_t count = 0;
+  for (const auto& [shape, plan] : plans_)
+    for (const auto& recording : plan->recording) count += recording != nullptr ? 1 : 0;
+  return count;
+}
+
+void FastEngine::drop_recordings() {
+  if (num_recordings() > 0) (void)compute_->synchronize();
+  for (auto& [shape, plan] : plans_)
+    for (auto& recording : plan->recording) recording.reset();
+}
+
+void FastEngine::forget_oldest_recording() {
+  Plan* oldest = nullptr;
+  for (auto& [shape, plan] : plans_)
+    if ((plan->recording[0] != nullptr || plan->recording[1] != nullptr) &&
+        (oldest == nullptr || plan->last_used < oldest->last_used))
+      oldest = plan.get();
+  (void)compute_->synchronize();
+  for (auto& recording : oldest->recording) recording.reset();
+}
+
+}  // namespace aerie::train
