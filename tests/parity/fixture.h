@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

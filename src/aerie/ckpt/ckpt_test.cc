@@ -1,8 +1,12 @@
 // Weights in and out of models: names, strictness, include/exclude, whole archives.
 #include <fstream>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include "aerie/archive/nemo.h"

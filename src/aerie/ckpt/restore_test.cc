@@ -1,6 +1,8 @@
 #include "aerie/ckpt/restore.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

@@ -3,7 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "aerie/base/strings.h"
 

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "aerie/audio/audio_reader.h"
 #include "aerie/base/strings.h"

@@ -4,7 +4,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/stack.h>
 #include <nlohmann/json.hpp>
 
 #include "aerie/archive/npy.h"

@@ -2,7 +2,9 @@
 #include <cmath>
 #include <functional>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

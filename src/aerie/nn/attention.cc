@@ -4,7 +4,12 @@
 #include <cmath>
 #include <limits>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 namespace aerie::nn {
 namespace {

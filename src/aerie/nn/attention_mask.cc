@@ -1,6 +1,10 @@
 #include "aerie/nn/attention_mask.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/ones_like.h>
 
 namespace aerie::nn {
 

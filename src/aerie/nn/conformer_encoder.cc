@@ -3,8 +3,10 @@
 #include <cmath>
 #include <string>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/alias.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/nn/attention_mask.h"

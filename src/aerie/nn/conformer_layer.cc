@@ -2,8 +2,15 @@
 
 #include <string>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/glu.h>
+#include <ATen/ops/group_norm.h>
+#include <ATen/ops/instance_norm.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/silu.h>
 
 namespace aerie::nn {
 namespace {

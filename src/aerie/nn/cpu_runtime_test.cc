@@ -2,8 +2,10 @@
 
 #include <vector>
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include "aerie/nn/random_fill.h"

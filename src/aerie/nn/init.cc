@@ -3,8 +3,11 @@
 #include <cmath>
 #include <string_view>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
 #include "aerie/base/check.h"
 #include "aerie/base/philox.h"

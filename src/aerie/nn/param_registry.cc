@@ -3,8 +3,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include "aerie/base/check.h"
 

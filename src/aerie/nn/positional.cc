@@ -2,7 +2,13 @@
 
 #include <cmath>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/stack.h>
 
 namespace aerie::nn {
 

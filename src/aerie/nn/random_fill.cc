@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "aerie/base/dropout.h"
 #include "aerie/base/philox_fill.h"

@@ -1,7 +1,9 @@
 #include <cmath>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include "aerie/base/check.h"

@@ -2,7 +2,10 @@
 
 #include <string>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/div.h>
 
 #include "aerie/base/check.h"
 

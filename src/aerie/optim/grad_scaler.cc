@@ -1,7 +1,10 @@
 #include "aerie/optim/grad_scaler.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 namespace aerie::optim {
 

@@ -5,8 +5,11 @@
 #include <string>
 #include <vector>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include "aerie/archive/safetensors.h"

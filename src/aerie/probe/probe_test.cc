@@ -4,7 +4,14 @@
 #include <memory>
 #include <set>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/dot.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/logspace.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

@@ -7,8 +7,11 @@
 #include <set>
 #include <utility>
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/tensor.h>
 
 #include "aerie/base/clock.h"
 #include "aerie/base/log.h"

@@ -3,7 +3,10 @@
 #include <cmath>
 #include <string>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/where.h>
 
 #include "aerie/base/check.h"
 

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <utility>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 namespace aerie::nest {
 namespace {

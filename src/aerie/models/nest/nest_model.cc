@@ -6,8 +6,10 @@
 #include <stdexcept>
 #include <tuple>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include "aerie/base/strings.h"

@@ -3,8 +3,17 @@
 #include <cmath>
 #include <vector>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/argmin.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/zeros.h>
 
 #include "aerie/base/check.h"
 #include "aerie/nn/ops.h"

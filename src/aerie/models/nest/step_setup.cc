@@ -2,7 +2,8 @@
 
 #include <cmath>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/kernels/features/log_mel.h"

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/data/augment.h"

@@ -2,7 +2,12 @@
 
 #include <stdexcept>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 

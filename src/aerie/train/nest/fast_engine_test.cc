@@ -6,7 +6,9 @@
 #include <functional>
 #include <limits>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 
 #include "aerie/data/synthetic_batch.h"
 #include "aerie/device/gpu.h"

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include "aerie/config/schema/run_config.h"
 

@@ -3,8 +3,10 @@
 #include <cmath>
 #include <fstream>
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

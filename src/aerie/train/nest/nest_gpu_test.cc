@@ -3,9 +3,12 @@
 #include <limits>
 #include <thread>
 
-#include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 
 #include "aerie/device/gpu.h"
 #include "aerie/train/nest/engine_state.h"
