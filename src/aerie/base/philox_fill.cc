@@ -137,17 +137,18 @@ AERIE_SIMD_CLONES void normal_group(const uint32_t* draws, float* out) {
 }
 
 // Calls use(offset of the group in the output, draws, first wanted, count wanted) for every group
-// that overlaps [first_index, first_index + count).
-template <typename Use>
+// that overlaps [first_index, first_index + count). A draw holds kValues of what is counted.
+template <int kValues = 1, typename Use>
 void for_groups(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
                 int64_t count, const Use& use) {
   alignas(64) uint32_t draws[kGroup];
   int64_t done = 0;
   while (done < count) {
     const uint64_t index = first_index + static_cast<uint64_t>(done);
-    const int skip = static_cast<int>(index & 3);
-    draw_group(key, epoch, position, static_cast<uint32_t>(index >> 2), draws);
-    const int64_t take = std::min<int64_t>(kGroup - skip, count - done);
+    constexpr int kBlock = 4 * kValues;
+    const int skip = static_cast<int>(index % kBlock);
+    draw_group(key, epoch, position, static_cast<uint32_t>(index / kBlock), draws);
+    const int64_t take = std::min<int64_t>(kGroup * kValues - skip, count - done);
     use(done, draws, skip, take);
     done += take;
   }
@@ -166,22 +167,16 @@ void philox_fill_u32(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t 
 void philox_fill_keep(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,
                       int64_t count, uint32_t threshold, float scale, float* out) {
   constexpr int kDecisions = 2 * kGroup;
-  alignas(64) uint32_t draws[kGroup];
   alignas(64) float factors[kDecisions];
-  int64_t done = 0;
-  while (done < count) {
-    const uint64_t index = first_index + static_cast<uint64_t>(done);
-    const int skip = static_cast<int>(index & 7);
-    draw_group(key, epoch, position, static_cast<uint32_t>(index >> 3), draws);
-    const int64_t take = std::min<int64_t>(kDecisions - skip, count - done);
-    if (take == kDecisions) {
-      keep_group(draws, threshold, scale, out + done);
-    } else {
-      keep_group(draws, threshold, scale, factors);
-      std::copy_n(factors + skip, take, out + done);
-    }
-    done += take;
-  }
+  for_groups<2>(key, epoch, position, first_index, count,
+                [&](int64_t at, const uint32_t* draws, int skip, int64_t take) {
+                  if (take == kDecisions) {
+                    keep_group(draws, threshold, scale, out + at);
+                  } else {
+                    keep_group(draws, threshold, scale, factors);
+                    std::copy_n(factors + skip, take, out + at);
+                  }
+                });
 }
 
 void philox_fill_normals(PhiloxKey key, uint32_t epoch, uint64_t position, uint64_t first_index,

@@ -521,8 +521,7 @@ int NestStep::front_backward(Workspace& w) {
   // The gradient of the swapped weight, then back to its own order.
   NestParam swapped;
   swapped.grad = w.out_weight_grad;
-  AERIE_TRY(
-      w.weight_gradient(w.grad_branch, w.conv2_out, swapped, w.rows, c.width, inputs, 0, false));
+  AERIE_TRY(w.weight_gradient(w.grad_branch, w.conv2_out, swapped, w.rows, c.width, inputs, false));
   SwapInner swap;
   swap.rows = c.width;
   swap.a = w.bins3;

@@ -147,47 +147,44 @@ struct NestStep::Workspace {
     return kernels->gemm(g, stream);
   }
   int weight_gradient(const void* grad, const void* in, const NestParam& weight, int count, int n,
-                      int k, int stride = 0) {
-    return weight_gradient(grad, in, weight, count, n, k, stride, c.accumulate);
+                      int k) {
+    return weight_gradient(grad, in, weight, count, n, k, c.accumulate);
   }
   int weight_gradient(const void* grad, const void* in, const NestParam& weight, int count, int n,
-                      int k, int stride, bool accumulate) {
-    Gemm g = gemm(n, k, count);
-    g.a = grad;
-    g.lda = stride > 0 ? stride : n;
-    g.transpose_a = true;
-    g.b = in;
-    g.ldb = k;
-    g.c = weight.grad;
-    g.ldc = k;
-    g.out_dtype = Dtype::kFloat;
-    g.accumulate = accumulate;
-    return kernels->gemm(g, stream);
+                      int k, bool accumulate) {
+    WeightGradients one;
+    describe(one, count, accumulate);
+    return kernels->gemm(gemm_of(one, {n, k, grad, n, in, weight.grad}), stream);
   }
   // A layer's gradients of weights wait for each other, where nothing overwrites what they read
   // until add_gradients(): alone they would not fill a device.
   void later_gradient(const void* grad, const void* in, const NestParam& weight, int n, int k,
                       int stride = 0) {
-    AERIE_CHECK(gradients_.count < WeightGradients::kMost, "too many gradients wait");
-    gradients_.products[gradients_.count++] = {n,  k,          grad, stride > 0 ? stride : n,
-                                               in, weight.grad};
+    AERIE_CHECK(waiting_gradients_.count < WeightGradients::kMost, "too many gradients wait");
+    waiting_gradients_.products[waiting_gradients_.count++] = {
+        n, k, grad, stride > 0 ? stride : n, in, weight.grad};
   }
   int add_gradients() {
-    gradients_.dtype = c.dtype;
-    gradients_.rows = rows;
-    gradients_.accumulate = c.accumulate;
-    gradients_.tf32 = c.tf32;
-    gradients_.tune = c.tune;
-    gradients_.workspace = gemm_workspace;
-    gradients_.workspace_bytes = gemm_workspace != nullptr ? kGemmWorkspace : 0;
-    int code = kernels->weight_gradients(gradients_, stream);
+    WeightGradients& all = waiting_gradients_;
+    describe(all, rows, c.accumulate);
+    int code = kernels->weight_gradients(all, stream);
     if (code == kUnsupported) {
       code = kOk;
-      for (int i = 0; i < gradients_.count && code == kOk; ++i)
-        code = kernels->gemm(gemm_of(gradients_, gradients_.products[i]), stream);
+      for (int i = 0; i < all.count && code == kOk; ++i)
+        code = kernels->gemm(gemm_of(all, all.products[i]), stream);
     }
-    gradients_.count = 0;
+    all.count = 0;
     return code;
+  }
+  // Everything but the products.
+  void describe(WeightGradients& g, int count, bool accumulate) const {
+    g.dtype = c.dtype;
+    g.rows = count;
+    g.accumulate = accumulate;
+    g.tf32 = c.tf32;
+    g.tune = c.tune;
+    g.workspace = gemm_workspace;
+    g.workspace_bytes = gemm_workspace != nullptr ? kGemmWorkspace : 0;
   }
   int input_gradient(const void* grad, const void* weight, void* out, int count, int n, int k,
                      int stride = 0, bool accumulate = false) {
@@ -606,7 +603,7 @@ struct NestStep::Workspace {
   size_t used_ = 0;
   void* branches_[2] = {};
   int turn_ = 0;
-  WeightGradients gradients_;
+  WeightGradients waiting_gradients_;
   PartialSums waiting_;
   float* later_ = nullptr;
   size_t layer_sums_ = 0, later_size_ = 0, later_used_ = 0;
