@@ -18,15 +18,16 @@ namespace aerie::kernels {
 struct Attention {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, heads = 0, dim = 0;
+  RowLayout layout;         // of q, k, v, out and their gradients, here (B,T,H,D)
   const void* q = nullptr;  // (B,T,H,D), rows `stride` elements apart (a multiple of 8)
   const void* k = nullptr;
   const void* v = nullptr;
   int stride = 0;
   const void* p = nullptr;  // (2T-1,H,D), rows p_stride apart
   int p_stride = 0;
-  const float* bias_u = nullptr;  // (H,D)
-  const float* bias_v = nullptr;  // (H,D)
-  const int32_t* lengths = nullptr;
+  const float* bias_u = nullptr;     // (H,D)
+  const float* bias_v = nullptr;     // (H,D)
+  const int32_t* lengths = nullptr;  // of an item at most as many as it has rows
   // Which keys a query sees beside padding: [i - left, i + right], -1 unlimited; or, with chunk >
   // 0, those of its own chunk and of left_chunks before it.
   int left = -1, right = -1, chunk = 0, left_chunks = 0;
@@ -129,6 +130,16 @@ AERIE_HD uint32_t* attention_counters(const AttentionBackward& b, int head, int 
   const Attention& a = b.forward;
   return reinterpret_cast<uint32_t*>(b.p_partial + attention_p_sums(a.frames, a.heads, a.dim)) +
          head * 2 * attention_tiles(a.frames) + tile;
+}
+
+// How many frames of an item are valid: the others that it has rows for give zero.
+AERIE_HD int attention_length(const Attention& a, int item) {
+  const int rows = rows_of(a.layout, item, a.frames);
+  return a.lengths[item] < rows ? a.lengths[item] : rows;
+}
+// An item's first row in activations.
+AERIE_HD size_t attention_first(const Attention& a, int item) {
+  return static_cast<size_t>(first_row(a.layout, item, a.frames));
 }
 
 AERIE_HD bool attention_allowed(const Attention& a, int length, int i, int j) {

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim, true>)
   const Bias<kDim> bias_v(a.bias_v + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
   QueryBlock<T, kDim, true> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4, dense = a.heads * kDim;
-  const size_t dense_base = size_t(q.item) * a.frames * dense + size_t(q.head) * kDim;
+  const size_t dense_base = q.first_row * dense + size_t(q.head) * kDim;
   const Skew skew = skew_of(lane);
   FragmentA with_u[kDim / 16], with_v[kDim / 16], grads[kDim / 16];
   FragmentC grad_q[kDim / 8] = {};
@@ -181,12 +181,13 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim, true>)
     carried = {{along(kLast, 0), along(kLast + 1, 1), along(kLast + 1, 0), 0u}};
     if (q.jt + 1 == q.tiles.end) use(carried, kTile / 16);
   }
+  const int rows = rows_of(a.layout, q.item, a.frames);
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = q.i + g + r * 8;
-    if (row >= a.frames) continue;
-    T* out = static_cast<T*>(b.grad_q) + (size_t(q.item) * a.frames + row) * b.grad_stride +
-             q.head * kDim + 2 * t;
+    if (row >= rows) continue;
+    T* out =
+        static_cast<T*>(b.grad_q) + (q.first_row + row) * b.grad_stride + q.head * kDim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n)
       *reinterpret_cast<uint32_t*>(out + n * 8) =
@@ -297,9 +298,10 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
                                  int jt, int head, int item) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
+  const int length = attention_length(a, item), item_rows = rows_of(a.layout, item, a.frames);
   const int dense = a.heads * kDim;
-  const size_t base = size_t(item) * a.frames * a.stride + size_t(head) * kDim;
+  const size_t first_row = attention_first(a, item);
+  const size_t base = first_row * a.stride + size_t(head) * kDim;
   // Query tiles that see this one follow each other.
   int it = 0, end = 0;
   if (jt * kTile < length) {
@@ -313,9 +315,9 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
       while (it < end && !sees(end - 1)) --end;
     }
   }
-  const T* const rows =
-      kValues ? static_cast<const T*>(b.grad_out) + size_t(item) * a.frames * dense + head * kDim
-              : static_cast<const T*>(a.q) + base;
+  const T* const rows = kValues
+                            ? static_cast<const T*>(b.grad_out) + first_row * dense + head * kDim
+                            : static_cast<const T*>(a.q) + base;
   const int blocks = attention_blocks(a.frames);
   const T* const from = static_cast<const T*>(kValues ? b.weights : b.grad_scores) +
                         attention_block_at(a, item, head, 0, blocks) +
@@ -350,9 +352,9 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = jt * kTile + warp * 16 + g + r * 8;
-    if (row >= a.frames) continue;
+    if (row >= item_rows) continue;
     T* const out = static_cast<T*>(kValues ? b.grad_v : b.grad_k) +
-                   (size_t(item) * a.frames + row) * b.grad_stride + size_t(head) * kDim + 2 * t;
+                   (first_row + row) * b.grad_stride + size_t(head) * kDim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
       Pair x = {grad[n].v[2 * r], grad[n].v[2 * r + 1]};
@@ -422,7 +424,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
       }
       s.item += groups;
       if (s.item >= a.batch) return;
-      s.length = a.lengths[s.item] < a.frames ? a.lengths[s.item] : a.frames;
+      s.length = attention_length(a, s.item);
       s.it = -1;
     }
   };
@@ -434,7 +436,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
   const auto fetch = [&](int stage) {
     if (next.item < a.batch) {
       copy_tile<kDim>(stages.tile(stage),
-                      static_cast<const T*>(a.q) + size_t(next.item) * a.frames * a.stride +
+                      static_cast<const T*>(a.q) + attention_first(a, next.item) * a.stride +
                           size_t(head) * kDim,
                       next.it * kTile, next.length, a.stride);
       const int column = (next.it + dt) * (kTile / 16) + warp + 1;

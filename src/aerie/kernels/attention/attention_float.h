@@ -24,7 +24,8 @@ __device__ inline Quad load4(const float* p) {
 
 // What a block works on.
 struct Place {
-  int lane, warp, head, item, length, dense;
+  int lane, warp, head, item, length, rows, dense;
+  size_t first;       // the item's first row
   size_t base;        // of the item's head in q, k, v
   size_t dense_base;  // in out and its gradient
 };
@@ -34,10 +35,12 @@ __device__ inline Place place_of(const Attention& a, int head, int item) {
   p.warp = int(threadIdx.x / 32);
   p.head = head;
   p.item = item;
-  p.length = a.lengths[item] < a.frames ? a.lengths[item] : a.frames;
+  p.length = attention_length(a, item);
+  p.rows = rows_of(a.layout, item, a.frames);
+  p.first = attention_first(a, item);
   p.dense = a.heads * a.dim;
-  p.base = size_t(item) * a.frames * a.stride + size_t(head) * a.dim;
-  p.dense_base = size_t(item) * a.frames * p.dense + size_t(head) * a.dim;
+  p.base = p.first * a.stride + size_t(head) * a.dim;
+  p.dense_base = p.first * p.dense + size_t(head) * a.dim;
   return p;
 }
 
@@ -233,7 +236,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
   __syncthreads();
   for (int e = int(threadIdx.x); e < kFloatRows * a.dim; e += kFloatThreads) {
     const int r = e / a.dim, d = e % a.dim;
-    if (i0 + r < a.frames)
+    if (i0 + r < p.rows)
       static_cast<float*>(a.out)[p.dense_base + size_t(i0 + r) * p.dense + d] =
           factors[r] > 0.0f ? mixed[e] * factors[r] : 0.0f;
   }
@@ -344,11 +347,11 @@ __global__ void __launch_bounds__(kFloatThreads) attention_query_grad_float(Atte
     }
   }
   __syncthreads();
-  float* grad_q = static_cast<float*>(b.grad_q) + (size_t(p.item) * a.frames + i0) * b.grad_stride +
-                  size_t(p.head) * a.dim;
+  float* grad_q =
+      static_cast<float*>(b.grad_q) + (p.first + i0) * b.grad_stride + size_t(p.head) * a.dim;
   for (int e = int(threadIdx.x); e < kFloatRows * a.dim; e += kFloatThreads) {
     const int r = e / a.dim, d = e % a.dim;
-    if (i0 + r < a.frames) grad_q[size_t(r) * b.grad_stride + d] = sums_u[e] + sums_v[e];
+    if (i0 + r < p.rows) grad_q[size_t(r) * b.grad_stride + d] = sums_u[e] + sums_v[e];
   }
   float* partial = b.partial + (size_t(p.item) * gridDim.x + blockIdx.x) * p.dense;
   const size_t second = size_t(a.batch) * gridDim.x * p.dense;
@@ -365,7 +368,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_key_grad_float(Attent
   const Attention& a = b.forward;
   const Place p = place_of(a, int(blockIdx.y), int(blockIdx.z));
   const int j = (int(blockIdx.x) * kFloatWarps + p.warp) * 8;
-  if (j >= a.frames) return;
+  if (j >= p.rows) return;
   const int row_width = attention_row(a.frames);
   const size_t square = (size_t(p.item) * a.heads + p.head) * a.frames * row_width + j;
   const float* weights = static_cast<const float*>(b.weights) + square;
@@ -396,9 +399,8 @@ __global__ void __launch_bounds__(kFloatThreads) attention_key_grad_float(Attent
     AERIE_UNROLL
     for (int n = 0; n < 2; ++n) AERIE_UNROLL
     for (int r = 0; r < 8; ++r) {
-      if (j + r >= a.frames || (n > 0 && other == 0)) continue;
-      const size_t at = (size_t(p.item) * a.frames + j + r) * b.grad_stride +
-                        size_t(p.head) * a.dim + d + n * other;
+      if (j + r >= p.rows || (n > 0 && other == 0)) continue;
+      const size_t at = (p.first + j + r) * b.grad_stride + size_t(p.head) * a.dim + d + n * other;
       static_cast<float*>(b.grad_k)[at] = j + r < p.length ? grad_k[n][r] : 0.0f;
       static_cast<float*>(b.grad_v)[at] = j + r < p.length ? grad_v[n][r] : 0.0f;
     }

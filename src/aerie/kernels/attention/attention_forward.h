@@ -134,6 +134,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim, false>)
     group_wait<kDim>();
     group_ready<kDim>(mixed);
   }
+  const int rows = rows_of(a.layout, q.item, a.frames);
   const float dropped = kDropout ? a.dropout.scale : 1.0f;
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
@@ -141,16 +142,16 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim, false>)
     const float total = quad_sum(sum[r]);
     if (row >= a.frames) continue;
     const bool valid = row < q.length && total > 0.0f;
+    if (t == 0)
+      a.log_sum[head_of(a, q.item, q.head) * a.frames + row] =
+          valid ? largest[r] * (scale / kLog2E) + logf(total) : 0.0f;
+    if (row >= rows) continue;
     const float factor = valid ? dropped / total : 0.0f;
-    T* out = static_cast<T*>(a.out) + (size_t(q.item) * a.frames + row) * a.heads * kDim +
-             q.head * kDim + 2 * t;
+    T* out = static_cast<T*>(a.out) + (q.first_row + row) * a.heads * kDim + q.head * kDim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n)
       *reinterpret_cast<uint32_t*>(out + n * 8) =
           valid ? pack<T>(mixed[n].v[2 * r] * factor, mixed[n].v[2 * r + 1] * factor) : 0u;
-    if (t == 0)
-      a.log_sum[head_of(a, q.item, q.head) * a.frames + row] =
-          valid ? largest[r] * (scale / kLog2E) + logf(total) : 0.0f;
   }
 }
 

@@ -401,6 +401,7 @@ __device__ inline float quad_sum(float x) {
 template <typename T, int kDim, bool kBackward>
 struct QueryBlock {
   int lane, warp, it, head, item, length, i;  // i: the warp's first query
+  size_t first_row;                           // the item's
   const T *k, *v, *p;                         // of the item's head
   T *keys, *values, *band;                    // two, two or one, and three tiles
   T *queries, *grads;  // one each; without group products, the second stage of keys and values
@@ -415,8 +416,9 @@ struct QueryBlock {
         it(int(blockIdx.x)),
         head(int(blockIdx.y)),
         item(int(blockIdx.z)),
-        length(a.lengths[item] < a.frames ? a.lengths[item] : a.frames),
+        length(attention_length(a, item)),
         i(it * kTile + warp * 16),
+        first_row(attention_first(a, item)),
         k(static_cast<const T*>(a.k) + base_of(a)),
         v(static_cast<const T*>(a.v) + base_of(a)),
         p(static_cast<const T*>(a.p) + size_t(head) * kDim),
@@ -431,7 +433,7 @@ struct QueryBlock {
         ring(0) {}
 
   __device__ size_t base_of(const Attention& a) const {
-    return size_t(item) * a.frames * a.stride + size_t(head) * kDim;
+    return first_row * a.stride + size_t(head) * kDim;
   }
   __device__ const T* current(const T* tile) const { return tile + stage * kTileSize<kDim>; }
   __device__ T* other(T* tile) const { return tile + (1 - stage) * kTileSize<kDim>; }

@@ -13,10 +13,10 @@ namespace {
 struct Head {
   const Attention& a;
   int item, head;
-  int length() const { return std::min(a.lengths[item], a.frames); }
+  int length() const { return attention_length(a, item); }
+  int rows() const { return rows_of(a.layout, item, a.frames); }
   size_t at(int t, int d, int stride) const {
-    return (static_cast<size_t>(item) * static_cast<size_t>(a.frames) + static_cast<size_t>(t)) *
-               static_cast<size_t>(stride) +
+    return (attention_first(a, item) + static_cast<size_t>(t)) * static_cast<size_t>(stride) +
            static_cast<size_t>(head * a.dim + d);
   }
   double q(int i, int d) const { return load(a.q, a.dtype, at(i, d, a.stride)); }
@@ -40,10 +40,10 @@ struct Head {
     std::vector<double> out(static_cast<size_t>(a.frames));
     double largest = -std::numeric_limits<double>::infinity(), sum = 0.0;
     for (int j = 0; j < a.frames; ++j) {
-      double s = 0.0;
-      for (int d = 0; d < a.dim; ++d)
-        s += (q(i, d) + u_bias(d)) * k(j, d) + (q(i, d) + v_bias(d)) * p(a.frames - 1 - i + j, d);
       const bool open = attention_allowed(a, length(), i, j);
+      double s = 0.0;
+      for (int d = 0; d < a.dim && open; ++d)
+        s += (q(i, d) + u_bias(d)) * k(j, d) + (q(i, d) + v_bias(d)) * p(a.frames - 1 - i + j, d);
       out[static_cast<size_t>(j)] =
           open ? s / std::sqrt(a.dim) : -std::numeric_limits<double>::infinity();
       largest = std::max(largest, out[static_cast<size_t>(j)]);
@@ -74,7 +74,7 @@ int attention(const Attention& a, void*) {
       double log_sum = 0.0;
       const std::vector<double> weights = h.weights(i, &log_sum);
       a.log_sum[(h.item * a.heads + h.head) * a.frames + i] = static_cast<float>(log_sum);
-      for (int d = 0; d < a.dim; ++d) {
+      for (int d = 0; d < a.dim && i < h.rows(); ++d) {
         double mixed = 0.0;
         for (int j = 0; j < h.length(); ++j)
           mixed += weights[static_cast<size_t>(j)] * h.factor(i, j) * h.v(j, d);
@@ -124,7 +124,7 @@ int attention_backward(const AttentionBackward& b, void*) {
         }
       }
     }
-    for (int t = 0; t < a.frames; ++t)
+    for (int t = 0; t < h.rows(); ++t)
       for (int d = 0; d < a.dim; ++d) {
         const size_t at = h.at(t, d, b.grad_stride);
         store(b.grad_q, a.dtype, at, static_cast<float>(d_q[cell(t, d)]));

@@ -14,17 +14,61 @@ struct Case {
   std::vector<int32_t> lengths;
   double p;
   int left = -1, right = -1, chunk = 0, left_chunks = 0;
-  bool keep = true;  // decisions of dropout kept for backward
+  bool keep = true;                // decisions of dropout kept for backward
+  std::vector<int32_t> rows = {};  // of every item; empty: as many as frames
 };
+constexpr size_t kGuardRows = 3;  // behind the last item
+constexpr float kGuard = 9.0f;
 
 struct Outcome {
   std::vector<float> out, log_sum, d_q, d_k, d_v, d_p, d_u, d_bias_v;
+};
+
+// Activations (B,T,columns) and how a case lays them out. Nothing but valid frames is ever read:
+// all else is NaN.
+struct Packing {
+  const Case& c;
+  std::vector<int32_t> begin;
+  explicit Packing(const Case& of) : c(of), begin{0} {
+    for (size_t b = 0; b < c.lengths.size(); ++b)
+      begin.push_back(begin.back() + (c.rows.empty() ? c.frames : c.rows[b]));
+  }
+  // Calls body(where the frame lies, its number in the batch) for all that have a row.
+  template <typename Body>
+  void for_each(Body body) const {
+    for (size_t b = 0; b < c.lengths.size(); ++b)
+      for (int t = 0; t < begin[b + 1] - begin[b]; ++t)
+        body(static_cast<size_t>(begin[b] + t),
+             b * static_cast<size_t>(c.frames) + static_cast<size_t>(t));
+  }
+  size_t rows() const { return static_cast<size_t>(begin.back()) + kGuardRows; }
+  std::vector<float> pack(const std::vector<float>& values, size_t columns) const {
+    std::vector<float> out(rows() * columns, std::nanf(""));
+    for_each([&](size_t row, size_t frame) {
+      const size_t t = frame % static_cast<size_t>(c.frames);
+      const int length = c.lengths[frame / static_cast<size_t>(c.frames)];
+      for (size_t d = 0; d < columns && static_cast<int>(t) < length; ++d)
+        out[row * columns + d] = values[frame * columns + d];
+    });
+    return out;
+  }
+  // Back to (B,T,columns), zeros where there is no row; nothing was written behind the last.
+  std::vector<float> unpack(const std::vector<float>& values, size_t columns) const {
+    std::vector<float> out(c.lengths.size() * static_cast<size_t>(c.frames) * columns);
+    for_each([&](size_t row, size_t frame) {
+      for (size_t d = 0; d < columns; ++d) out[frame * columns + d] = values[row * columns + d];
+    });
+    for (size_t e = static_cast<size_t>(begin.back()) * columns; e < values.size(); ++e)
+      EXPECT_EQ(values[e], kGuard);
+    return out;
+  }
 };
 
 // q, k and v side by side in one row, as a fused projection leaves them.
 Outcome run(Backend& b, const Case& c) {
   const int batch = static_cast<int>(c.lengths.size()), dense = c.heads * c.dim;
   const size_t rows = static_cast<size_t>(batch * c.frames), width = static_cast<size_t>(dense);
+  const Packing packing(c);
   const size_t positions = static_cast<size_t>(2 * c.frames - 1), size = dtype_size(c.dtype);
   const auto part = [&](void* base, size_t index) {
     return static_cast<void*>(static_cast<unsigned char*>(base) + index * width * size);
@@ -35,7 +79,8 @@ Outcome run(Backend& b, const Case& c) {
   f.frames = c.frames;
   f.heads = c.heads;
   f.dim = c.dim;
-  void* qkv = b.upload_as(c.dtype, random_values(rows * width * 3, 1));
+  if (!c.rows.empty()) f.layout.begin = b.upload(packing.begin);
+  void* qkv = b.upload_as(c.dtype, packing.pack(random_values(rows * width * 3, 1), width * 3));
   f.q = part(qkv, 0);
   f.k = part(qkv, 1);
   f.v = part(qkv, 2);
@@ -50,14 +95,14 @@ Outcome run(Backend& b, const Case& c) {
   f.chunk = c.chunk;
   f.left_chunks = c.left_chunks;
   f.dropout = dropout_at(b.upload(std::vector<RandomState>{testing::random_state(1, 5)}), 18, c.p);
-  f.out = b.upload_as(c.dtype, std::vector<float>(rows * width, 9.0f));
+  f.out = b.upload_as(c.dtype, std::vector<float>(packing.rows() * width, kGuard));
   f.log_sum = b.scratch<float>(rows * static_cast<size_t>(c.heads));
   if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep(batch, c.heads, c.frames));
   EXPECT_EQ(b.kernels().attention(f, nullptr), kOk);
   AttentionBackward g;
   g.forward = f;
-  g.grad_out = b.upload_as(c.dtype, random_values(rows * width, 5));
-  void* grads = b.upload_as(c.dtype, std::vector<float>(rows * width * 3, 9.0f));
+  g.grad_out = b.upload_as(c.dtype, packing.pack(random_values(rows * width, 5), width));
+  void* grads = b.upload_as(c.dtype, std::vector<float>(packing.rows() * width * 3, kGuard));
   g.grad_q = part(grads, 0);
   g.grad_k = part(grads, 1);
   g.grad_v = part(grads, 2);
@@ -79,9 +124,10 @@ Outcome run(Backend& b, const Case& c) {
   EXPECT_EQ(b.kernels().attention_backward(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().add_partials(later, nullptr), kOk);
   Outcome o;
-  o.out = b.download_as(c.dtype, f.out, rows * width);
+  o.out = packing.unpack(b.download_as(c.dtype, f.out, packing.rows() * width), width);
   o.log_sum = b.download(f.log_sum, rows * static_cast<size_t>(c.heads));
-  const std::vector<float> all = b.download_as(c.dtype, grads, rows * width * 3);
+  const std::vector<float> all =
+      packing.unpack(b.download_as(c.dtype, grads, packing.rows() * width * 3), width * 3);
   for (size_t row = 0; row < rows; ++row)
     for (size_t d = 0; d < width; ++d) {
       o.d_q.push_back(all[(row * 3 + 0) * width + d]);
@@ -112,6 +158,29 @@ void compare(Backend& backend, const Case& c) {
   testing::expect_close(a.d_bias_v, e.d_bias_v, t, rest, "grad_bias_v");
 }
 
+// Where items lie changes no bit, nor does what lies around them.
+void compare_packed(Backend& backend, Case c, const std::vector<int32_t>& rows) {
+  const auto same = [](const std::vector<float>& a, const std::vector<float>& b, const char* what) {
+    EXPECT_EQ(a, b) << what;
+  };
+  const auto same_outcome = [&](const Outcome& a, const Outcome& b) {
+    same(a.out, b.out, "out");
+    same(a.log_sum, b.log_sum, "log_sum");
+    same(a.d_q, b.d_q, "grad_q");
+    same(a.d_k, b.d_k, "grad_k");
+    same(a.d_v, b.d_v, "grad_v");
+    same(a.d_p, b.d_p, "grad_p");
+    same(a.d_u, b.d_u, "grad_bias_u");
+    same(a.d_bias_v, b.d_bias_v, "grad_bias_v");
+  };
+  const auto reference = testing::reference_backend();
+  const Outcome expected = run(*reference, c), dense = run(backend, c);
+  c.rows = rows;
+  compare(backend, c);
+  same_outcome(run(*reference, c), expected);
+  same_outcome(run(backend, c), dense);
+}
+
 AERIE_KERNEL_TEST(Attention, FloatEqualsTheReference) {
   for (const Case& c :
        {Case{Dtype::kFloat, 1, 1, 8, {1}, 0.0}, Case{Dtype::kFloat, 37, 2, 24, {37, 1, 20}, 0.1},
@@ -128,6 +197,14 @@ AERIE_KERNEL_TEST(Attention, TensorCoresEqualTheReference) {
         Case{Dtype::kBf16, 67, 1, 64, {65}, 0.0, 30, 3},
         Case{Dtype::kHalf, 75, 2, 64, {75, 1}, 0.1}, Case{Dtype::kHalf, 20, 1, 128, {20, 3}, 0.0}})
     compare(backend, c);
+}
+
+AERIE_KERNEL_TEST(Attention, PackedItems) {
+  compare_packed(backend, {Dtype::kFloat, 37, 2, 24, {20, 0, 37, 1}, 0.1}, {21, 3, 37, 1});
+  compare_packed(backend, {Dtype::kFloat, 41, 1, 16, {9, 33}, 0.1, 4, 2}, {33, 40});
+  compare_packed(backend, {Dtype::kBf16, 75, 1, 64, {66, 1, 0, 75}, 0.1}, {70, 2, 0, 75});
+  compare_packed(backend, {Dtype::kBf16, 37, 1, 128, {5, 37}, 0.0, -1, -1, 7, 1}, {24, 37});
+  compare_packed(backend, {Dtype::kHalf, 67, 2, 64, {3, 65}, 0.1, 30, 3}, {8, 66});
 }
 
 AERIE_KERNEL_TEST(Attention, TensorCoresOfOtherShapes) {
