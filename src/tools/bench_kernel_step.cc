@@ -42,7 +42,10 @@ Recording* recording = nullptr;
 
 template <typename Args>
 double elements(const Args& a) {
-  return static_cast<double>(a.batch) * a.frames * a.channels;
+  if constexpr (requires { a.layout; })
+    return static_cast<double>(kernels::num_rows(a.layout, a.batch, a.frames)) * a.channels;
+  else
+    return static_cast<double>(a.batch) * a.frames * a.channels;
 }
 
 template <typename Args>
@@ -132,8 +135,9 @@ Cost cost_of(const kernels::CrossEntropy& a) {
   return {4.0 * static_cast<double>(a.capacity) * a.classes * a.books, 0.0};
 }
 Cost cost_of(const kernels::Attention& a) {
-  const double n = static_cast<double>(a.batch) * a.frames * a.heads * a.dim;
-  return {8.0 * n, 3.0 * 2.0 * n * a.frames};
+  const double rows = kernels::num_rows(a.layout, a.batch, a.frames);
+  const double n = rows * a.heads * a.dim;
+  return {8.0 * n, 3.0 * 2.0 * n * rows / a.batch};
 }
 Cost cost_of(const kernels::AttentionBackward& a) {
   const Cost forward = cost_of(a.forward);
@@ -248,6 +252,20 @@ class FlatParams {
   size_t used_ = 0;
 };
 
+// Clips from 0.8 of the longest on, as `aerie bench step` has them.
+std::vector<int> clip_samples(const kernels::NestStepConfig& c) {
+  std::vector<int> out;
+  for (int i = 0; i < c.batch; ++i)
+    out.push_back(c.samples - c.samples / 5 * i / std::max(1, c.batch - 1));
+  return out;
+}
+std::vector<int> encoder_frames(const kernels::NestStepConfig& c) {
+  std::vector<int> out;
+  for (const int samples : clip_samples(c))
+    out.push_back(kernels::strided(kernels::strided(kernels::strided(samples / 160))));
+  return out;
+}
+
 kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   kernels::NestStepConfig c;
   c.dtype = Dtype::kBf16;
@@ -264,6 +282,8 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.masking.probability = 0.01;
   c.recompute = !o.keep;
   c.tune = o.tune;
+  for (const int valid : encoder_frames(c)) c.rows += kernels::encoder_rows(c, valid);
+  c.rows = kernels::shared_rows(c.rows, c.batch * c.frames / 8);
   return c;
 }
 
@@ -337,21 +357,35 @@ void fill_tables(kernels::NestStepParams& p, const kernels::NestStepConfig& c, B
   }
 }
 
-// Every item as long as the batch.
 kernels::NestStepInputs make_inputs(const kernels::NestStepConfig& c, BenchMemory& m) {
   const size_t items = static_cast<size_t>(c.batch);
-  const int frames = c.samples / 160;
-  const auto all = [&](size_t count, int value) {
-    return m.upload(std::vector<int32_t>(count, value));
-  };
+  std::vector<int32_t> samples, frames, quarter, eighth = encoder_frames(c);
+  for (int signal = 0; signal < 2; ++signal)
+    for (const int length : clip_samples(c)) {
+      samples.push_back(length);
+      frames.push_back(length / 160);
+      if (signal == 0) quarter.push_back(kernels::strided(kernels::strided(length / 160)));
+    }
+  std::vector<int32_t> begin = {0};
+  std::vector<kernels::RowPlace> places;
+  int left = c.rows;
+  for (const int valid : eighth) left -= kernels::encoder_rows(c, valid);
+  for (size_t item = 0; item < items; ++item) {
+    const int rows = kernels::encoder_rows(c, eighth[item]);
+    const int more = std::min(left, c.frames / 8 - rows);
+    left -= more;
+    begin.push_back(begin.back() + rows + more);
+    for (int t = 0; t < rows + more; ++t) places.push_back({static_cast<int32_t>(item), t});
+  }
   kernels::NestStepInputs in;
   in.audio = m.take<float>(2 * items * static_cast<size_t>(c.samples), 0.3f);
-  in.samples = all(2 * items, c.samples);
-  in.frames = all(2 * items, frames);
-  const int quarter = kernels::strided(kernels::strided(frames));
-  in.frames_quarter = all(items, quarter);
-  in.frames_encoder = all(items, kernels::strided(quarter));
-  in.frames_counted = all(1, kernels::strided(quarter));
+  in.samples = m.upload(samples);
+  in.frames = m.upload(frames);
+  in.frames_quarter = m.upload(quarter);
+  in.frames_encoder = m.upload(eighth);
+  in.frames_counted = m.upload(std::vector<int32_t>{eighth.front()});
+  in.layout.begin = m.upload(begin);
+  in.layout.places = m.upload(places);
   in.random = m.upload(std::vector<kernels::RandomState>{{philox_key(1, Purpose::kDropout),
                                                           philox_key(1, Purpose::kMask),
                                                           philox_key(1, Purpose::kDither), 0, 0}});

@@ -371,9 +371,12 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   mask.selected = selected;
   rows.push_back({"block_mask", 0.0, 0.0, [=](void* s) { return k->block_mask(mask, s); }});
   kernels::SelectRows select;
-  select.rows_in = select.capacity = o.batch * frames;
+  select.batch = o.batch;
+  select.frames = frames;
+  select.capacity = o.batch * frames;
   select.selected = selected;
   select.rows = m.take<int32_t>(b * static_cast<size_t>(frames));
+  select.places = m.take<int32_t>(b * static_cast<size_t>(frames));
   select.slots = m.take<int32_t>(b * static_cast<size_t>(frames));
   select.count = m.take<int32_t>(1);
   rows.push_back({"select_rows", 0.0, 0.0, [=](void* s) { return k->select_rows(select, s); }});

@@ -53,6 +53,7 @@
   X(add_partials, PartialSums)                        \
   X(bias_gradient, BiasGradient)                      \
   X(swap_inner, SwapInner)                            \
+  X(repack_rows, RepackRows)                          \
   X(save_state, SavedState)                           \
   X(restore_if_skipped, SavedState)
 

@@ -39,6 +39,16 @@ inline float dropout_factor(const Dropout& dropout, size_t item, size_t index) {
   return draw >= dropout.threshold ? dropout.scale : 0.0f;
 }
 
+// Item and frame of a row.
+struct Place {
+  size_t item, frame;
+};
+template <typename Args>
+Place place_of(const Args& a, size_t row) {
+  const RowPlace place = kernels::place_of(a.layout, static_cast<int>(row), a.frames);
+  return {static_cast<size_t>(place.item), static_cast<size_t>(place.frame)};
+}
+
 // Sets one of the bits that say which values dropout kept.
 inline void set_keep(uint8_t* keep, size_t i, bool kept) {
   const uint8_t bit = static_cast<uint8_t>(1u << (i % 8));

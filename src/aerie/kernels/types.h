@@ -74,20 +74,27 @@ inline Dropout dropout_at(const RandomState* state, uint32_t site, double p) {
 }
 
 // Where the frames of a batch lie in activations (rows,C): frame t of item b is row begin[b] + t,
-// and the item has begin[b+1] - begin[b] rows, valid ones first; what it would have beyond is not
-// there. Without begin every item has `frames` rows.
-struct RowLayout {
-  const int32_t* begin = nullptr;    // (B+1)
-  const int32_t* item_of = nullptr;  // (rows): which item a row belongs to
+// and the item has begin[b+1] - begin[b] rows, at least one and at most `frames`, valid ones first;
+// what it would have beyond is not there. Without begin every item has `frames` rows.
+struct alignas(8) RowPlace {
+  int32_t item, frame;
 };
+struct RowLayout {
+  int rows = 0;                      // in all
+  const int32_t* begin = nullptr;    // (B+1)
+  const RowPlace* places = nullptr;  // (rows): what a row is
+};
+AERIE_HD int num_rows(const RowLayout& layout, int batch, int frames) {
+  return layout.begin != nullptr ? layout.rows : batch * frames;
+}
 AERIE_HD int first_row(const RowLayout& layout, int item, int frames) {
   return layout.begin != nullptr ? layout.begin[item] : item * frames;
 }
 AERIE_HD int rows_of(const RowLayout& layout, int item, int frames) {
   return layout.begin != nullptr ? layout.begin[item + 1] - layout.begin[item] : frames;
 }
-AERIE_HD int item_of(const RowLayout& layout, int row, int frames) {
-  return layout.begin != nullptr ? layout.item_of[row] : row / frames;
+AERIE_HD RowPlace place_of(const RowLayout& layout, int row, int frames) {
+  return layout.begin != nullptr ? layout.places[row] : RowPlace{row / frames, row % frames};
 }
 
 // Round to nearest even; NaN stays NaN.

@@ -16,33 +16,35 @@ __device__ inline void add8(Vec8& x, const float* bias, int column) {
   for (int k = 0; k < 8; ++k) x.v[k] += more.v[k];
 }
 
-// A thread has kForwardVecs groups of eight values: what addresses cost is shared, and there is
-// more to do while loads are under way.
-constexpr int kForwardVecs = 2;
+// A thread has eight values of kForwardRows rows: what addresses cost is shared, and there is more
+// to do while loads are under way.
+constexpr int kForwardRows = 2;
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) silu_forward_kernel(SiluForward a) {
-  const unsigned per_row = unsigned(a.channels / 8), per_item = unsigned(a.frames) * per_row;
-  const unsigned first = blockIdx.x * (kThreads * kForwardVecs) + threadIdx.x;
-  const size_t item = blockIdx.y, base = item * per_item;
-  Vec8 x[kForwardVecs];
+  const int column = int(blockIdx.y * blockDim.x + threadIdx.x) * 8;
+  const int rows = num_rows(a.layout, a.batch, a.frames), first = int(blockIdx.x) * kForwardRows;
+  if (column >= a.channels) return;
+  RowPlace places[kForwardRows];
+  Vec8 x[kForwardRows];
   AERIE_UNROLL
-  for (int i = 0; i < kForwardVecs; ++i)
-    if (first + i * kThreads < per_item)
-      x[i] = load8(static_cast<const T*>(a.x) + (base + first + i * kThreads) * 8);
+  for (int i = 0; i < kForwardRows; ++i) {
+    if (first + i >= rows) continue;
+    if (a.dropout.threshold != 0) places[i] = place_of(a.layout, first + i, a.frames);
+    x[i] = load8(static_cast<const T*>(a.x) + size_t(first + i) * a.channels + column);
+  }
   AERIE_UNROLL
-  for (int i = 0; i < kForwardVecs; ++i) {
-    const unsigned inside = first + i * kThreads;
-    if (inside >= per_item) return;
-    const unsigned column =
-        (per_row & (per_row - 1)) == 0 ? inside & (per_row - 1) : inside % per_row;
-    add8(x[i], a.bias, int(column) * 8);
+  for (int i = 0; i < kForwardRows; ++i) {
+    if (first + i >= rows) return;
+    const size_t at = size_t(first + i) * a.channels + column;
+    add8(x[i], a.bias, column);
     float factors[8];
-    const uint32_t bits = dropout8(a.dropout, nullptr, 0, item, uint64_t(inside) * 8, factors);
-    if (a.keep != nullptr) a.keep[base + inside] = uint8_t(bits);
+    const uint32_t bits = dropout8(a.dropout, nullptr, 0, uint64_t(places[i].item),
+                                   uint64_t(places[i].frame) * a.channels + column, factors);
+    if (a.keep != nullptr) a.keep[at / 8] = uint8_t(bits);
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) x[i].v[k] *= sigmoid_for<T>(x[i].v[k]) * factors[k];
-    store8(static_cast<T*>(a.out) + (base + inside) * 8, x[i]);
+    store8(static_cast<T*>(a.out) + at, x[i]);
   }
 }
 
@@ -50,7 +52,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) silu_backward_kernel(SiluBackward a) {
   AERIE_SHARED(float, sums, kThreads * 8);
   const int column = (blockIdx.x * 32 + threadIdx.x % 32) * 8;
-  const int rows = a.batch * a.frames;
+  const int rows = num_rows(a.layout, a.batch, a.frames);
   Vec8 sum = {};
   if (column < a.channels) {
     AERIE_UNROLL_BY(2)
@@ -60,8 +62,11 @@ __global__ void __launch_bounds__(kThreads) silu_backward_kernel(SiluBackward a)
       add8(x, a.bias, column);
       Vec8 grad = load8(static_cast<const T*>(a.grad_out) + at);
       float factors[8];
-      dropout8(a.dropout, a.keep, at / 8, row / a.frames,
-               uint64_t(row % a.frames) * a.channels + column, factors);
+      // Asked for where dropout is drawn again alone.
+      const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
+      const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
+      dropout8(a.dropout, a.keep, at / 8, uint64_t(place.item),
+               uint64_t(place.frame) * a.channels + column, factors);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
         const float s = sigmoid_for<T>(x.v[k]);
@@ -108,16 +113,19 @@ LaunchShape column_shape(int rows, int columns) {
 int silu_forward(const SiluForward& a, void* stream) {
   if (!covered(a)) return kUnsupported;
   return dispatch(a.dtype, [&](auto zero) {
-    const unsigned blocks =
-        unsigned(ceil_div(size_t(a.frames) * (a.channels / 8), size_t(kThreads) * kForwardVecs));
-    return launch(stream, {dim3(blocks, unsigned(a.batch)), dim3(kThreads)},
+    const int lanes = ceil_div(a.channels, 256) * 32;  // a thread for eight channels
+    const int threads = lanes < kThreads ? lanes : kThreads;
+    const int rows = num_rows(a.layout, a.batch, a.frames);
+    return launch(stream,
+                  {dim3(unsigned(ceil_div(rows, kForwardRows)), unsigned(ceil_div(lanes, threads))),
+                   dim3(unsigned(threads))},
                   silu_forward_kernel<decltype(zero)>, a);
   });
 }
 
 int silu_backward(const SiluBackward& a, void* stream) {
   if (!covered(a)) return kUnsupported;
-  const int rows = a.batch * a.frames;
+  const int rows = num_rows(a.layout, a.batch, a.frames);
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return launch(stream, column_shape(rows, a.channels), silu_backward_kernel<decltype(zero)>, a);
   }));

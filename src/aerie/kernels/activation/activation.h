@@ -10,6 +10,7 @@ namespace aerie::kernels {
 struct SiluForward {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
+  RowLayout layout;
   const void* x = nullptr;
   const float* bias = nullptr;  // null: none
   Dropout dropout;
@@ -20,6 +21,7 @@ struct SiluForward {
 struct SiluBackward {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
+  RowLayout layout;
   const void* x = nullptr;
   const float* bias = nullptr;
   const void* grad_out = nullptr;

@@ -13,11 +13,14 @@ struct Case {
   int batch, frames, channels;
   double p;
   bool bias;
+  testing::Packing packing = {};
 };
-constexpr Case kCases[] = {{Dtype::kFloat, 1, 1, 8, 0.0, false},
-                           {Dtype::kBf16, 2, 13, 704, 0.1, true},
-                           {Dtype::kHalf, 3, 29, 256, 0.5, true},
-                           {Dtype::kFloat, 3, 7, 264, 0.1, true}};
+const Case kCases[] = {{Dtype::kFloat, 1, 1, 8, 0.0, false},
+                       {Dtype::kBf16, 2, 13, 704, 0.1, true},
+                       {Dtype::kHalf, 3, 29, 256, 0.5, true},
+                       {Dtype::kFloat, 3, 7, 264, 0.1, true},
+                       {Dtype::kBf16, 3, 13, 256, 0.1, true, {{5, 13, 1}}},
+                       {Dtype::kFloat, 3, 7, 264, 0.5, true, {{7, 1, 3}}}};
 
 struct Outcome {
   std::vector<float> out, again, d_x, d_bias;
@@ -26,14 +29,17 @@ struct Outcome {
 
 Outcome run_silu(Backend& b, const Case& c, bool use_keep) {
   const size_t width = static_cast<size_t>(c.channels);
-  const size_t n = static_cast<size_t>(c.batch * c.frames) * width;
+  const size_t n = c.packing.num_rows(c.batch, c.frames) * width;
+  const size_t padded = static_cast<size_t>(c.batch * c.frames) * width;
+  const auto pack = [&](const std::vector<float>& x) { return c.packing.pack(x, c.frames, width); };
   RandomState* state = b.upload(std::vector<RandomState>{testing::random_state(6, 78)});
   SiluForward f;
   f.dtype = c.dtype;
   f.batch = c.batch;
   f.frames = c.frames;
   f.channels = c.channels;
-  f.x = b.upload_as(c.dtype, random_values(n, 1, 4.0f));
+  f.layout = c.packing.upload(b);
+  f.x = b.upload_as(c.dtype, pack(random_values(padded, 1, 4.0f)));
   if (c.bias) f.bias = b.upload(random_values(width, 2));
   f.dropout = dropout_at(state, 16, c.p);
   f.keep = b.upload(std::vector<uint8_t>(n / 8));
@@ -44,9 +50,10 @@ Outcome run_silu(Backend& b, const Case& c, bool use_keep) {
   g.batch = c.batch;
   g.frames = c.frames;
   g.channels = c.channels;
+  g.layout = f.layout;
   g.x = f.x;
   g.bias = f.bias;
-  g.grad_out = b.upload_as(c.dtype, random_values(n, 3));
+  g.grad_out = b.upload_as(c.dtype, pack(random_values(padded, 3)));
   g.dropout = f.dropout;
   g.keep = use_keep ? f.keep : nullptr;
   g.grad_x = use_keep ? const_cast<void*>(g.grad_out) : b.upload_as(c.dtype, std::vector<float>(n));
@@ -77,6 +84,16 @@ AERIE_KERNEL_TEST(Silu, ForwardAndBackwardEqualTheReference) {
       }
     }
   }
+}
+
+// Where rows lie changes nothing in them, dropout's draws included.
+AERIE_KERNEL_TEST(Silu, PackedRowsAreThoseOfThePaddedBatch) {
+  Case c{Dtype::kBf16, 3, 13, 704, 0.3, false};
+  const Outcome padded = run_silu(backend, c, true);
+  c.packing.rows = {2, 13, 6};
+  const Outcome packed = run_silu(backend, c, true);
+  EXPECT_EQ(packed.out, c.packing.pack(padded.out, c.frames, 704));
+  EXPECT_EQ(packed.d_x, c.packing.pack(padded.d_x, c.frames, 704));
 }
 
 }  // namespace

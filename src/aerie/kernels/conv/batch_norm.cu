@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(BatchNormForward a
   AERIE_SHARED(float, mean_rstd, 2 * kCols);
   const int vec = threadIdx.x % kVecs, column = int(blockIdx.x) * kCols + vec * 8;
   const bool inside = column < a.channels;
-  const int rows = inside ? a.batch * a.frames : 0, step = int(gridDim.y) * kRows;
+  const int rows = inside ? num_rows(a.layout, a.batch, a.frames) : 0,
+            step = int(gridDim.y) * kRows;
   int row = int(blockIdx.y) * kRows + int(threadIdx.x) / kVecs;
   const T* x = static_cast<const T*>(a.x) + column;
   T* out = static_cast<T*>(a.out) + column;
@@ -144,7 +145,8 @@ __global__ void __launch_bounds__(kThreads, 2) reduce_kernel(BatchNormReduce a) 
   AERIE_SHARED(float, sums, 2 * kWarps * kCols);
   const int vec = threadIdx.x % kVecs, column = int(blockIdx.x) * kCols + vec * 8;
   const bool inside = column < a.channels;
-  const int rows = inside ? a.batch * a.frames : 0, step = int(gridDim.y) * kRows;
+  const int rows = inside ? num_rows(a.layout, a.batch, a.frames) : 0,
+            step = int(gridDim.y) * kRows;
   int row = int(blockIdx.y) * kRows + int(threadIdx.x) / kVecs;
   const T* x = static_cast<const T*>(a.x) + column;
   const T* grad_out = static_cast<const T*>(a.grad_out) + column;
@@ -159,28 +161,18 @@ __global__ void __launch_bounds__(kThreads, 2) reduce_kernel(BatchNormReduce a) 
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) gain.v[k] *= rstd.v[k];
   }
-  // Item and frame of a row go along with it.
-  const int step_items = step / a.frames, step_frames = step % a.frames;
-  int item = row / a.frames, t = row % a.frames;
-  const int padded = a.counted.lengths == nullptr ? statistics_limit(a.counted, 0, a.frames) : 0;
   for (; row < rows; row += kBoth * step) {
     Raw8<T> values[kBoth], grads[kBoth];
     bool counts[kBoth];
     AERIE_UNROLL
     for (int i = 0; i < kBoth; ++i) {
       const int at = row + i * step;
-      const int limit = at < rows && a.counted.lengths != nullptr
-                            ? statistics_limit(a.counted, item, a.frames)
-                            : padded;
-      counts[i] = at < rows && t < limit;
-      item += step_items;
-      t += step_frames;
-      if (t >= a.frames) {
-        t -= a.frames;
-        ++item;
+      if (at < rows) {
+        values[i] = load_raw(x + size_t(at) * a.channels);
+        grads[i] = load_raw(grad_out + size_t(at) * a.channels);
       }
-      if (at < rows) values[i] = load_raw(x + size_t(at) * a.channels);
-      if (counts[i]) grads[i] = load_raw(grad_out + size_t(at) * a.channels);
+      const RowPlace place = place_of(a.layout, at < rows ? at : 0, a.frames);
+      counts[i] = place.frame < statistics_limit(a.counted, place.item, a.frames);
     }
     AERIE_UNROLL
     for (int i = 0; i < kBoth; ++i) {
@@ -231,7 +223,8 @@ bool covered(const Args& a) {
 
 int batch_norm_forward(const BatchNormForward& a, void* stream) {
   if (!covered(a)) return kUnsupported;
-  const int side = ceil_div(a.channels, kCols), wanted = ceil_div(a.batch * a.frames, kRows);
+  const int side = ceil_div(a.channels, kCols),
+            wanted = ceil_div(num_rows(a.layout, a.batch, a.frames), kRows);
   const int most = kForwardBlocks / side > 8 ? kForwardBlocks / side : 8;
   const LaunchShape shape{dim3(unsigned(side), unsigned(wanted < most ? wanted : most)),
                           dim3(kThreads)};
@@ -241,7 +234,7 @@ int batch_norm_forward(const BatchNormForward& a, void* stream) {
 
 int batch_norm_reduce(const BatchNormReduce& a, void* stream) {
   if (!covered(a)) return kUnsupported;
-  const int parts = batch_norm_parts(a.batch, a.frames);
+  const int parts = batch_norm_parts(num_rows(a.layout, a.batch, a.frames));
   const LaunchShape shape{dim3(unsigned(ceil_div(a.channels, kCols)), unsigned(parts)),
                           dim3(kThreads)};
   AERIE_TRY(dispatch(

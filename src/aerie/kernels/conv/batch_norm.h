@@ -14,6 +14,7 @@ namespace aerie::kernels {
 struct BatchNormForward {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
+  RowLayout layout;
   const void* x = nullptr;
   bool training = true;               // false: mean and rstd from the running statistics
   const float* statistics = nullptr;  // as GatedConv has it
@@ -34,6 +35,7 @@ struct BatchNormForward {
 struct BatchNormReduce {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
+  RowLayout layout;
   const void* x = nullptr;
   const float* mean = nullptr;
   const float* rstd = nullptr;
@@ -42,7 +44,7 @@ struct BatchNormReduce {
   StatisticsFrames counted;
   const void* grad_out = nullptr;
   void* out = nullptr;  // batch_norm_forward's result once more; null: not wanted
-  // (batch_norm_parts(...),2,C): of gradients before SiLU, and of these times normalised x, to be
+  // (batch_norm_parts(rows),2,C): of gradients before SiLU, and of these times normalised x, to be
   // added over the parts. batch_norm_scratch(channels) floats are enough.
   float* partial = nullptr;
   float* grad_weight = nullptr;

@@ -10,12 +10,13 @@ double sigmoid(double x) {
   return 1.0 / (1.0 + std::exp(-x));
 }
 
-// Calls body(row) for every frame that counts.
+// Calls body(row) for every row that counts.
 template <typename Args, typename Body>
 void for_each_counted(const Args& a, Body body) {
   for (int b = 0; b < a.batch; ++b)
     for (int t = 0; t < statistics_limit(a.counted, b, a.frames); ++t)
-      body(static_cast<size_t>(b) * static_cast<size_t>(a.frames) + static_cast<size_t>(t));
+      if (t < rows_of(a.layout, b, a.frames))
+        body(static_cast<size_t>(first_row(a.layout, b, a.frames) + t));
 }
 
 // silu(batch_norm(x)) of one value.
@@ -66,16 +67,16 @@ int batch_norm_forward(const BatchNormForward& a, void*) {
     a.running_var[c] += static_cast<float>((unbiased - a.running_var[c]) * a.momentum);
   }
   if (a.training) *a.batches += 1;
-  const size_t rows = static_cast<size_t>(a.batch) * static_cast<size_t>(a.frames);
+  const size_t rows = static_cast<size_t>(num_rows(a.layout, a.batch, a.frames));
   for (size_t i = 0; i < rows * static_cast<size_t>(a.channels); ++i) activate(a, i);
   return kOk;
 }
 
 int batch_norm_reduce(const BatchNormReduce& a, void*) {
   const size_t channels = static_cast<size_t>(a.channels);
-  const size_t rows = static_cast<size_t>(a.batch) * static_cast<size_t>(a.frames);
+  const size_t rows = static_cast<size_t>(num_rows(a.layout, a.batch, a.frames));
   for (size_t i = 0; i < rows * channels && a.out != nullptr; ++i) activate(a, i);
-  const size_t parts = static_cast<size_t>(batch_norm_parts(a.batch, a.frames));
+  const size_t parts = static_cast<size_t>(batch_norm_parts(static_cast<int>(rows)));
   for (size_t i = 0; i < parts * 2 * channels; ++i) a.partial[i] = 0.0f;
   for (size_t c = 0; c < channels; ++c) {
     double sum = 0.0, product = 0.0;

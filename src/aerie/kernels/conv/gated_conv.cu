@@ -112,9 +112,10 @@ __device__ inline float gate_of(float x, const GateBias& b) {
 // be the same in all lanes and does the arithmetic of frames once for all.
 struct Strip {
   int item, begin, warp, lane;
-  int column;   // of this lane
-  bool inside;  // whether that channel exists
-  int read;     // the column, or one that exists
+  int first_row, rows;  // of the item
+  int column;           // of this lane
+  bool inside;          // whether that channel exists
+  int read;             // the column, or one that exists
 };
 __device__ inline Strip strip_of(const GatedConv& a) {
   const int tiles = (a.frames + kConvRows - 1) / kConvRows;
@@ -123,14 +124,16 @@ __device__ inline Strip strip_of(const GatedConv& a) {
   s.lane = int(threadIdx.x) % 32;
   s.item = int(blockIdx.y) / tiles;
   s.begin = int(blockIdx.y) % tiles * kConvRows + s.warp * kStrip;
+  s.first_row = first_row(a.layout, s.item, a.frames);
+  s.rows = rows_of(a.layout, s.item, a.frames);
   s.column = int(blockIdx.x) * kCols + s.lane * 2;
   s.inside = s.column < a.channels;
   s.read = s.inside ? s.column : 0;
   return s;
 }
-// A frame that exists, for loads whose value is not used otherwise.
-__device__ inline int existing(int t, int frames) {
-  t = t < frames ? t : frames - 1;
+// A row that exists, for loads whose value is not used otherwise.
+__device__ inline int existing(int t, int rows) {
+  t = t < rows ? t : rows - 1;
   return t > 0 ? t : 0;
 }
 
@@ -167,12 +170,12 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
   AERIE_SHARED(float, moments, 2 * kWarps * kCols);
   const BlockWeights<kTaps> block_weights(a);
   const Strip strip = strip_of(a);
-  const size_t first_row = size_t(strip.item) * a.frames;
-  const int length = a.lengths[strip.item] < a.frames ? a.lengths[strip.item] : a.frames;
+  const size_t first_row = strip.first_row;
+  const int length = a.lengths[strip.item] < strip.rows ? a.lengths[strip.item] : strip.rows;
   const T* x = static_cast<const T*>(a.x) + first_row * 2 * channels + strip.read;
   // Most strips have nothing but frames that exist and count. Loads do not wait for the length.
   const int first = strip.begin - a.left;
-  const bool present = first >= 0 && first + kRows <= a.frames;
+  const bool present = first >= 0 && first + kRows <= strip.rows;
   const bool plain = first >= 0 && first + kRows <= length;
   RawPair<T> left[kRows], right[kRows];
   const auto load = [&](auto all) {
@@ -183,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
         left[j] = load_raw_pair(from + 2 * j * channels);
         right[j] = load_raw_pair(from + (2 * j + 1) * channels);
       } else {
-        const T* row = x + existing(first + j, a.frames) * 2 * channels;
+        const T* row = x + existing(first + j, strip.rows) * 2 * channels;
         left[j] = load_scattered_pair(row);
         right[j] = load_scattered_pair(row + channels);
       }
@@ -229,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
   AERIE_UNROLL
   for (int s = 0; s < kStrip; ++s) {
     const RawPair<T> raw = pack_pair<T>(sums[s]);
-    if (strip.inside && strip.begin + s < a.frames)
+    if (strip.inside && strip.begin + s < strip.rows)
       *reinterpret_cast<RawPair<T>*>(out + s * channels) = raw;
     sums[s] = unpack(raw);
   }
@@ -310,7 +313,8 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   {
     const int which = threadIdx.x / kCols % 2, half = threadIdx.x / (2 * kCols);
     const int channel = int(blockIdx.x) * kCols + threadIdx.x % kCols;
-    const int parts = channel < channels ? batch_norm_parts(f.batch, f.frames) : 0;
+    const int parts =
+        channel < channels ? batch_norm_parts(num_rows(f.layout, f.batch, f.frames)) : 0;
     const float* from = a.norm_partial + (2 * half + which) * channels + channel;
     AERIE_UNROLL
     for (int p = 0; p < kBatchNormParts / 2; ++p)
@@ -319,9 +323,10 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   const Pair mean = load_pair(a.mean + strip.read), rstd = load_pair(a.rstd + strip.read);
   const Pair norm_weight = load_pair(a.norm_weight + strip.read);
   const Pair norm_bias = load_pair(a.norm_bias + strip.read);
-  const size_t first_row = size_t(strip.item) * f.frames;
+  const size_t first_row = strip.first_row;
   const int limit = statistics_limit(f.counted, strip.item, f.frames);
-  const int length = f.lengths[strip.item] < f.frames ? f.lengths[strip.item] : f.frames;
+  const int length = f.lengths[strip.item] < strip.rows ? f.lengths[strip.item] : strip.rows;
+  const int present = limit < strip.rows ? limit : strip.rows;  // rows that count
   // Row j of the gradient is frame first + j; output s has read rows s to s + kTaps - 1.
   const int first = strip.begin + f.left - kTaps + 1;
 
@@ -334,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   };
   // Most strips have nothing but frames that exist and count.
   const bool plain =
-      first >= 0 && first + kStrip + kTaps - 1 <= limit && strip.begin + kStrip <= length;
+      first >= 0 && first + kStrip + kTaps - 1 <= present && strip.begin + kStrip <= length;
   conv += first * channels;
   grad_out += first * channels;
   x += strip.begin * 2 * channels;
@@ -342,7 +347,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   const auto load_arrived = [&](auto all, int j) {
     if constexpr (decltype(all)::value)
       return Arrived{load_raw_pair(conv + j * channels), load_raw_pair(grad_out + j * channels)};
-    const int row = existing(first + j, f.frames) - first;
+    const int row = existing(first + j, strip.rows) - first;
     return Arrived{load_scattered_pair(conv + row * channels),
                    load_scattered_pair(grad_out + row * channels)};
   };
@@ -352,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   const auto load_gates = [&](auto all, int s) {
     if constexpr (decltype(all)::value)
       return Gates{load_raw_pair(x + s * 2 * channels), load_raw_pair(x + (s * 2 + 1) * channels)};
-    const T* row = x + (existing(strip.begin + s, f.frames) - strip.begin) * 2 * channels;
+    const T* row = x + (existing(strip.begin + s, strip.rows) - strip.begin) * 2 * channels;
     return Gates{load_scattered_pair(row), load_scattered_pair(row + channels)};
   };
   Arrived ahead[kTaps - 1], arrived[kChunk];
@@ -366,7 +371,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
       gates[i] = load_gates(all, i);
     }
   };
-  if (first >= 0 && first + kStrip + kTaps - 1 <= f.frames) {
+  if (first >= 0 && first + kStrip + kTaps - 1 <= strip.rows) {
     load(std::true_type());
   } else {
     load(std::false_type());
@@ -406,7 +411,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   Pair window[kTaps];  // rows of the gradient; row j at j % kTaps
   const auto receive = [&](auto all, int j, const Arrived& from) {
     const int t = first + j;
-    const bool counts = decltype(all)::value || (t >= 0 && t < limit);
+    const bool counts = decltype(all)::value || (t >= 0 && t < present);
     const Pair out = unpack(from.x), grad = unpack(from.grad);
     const Pair g = {counts ? undo_norm<T>(norm[0], out.x, grad.x) : 0.0f,
                     counts ? undo_norm<T>(norm[1], out.y, grad.y) : 0.0f};
@@ -417,17 +422,17 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   };
   // Beyond the length, the gradient counts for the bias alone.
   const auto pass = [&] {
-    Arrived rows_of[kStrip];
+    Arrived all_rows[kStrip];
     AERIE_UNROLL
     for (int s = 0; s < kStrip; ++s)
-      rows_of[s] = load_arrived(std::false_type(), kTaps - 1 - f.left + s);
+      all_rows[s] = load_arrived(std::false_type(), kTaps - 1 - f.left + s);
     AERIE_UNROLL
     for (int s = 0; s < kStrip; ++s) {
       const int t = strip.begin + s;
-      const Pair out = unpack(rows_of[s].x), grad = unpack(rows_of[s].grad);
+      const Pair out = unpack(all_rows[s].x), grad = unpack(all_rows[s].grad);
       const Pair g = {undo_norm<T>(norm[0], out.x, grad.x), undo_norm<T>(norm[1], out.y, grad.y)};
-      if (t < limit) add(d_bias, g);
-      if (!strip.inside || t >= f.frames) continue;
+      if (t < present) add(d_bias, g);
+      if (!strip.inside || t >= strip.rows) continue;
       store_pair(grad_x + s * 2 * channels, {0.0f, 0.0f});
       store_pair(grad_x + (s * 2 + 1) * channels, {0.0f, 0.0f});
     }
@@ -468,7 +473,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
         right = {sum.x * value.x * (1.0f - open.x), sum.y * value.y * (1.0f - open.y)};
         add(d_left, left);
         add(d_right, right);
-        if (!strip.inside || (!decltype(all)::value && t >= f.frames)) continue;
+        if (!strip.inside || (!decltype(all)::value && t >= strip.rows)) continue;
         store_pair(grad_x + s * 2 * channels, left);
         store_pair(grad_x + (s * 2 + 1) * channels, right);
       }
@@ -480,6 +485,16 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
     walk(std::false_type());
   } else {
     pass();
+  }
+
+  // Frames that count and have no row: nothing arrives at them, and the bias is all there was.
+  const int begin = strip.begin > strip.rows ? strip.begin : strip.rows;
+  const int end = strip.begin + kStrip < limit ? strip.begin + kStrip : limit;
+  if (begin < end) {
+    const Pair bias = unpack(pack_pair<T>(pair_or_zero(f.bias, strip.read)));
+    const float count = float(end - begin);
+    add_product(d_bias, {count, count},
+                {undo_norm<T>(norm[0], bias.x, 0.0f), undo_norm<T>(norm[1], bias.y, 0.0f)});
   }
 
   const auto put_row = [&](int section, Pair value) {

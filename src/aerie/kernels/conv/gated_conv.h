@@ -2,6 +2,7 @@
 //   gated[t][c] = (a + bias_a) * sigmoid(b + bias_b), (a, b) = halves of x; zero at and beyond a
 //                 row's length
 //   out[t][c]   = bias[c] + sum over k of weight[c][k] * gated[t - left + k][c]
+// Frames that an item has no rows for count as what they would be: the bias.
 // followed by BatchNorm and SiLU (batch_norm.h), whose gradient the backward kernel applies as it
 // loads: neither gated nor the gradient of out are ever in memory. Kernels of 5 and 9 taps; C a
 // multiple of 8.
@@ -28,8 +29,9 @@ AERIE_HD int statistics_limit(const StatisticsFrames& s, int item, int padded_fr
 struct GatedConv {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
+  RowLayout layout;  // with `left` rows behind an item's valid ones, or as many as count
   int kernel = 9, left = 4;
-  const void* x = nullptr;           // (B,T,2C)
+  const void* x = nullptr;           // (rows,2C)
   const float* gate_bias = nullptr;  // (2C); null: none
   const int32_t* lengths = nullptr;  // (B)
   const float* weight = nullptr;     // (C,K)
@@ -50,7 +52,7 @@ struct GatedConvBackward {
   const float* norm_bias = nullptr;
   const float* norm_partial = nullptr;
   const void* grad_out = nullptr;   // of silu(batch_norm(out))
-  void* grad_x = nullptr;           // (B,T,2C)
+  void* grad_x = nullptr;           // (rows,2C)
   float* grad_weight = nullptr;     // (C,K)
   float* grad_bias = nullptr;       // null: not wanted
   float* grad_gate_bias = nullptr;  // (2C); null: not wanted
@@ -64,8 +66,8 @@ constexpr int conv_parts(int batch, int frames) {
 }
 // Parts of BatchNorm's sums for the gradient, and floats that are enough for them.
 constexpr int kBatchNormParts = 32;
-constexpr int batch_norm_parts(int batch, int frames) {
-  const int blocks = (batch * frames + 31) / 32;
+constexpr int batch_norm_parts(int rows) {
+  const int blocks = (rows + 31) / 32;
   return blocks < kBatchNormParts ? blocks : kBatchNormParts;
 }
 constexpr size_t batch_norm_scratch(int channels) {

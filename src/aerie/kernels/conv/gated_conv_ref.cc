@@ -13,8 +13,7 @@ double sigmoid(double x) {
 }
 
 size_t place(const GatedConv& a, int b, int t, int c, int width) {
-  return (static_cast<size_t>(b) * static_cast<size_t>(a.frames) + static_cast<size_t>(t)) *
-             static_cast<size_t>(width) +
+  return static_cast<size_t>(first_row(a.layout, b, a.frames) + t) * static_cast<size_t>(width) +
          static_cast<size_t>(c);
 }
 
@@ -24,7 +23,7 @@ struct Gates {
   double value() const { return left * slope; }
 };
 Gates gates(const GatedConv& a, int b, int t, int c) {
-  if (t < 0 || t >= std::min(a.lengths[b], a.frames)) return {};
+  if (t < 0 || t >= std::min(a.lengths[b], rows_of(a.layout, b, a.frames))) return {};
   const auto half = [&](int channel) {
     const double bias = a.gate_bias != nullptr ? a.gate_bias[channel] : 0.0f;
     return load(a.x, a.dtype, place(a, b, t, channel, 2 * a.channels)) + bias;
@@ -32,11 +31,20 @@ Gates gates(const GatedConv& a, int b, int t, int c) {
   return {half(c), sigmoid(half(a.channels + c))};
 }
 
+// What the convolution put out; frames without rows: what it would have.
+double output(const GatedConv& a, int b, int t, int c) {
+  if (t < rows_of(a.layout, b, a.frames))
+    return load(a.out, a.dtype, place(a, b, t, c, a.channels));
+  float bias = 0.0f;
+  store(&bias, a.dtype, 0, a.bias != nullptr ? a.bias[c] : 0.0f);
+  return load(&bias, a.dtype, 0);
+}
+
 }  // namespace
 
 int gated_conv(const GatedConv& a, void*) {
   for (int b = 0; b < a.batch; ++b)
-    for (int t = 0; t < a.frames; ++t)
+    for (int t = 0; t < rows_of(a.layout, b, a.frames); ++t)
       for (int c = 0; c < a.channels; ++c) {
         double sum = a.bias != nullptr ? a.bias[c] : 0.0f;
         for (int k = 0; k < a.kernel; ++k)
@@ -52,10 +60,9 @@ int gated_conv(const GatedConv& a, void*) {
     for (int c = 0; c < a.channels; ++c) {
       double mean = 0.0, squares = 0.0;
       for (int t = begin; t < end; ++t)
-        mean +=
-            load(a.out, a.dtype, place(a, b, t, c, a.channels)) / static_cast<double>(end - begin);
+        mean += output(a, b, t, c) / static_cast<double>(end - begin);
       for (int t = begin; t < end; ++t) {
-        const double off = load(a.out, a.dtype, place(a, b, t, c, a.channels)) - mean;
+        const double off = output(a, b, t, c) - mean;
         squares += off * off;
       }
       float* out = a.statistics + static_cast<size_t>(part) * 2 * static_cast<size_t>(a.channels);
@@ -72,7 +79,8 @@ int gated_conv_backward(const GatedConvBackward& a, void*) {
   for (int b = 0; b < f.batch; ++b) counted += statistics_limit(f.counted, b, f.frames);
   const size_t channels = static_cast<size_t>(f.channels);
   std::vector<double> totals(2 * channels);
-  for (int part = 0; part < batch_norm_parts(f.batch, f.frames); ++part)
+  const int parts = batch_norm_parts(num_rows(f.layout, f.batch, f.frames));
+  for (int part = 0; part < parts; ++part)
     for (size_t i = 0; i < 2 * channels; ++i)
       totals[i] += a.norm_partial[static_cast<size_t>(part) * 2 * channels + i];
   const size_t frames = static_cast<size_t>(f.frames), taps = static_cast<size_t>(f.kernel);
@@ -83,18 +91,19 @@ int gated_conv_backward(const GatedConvBackward& a, void*) {
       // What arrives at the convolution's output.
       std::vector<double> g(frames);
       for (int t = 0; t < statistics_limit(f.counted, b, f.frames); ++t) {
-        const size_t at = place(f, b, t, c, f.channels);
-        const double normal =
-            (load(f.out, f.dtype, at) - static_cast<double>(a.mean[c])) * a.rstd[c];
+        const double normal = (output(f, b, t, c) - static_cast<double>(a.mean[c])) * a.rstd[c];
         const double z = normal * a.norm_weight[c] + a.norm_bias[c];
         const double s = sigmoid(z);
-        const double before = load(a.grad_out, f.dtype, at) * s * (1.0 + z * (1.0 - s));
+        const double arrived = t < rows_of(f.layout, b, f.frames)
+                                   ? load(a.grad_out, f.dtype, place(f, b, t, c, f.channels))
+                                   : 0.0f;
+        const double before = arrived * s * (1.0 + z * (1.0 - s));
         g[static_cast<size_t>(t)] = a.norm_weight[c] * static_cast<double>(a.rstd[c]) *
                                     (before - totals[static_cast<size_t>(c)] / counted -
                                      normal * totals[channels + static_cast<size_t>(c)] / counted);
         d_bias += g[static_cast<size_t>(t)];
       }
-      for (int t = 0; t < f.frames; ++t) {
+      for (int t = 0; t < rows_of(f.layout, b, f.frames); ++t) {
         const Gates gate = gates(f, b, t, c);
         double sum = 0.0;
         for (int k = 0; k < f.kernel; ++k) {

@@ -2,6 +2,8 @@
 // backward.
 #include "aerie/kernels/conv/gated_conv.h"
 
+#include <algorithm>
+
 #include "aerie/kernels/conv/batch_norm.h"
 #include "aerie/kernels/testing/backend.h"
 
@@ -16,6 +18,7 @@ struct Case {
   int batch, frames, channels, kernel, left;
   int counted;  // frames that count in the statistics; -1: by length
   bool bias, accumulate;
+  testing::Packing packing = {};
 };
 
 struct Outcome {
@@ -25,18 +28,25 @@ struct Outcome {
 
 Outcome run(Backend& b, const Case& c, bool later) {
   const size_t width = static_cast<size_t>(c.channels), taps = static_cast<size_t>(c.kernel);
-  const size_t n = static_cast<size_t>(c.batch * c.frames) * width;
+  const size_t n = c.packing.num_rows(c.batch, c.frames) * width;
+  const auto values = [&](uint64_t seed, float scale, size_t channels) {
+    const size_t padded = static_cast<size_t>(c.batch * c.frames) * channels;
+    return c.packing.pack(random_values(padded, seed, scale), c.frames, channels);
+  };
   const size_t parts = static_cast<size_t>(conv_parts(c.batch, c.frames));
   std::vector<int32_t> lengths;
   for (int i = 0; i < c.batch; ++i) lengths.push_back(i == 0 ? c.frames : 1 + (i * 7) % c.frames);
+  for (size_t i = 0; i < c.packing.rows.size(); ++i)
+    lengths[i] = std::min(lengths[i], std::max(0, c.packing.rows[i] - c.left));
   GatedConv f;
   f.dtype = c.dtype;
   f.batch = c.batch;
   f.frames = c.frames;
   f.channels = c.channels;
+  f.layout = c.packing.upload(b);
   f.kernel = c.kernel;
   f.left = c.left;
-  f.x = b.upload_as(c.dtype, random_values(2 * n, 1, 2.0f));
+  f.x = b.upload_as(c.dtype, values(1, 2.0f, 2 * width));
   if (c.bias) f.gate_bias = b.upload(random_values(2 * width, 10));
   f.lengths = b.upload(lengths);
   f.weight = b.upload(random_values(width * taps, 2));
@@ -50,7 +60,7 @@ Outcome run(Backend& b, const Case& c, bool later) {
   o.out = b.download_as(c.dtype, f.out, n);
   o.statistics = b.download(f.statistics, parts * 2 * width);
   // The same input for backward on every back end.
-  const std::vector<float> conv = random_values(n, 11, 2.0f);
+  const std::vector<float> conv = values(11, 2.0f, width);
   f.out = b.upload_as(c.dtype, conv);
 
   BatchNormForward bn;
@@ -58,6 +68,7 @@ Outcome run(Backend& b, const Case& c, bool later) {
   bn.batch = c.batch;
   bn.frames = c.frames;
   bn.channels = c.channels;
+  bn.layout = f.layout;
   bn.x = f.out;
   bn.training = false;
   bn.running_mean = b.upload(random_values(width, 12, 0.1f));
@@ -75,13 +86,14 @@ Outcome run(Backend& b, const Case& c, bool later) {
   r.batch = c.batch;
   r.frames = c.frames;
   r.channels = c.channels;
+  r.layout = f.layout;
   r.x = f.out;
   r.mean = bn.mean;
   r.rstd = bn.rstd;
   r.weight = bn.weight;
   r.bias = bn.bias;
   r.counted = f.counted;
-  r.grad_out = b.upload_as(c.dtype, random_values(n, 4));
+  r.grad_out = b.upload_as(c.dtype, values(4, 1.0f, width));
   if (c.bias) r.out = b.upload_as(c.dtype, std::vector<float>(n));
   r.grad_weight = b.upload(random_values(width, 16));
   r.grad_bias = b.upload(random_values(width, 17));
@@ -107,7 +119,7 @@ Outcome run(Backend& b, const Case& c, bool later) {
   if (later) g.later = &list;
   EXPECT_EQ(b.kernels().gated_conv_backward(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().add_partials(list, nullptr), kOk);
-  const size_t norm_parts = static_cast<size_t>(batch_norm_parts(c.batch, c.frames));
+  const size_t norm_parts = static_cast<size_t>(batch_norm_parts(static_cast<int>(n / width)));
   const std::vector<float> partial = b.download(r.partial, norm_parts * 2 * width);
   o.totals.resize(2 * width);
   for (size_t i = 0; i < partial.size(); ++i) o.totals[i % (2 * width)] += partial[i];
@@ -124,14 +136,20 @@ Outcome run(Backend& b, const Case& c, bool later) {
 
 AERIE_KERNEL_TEST(GatedConv, ForwardAndBackwardEqualTheReference) {
   const auto reference = testing::reference_backend();
-  for (const Case& c : {Case{Dtype::kFloat, 1, 1, 8, 9, 4, 1, true, false},
-                        Case{Dtype::kBf16, 2, 47, 176, 9, 4, 41, true, true},
-                        Case{Dtype::kHalf, 3, 99, 72, 9, 8, -1, true, false},
-                        Case{Dtype::kFloat, 2, 53, 136, 5, 2, 100, false, true},
-                        Case{Dtype::kBf16, 1, 16, 64, 5, 0, 3, true, false},
-                        // Known channels; all parts of BatchNorm's sums.
-                        Case{Dtype::kBf16, 1, 100, 512, 9, 4, 97, true, false},
-                        Case{Dtype::kHalf, 5, 206, 8, 9, 4, 206, true, true}}) {
+  for (const Case& c :
+       {Case{Dtype::kFloat, 1, 1, 8, 9, 4, 1, true, false},
+        Case{Dtype::kBf16, 2, 47, 176, 9, 4, 41, true, true},
+        Case{Dtype::kHalf, 3, 99, 72, 9, 8, -1, true, false},
+        Case{Dtype::kFloat, 2, 53, 136, 5, 2, 100, false, true},
+        Case{Dtype::kBf16, 1, 16, 64, 5, 0, 3, true, false},
+        // Known channels; all parts of BatchNorm's sums.
+        Case{Dtype::kBf16, 1, 100, 512, 9, 4, 97, true, false},
+        Case{Dtype::kHalf, 5, 206, 8, 9, 4, 206, true, true},
+        // Items with rows of their own number.
+        Case{Dtype::kFloat, 3, 53, 136, 9, 4, 50, true, true, {{20, 53, 5}}},
+        Case{Dtype::kBf16, 4, 206, 512, 9, 4, 206, true, false, {{206, 105, 1, 16}}},
+        Case{Dtype::kHalf, 3, 99, 72, 9, 8, -1, true, false, {{99, 30, 9}}},
+        Case{Dtype::kFloat, 2, 110, 8, 5, 0, 109, false, true, {{100, 1}}}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     const Outcome a = run(backend, c, c.accumulate);

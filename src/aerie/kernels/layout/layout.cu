@@ -55,6 +55,20 @@ __global__ void __launch_bounds__(kThreads) swap_scattered(SwapInner s) {
   *out = from_float<To>(s.accumulate ? to_float(*out) + value : value);
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads) repack_kernel(RepackRows a) {
+  const unsigned per_row = unsigned(a.channels / 8);
+  const unsigned vec = blockIdx.x * kThreads + threadIdx.x;
+  if (vec >= per_row * unsigned(num_rows(a.to, a.batch, a.frames))) return;
+  const RowPlace place = place_of(a.to, int(vec / per_row), a.frames);
+  Vec8 x = {};
+  if (place.frame < rows_of(a.from, place.item, a.frames)) {
+    const size_t from = first_row(a.from, place.item, a.frames) + place.frame;
+    x = load8(static_cast<const T*>(a.x) + (from * per_row + vec % per_row) * 8);
+  }
+  store8(static_cast<T*>(a.out) + size_t(vec) * 8, x);
+}
+
 }  // namespace
 
 int bias_gradient(const BiasGradient& a, void* stream) {
@@ -91,6 +105,15 @@ int swap_inner(const SwapInner& s, void* stream) {
       return fits ? launch(stream, shape, swap_kernel<From, To>, s)
                   : launch(stream, shape, swap_scattered<From, To>, s);
     });
+  });
+}
+
+int repack_rows(const RepackRows& a, void* stream) {
+  const size_t vecs = size_t(num_rows(a.to, a.batch, a.frames)) * (a.channels / 8);
+  if (vecs == 0 || a.channels % 8 != 0 || vecs >= (size_t(1) << 31)) return kUnsupported;
+  return dispatch(a.dtype, [&](auto zero) {
+    return launch(stream, {dim3(unsigned(ceil_div(vecs, size_t(kThreads)))), dim3(kThreads)},
+                  repack_kernel<decltype(zero)>, a);
   });
 }
 

@@ -1,4 +1,4 @@
-// Small helpers around matrix products.
+// Small helpers around matrix products, and the way from one layout of rows to another.
 #pragma once
 
 #include "aerie/kernels/sums/partial_sums.h"
@@ -34,7 +34,17 @@ struct SwapInner {
   bool accumulate = false;
 };
 
+// The same frames in another layout; rows that the first has not are zero.
+struct RepackRows {
+  Dtype dtype = Dtype::kFloat;
+  int batch = 0, frames = 0, channels = 0;
+  RowLayout from, to;
+  const void* x = nullptr;
+  void* out = nullptr;
+};
+
 AERIE_DECLARE_KERNEL(bias_gradient, BiasGradient)
 AERIE_DECLARE_KERNEL(swap_inner, SwapInner)
+AERIE_DECLARE_KERNEL(repack_rows, RepackRows)
 
 }  // namespace aerie::kernels

@@ -28,4 +28,18 @@ int swap_inner(const SwapInner& s, void*) {
   return kOk;
 }
 
+int repack_rows(const RepackRows& a, void*) {
+  const size_t channels = static_cast<size_t>(a.channels);
+  for (int item = 0; item < a.batch; ++item)
+    for (int t = 0; t < rows_of(a.to, item, a.frames); ++t)
+      for (size_t c = 0; c < channels; ++c) {
+        const auto at = [&](const RowLayout& layout) {
+          return static_cast<size_t>(first_row(layout, item, a.frames) + t) * channels + c;
+        };
+        const bool there = t < rows_of(a.from, item, a.frames);
+        store(a.out, a.dtype, at(a.to), there ? load(a.x, a.dtype, at(a.from)) : 0.0f);
+      }
+  return kOk;
+}
+
 }  // namespace aerie::kernels::reference

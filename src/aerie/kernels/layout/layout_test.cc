@@ -1,5 +1,7 @@
 #include "aerie/kernels/layout/layout.h"
 
+#include <algorithm>
+
 #include "aerie/kernels/testing/backend.h"
 
 namespace aerie::kernels {
@@ -73,6 +75,40 @@ AERIE_KERNEL_TEST(SwapInner, EqualsTheReference) {
   // Longer rows than shared memory holds.
   EXPECT_EQ(swapped(backend, Dtype::kFloat, Dtype::kFloat, true, 2, 300, 200),
             swapped(*reference, Dtype::kFloat, Dtype::kFloat, true, 2, 300, 200));
+}
+
+// Packed and back: what has a row in both layouts is there, the rest is zero.
+AERIE_KERNEL_TEST(RepackRows, ThereAndBack) {
+  const testing::Packing packing{{3, 9, 1}};
+  const int frames = 9, channels = 24;
+  const size_t padded = 3 * 9 * 24, packed = packing.num_rows(3, frames) * 24;
+  const std::vector<float> values = random_values(padded, 1, 1.0f, Dtype::kBf16);
+  for (const Dtype dtype : testing::kDtypes)
+    for (Backend* b : {&backend, testing::reference_backend().release()}) {
+      const std::unique_ptr<Backend> owned(b == &backend ? nullptr : b);
+      RepackRows r;
+      r.dtype = dtype;
+      r.batch = 3;
+      r.frames = frames;
+      r.channels = channels;
+      r.to = packing.upload(*b);
+      r.x = b->upload_as(dtype, values);
+      r.out = b->upload_as(dtype, std::vector<float>(packed, 7.0f));
+      ASSERT_EQ(b->kernels().repack_rows(r, nullptr), kOk);
+      const std::vector<float> there = b->download_as(dtype, r.out, packed);
+      std::vector<float> expected = values;
+      for (float& value : expected) value = testing::round_to(dtype, value);
+      EXPECT_EQ(there, packing.pack(expected, frames, 24));
+      r.from = r.to;
+      r.to = {};
+      r.x = r.out;
+      r.out = b->upload_as(dtype, std::vector<float>(padded, 7.0f));
+      ASSERT_EQ(b->kernels().repack_rows(r, nullptr), kOk);
+      for (size_t row = 0; row < 27; ++row)
+        if (static_cast<int>(row % 9) >= packing.rows[row / 9])
+          std::fill_n(expected.begin() + static_cast<int64_t>(row * 24), 24, 0.0f);
+      EXPECT_EQ(b->download_as(dtype, r.out, padded), expected);
+    }
 }
 
 }  // namespace

@@ -90,9 +90,10 @@ __global__ void __launch_bounds__(kScanThreads) select_kernel(SelectRows a) {
   constexpr int kWarps = kScanThreads / 32;
   AERIE_SHARED(int, counts, kWarps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int stretch = (a.rows_in + kScanThreads - 1) / kScanThreads * 32;
+  const int rows_in = a.batch * a.frames;
+  const int stretch = (rows_in + kScanThreads - 1) / kScanThreads * 32;
   const int begin = warp * stretch;
-  const int end = begin + stretch < a.rows_in ? begin + stretch : a.rows_in;
+  const int end = begin + stretch < rows_in ? begin + stretch : rows_in;
   const auto votes_of = [&](int first) {
     const int row = first + lane;
     return __ballot_sync(kFullWarp, row < end && a.selected[row] != 0);
@@ -112,11 +113,22 @@ __global__ void __launch_bounds__(kScanThreads) select_kernel(SelectRows a) {
     const unsigned votes = votes_of(first);
     const int row = first + lane, place = before + __popc(votes & ((1u << lane) - 1u));
     const bool fits = ((votes >> lane) & 1u) != 0 && place < a.capacity;
-    if (fits) a.rows[place] = row;
-    if (row < end) a.slots[row] = fits ? place : -1;
+    if (row < end) {
+      const int item = row / a.frames, token = row % a.frames;
+      const bool there = token < rows_of(a.layout, item, a.frames);
+      const int at = there ? first_row(a.layout, item, a.frames) + token : -1;
+      if (there) a.slots[at] = fits ? place : -1;
+      if (fits) {
+        a.rows[place] = row;
+        a.places[place] = at;
+      }
+    }
     before += __popc(votes);
   }
-  for (int i = total + threadIdx.x; i < a.capacity; i += kScanThreads) a.rows[i] = -1;
+  for (int i = total + threadIdx.x; i < a.capacity; i += kScanThreads) {
+    a.rows[i] = -1;
+    a.places[i] = -1;
+  }
   if (threadIdx.x == 0) *a.count = total;
 }
 
@@ -143,7 +155,7 @@ int block_mask(const BlockMask& a, void* stream) {
 }
 
 int select_rows(const SelectRows& a, void* stream) {
-  if (a.rows_in <= 0 || a.capacity <= 0) return kUnsupported;
+  if (a.batch <= 0 || a.frames <= 0 || a.capacity <= 0) return kUnsupported;
   return launch(stream, {dim3(1), dim3(kScanThreads)}, select_kernel, a);
 }
 

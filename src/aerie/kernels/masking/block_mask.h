@@ -22,15 +22,18 @@ struct BlockMask {
   uint8_t* selected = nullptr;  // (B,T/combine): 1 in the loss
 };
 
-// The list of selected tokens, in order: rows[0..*count), -1 behind; slots[row] is a row's place in
-// the list, or -1.
+// The list of selected tokens, in order: rows[0..*count), -1 behind, and where they are in
+// activations of the given layout; slots[row] is the place in the list of a row of that layout, or
+// -1.
 struct SelectRows {
-  int rows_in = 0;  // B * T/combine
+  int batch = 0, frames = 0;  // tokens, B and T/combine
+  RowLayout layout;
   int capacity = 0;
-  const uint8_t* selected = nullptr;
-  int32_t* rows = nullptr;   // (capacity)
-  int32_t* slots = nullptr;  // (rows_in)
-  int32_t* count = nullptr;  // also what exceeds the capacity is counted
+  const uint8_t* selected = nullptr;  // (B,T/combine)
+  int32_t* rows = nullptr;            // (capacity): item * frames + token
+  int32_t* places = nullptr;          // (capacity): in the layout; -1 also where it has no row
+  int32_t* slots = nullptr;           // (rows of the layout)
+  int32_t* count = nullptr;           // also what exceeds the capacity is counted
 };
 
 // out[i] = x[rows[i]], zero where rows[i] < 0. With rows = slots of SelectRows it undoes the

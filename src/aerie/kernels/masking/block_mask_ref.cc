@@ -68,16 +68,20 @@ int block_mask(const BlockMask& a, void*) {
 
 int select_rows(const SelectRows& a, void*) {
   int count = 0;
-  for (int row = 0; row < a.rows_in; ++row) {
-    a.slots[row] = -1;
+  for (int row = 0; row < a.batch * a.frames; ++row) {
+    const int item = row / a.frames, token = row % a.frames;
+    const bool there = token < rows_of(a.layout, item, a.frames);
+    const int at = there ? first_row(a.layout, item, a.frames) + token : -1;
+    if (there) a.slots[at] = -1;
     if (a.selected[row] == 0) continue;
     if (count < a.capacity) {
       a.rows[count] = row;
-      a.slots[row] = count;
+      a.places[count] = at;
+      if (there) a.slots[at] = count;
     }
     ++count;
   }
-  for (int i = count; i < a.capacity; ++i) a.rows[i] = -1;
+  for (int i = count; i < a.capacity; ++i) a.rows[i] = a.places[i] = -1;
   *a.count = count;
   return kOk;
 }

@@ -11,7 +11,7 @@ using testing::Backend;
 
 struct Outcome {
   std::vector<uint8_t> mask, selected;
-  std::vector<int32_t> rows, slots;
+  std::vector<int32_t> rows, places, slots;
   int32_t count = 0;
   std::vector<float> gathered, scattered;
 };
@@ -26,10 +26,12 @@ Outcome run(Backend& b, BlockMask m, const std::vector<int32_t>& lengths, int ca
   m.selected = b.scratch<uint8_t>(tokens);
   EXPECT_EQ(b.kernels().block_mask(m, nullptr), kOk);
   SelectRows s;
-  s.rows_in = static_cast<int>(tokens);
+  s.batch = m.batch;
+  s.frames = m.frames / m.combine;
   s.capacity = capacity;
   s.selected = m.selected;
   s.rows = b.scratch<int32_t>(static_cast<size_t>(capacity));
+  s.places = b.scratch<int32_t>(static_cast<size_t>(capacity));
   s.slots = b.scratch<int32_t>(tokens);
   s.count = b.scratch<int32_t>(1);
   EXPECT_EQ(b.kernels().select_rows(s, nullptr), kOk);
@@ -42,7 +44,7 @@ Outcome run(Backend& b, BlockMask m, const std::vector<int32_t>& lengths, int ca
   g.out = b.upload_as(g.dtype, std::vector<float>(static_cast<size_t>(capacity) * 24, 5.0f));
   EXPECT_EQ(b.kernels().gather_rows(g, nullptr), kOk);
   GatherRows back = g;
-  back.count = s.rows_in;
+  back.count = static_cast<int>(tokens);
   back.rows = s.slots;
   back.x = g.out;
   back.out = b.upload_as(g.dtype, std::vector<float>(tokens * 24, 5.0f));
@@ -50,6 +52,7 @@ Outcome run(Backend& b, BlockMask m, const std::vector<int32_t>& lengths, int ca
   return {b.download(m.mask, items * frames),
           b.download(m.selected, tokens),
           b.download(s.rows, static_cast<size_t>(capacity)),
+          b.download(s.places, static_cast<size_t>(capacity)),
           b.download(s.slots, tokens),
           b.download(s.count, 1)[0],
           b.download_as(g.dtype, g.out, static_cast<size_t>(capacity) * 24),
@@ -72,6 +75,7 @@ AERIE_KERNEL_TEST(BlockMask, EveryRuleEqualsTheReference) {
         EXPECT_EQ(a.mask, e.mask);
         EXPECT_EQ(a.selected, e.selected);
         EXPECT_EQ(a.rows, e.rows);
+        EXPECT_EQ(a.places, e.rows);
         EXPECT_EQ(a.slots, e.slots);
         EXPECT_EQ(a.count, e.count);
         EXPECT_EQ(a.gathered, e.gathered);
@@ -97,22 +101,33 @@ AERIE_KERNEL_TEST(BlockMask, TheListMayBeTooShort) {
 // Few rows, and more of them than one pass of a block's threads.
 AERIE_KERNEL_TEST(SelectRows, AnyNumberOfRows) {
   const auto reference = testing::reference_backend();
-  for (const int rows : {1, 31, 1024, 1025, 5000}) {
-    SCOPED_TRACE(rows);
-    const size_t n = static_cast<size_t>(rows);
+  struct Case {
+    int batch, frames;
+    testing::Packing packing = {};
+  };
+  for (const Case& c : {Case{1, 1}, Case{31, 1}, Case{1, 1024}, Case{5, 205}, Case{40, 125},
+                        Case{3, 40, {{7, 40, 1}}}, Case{2, 700, {{699, 350}}}}) {
+    SCOPED_TRACE(c.frames);
+    const size_t n = static_cast<size_t>(c.batch * c.frames);
+    const size_t laid_out = c.packing.num_rows(c.batch, c.frames);
     std::vector<uint8_t> selected(n);
     const std::vector<float> draws = testing::random_values(n, 3);
     for (size_t i = 0; i < n; ++i) selected[i] = draws[i] > 0.4f;
     const auto run = [&](Backend& b) {
       SelectRows s;
-      s.rows_in = s.capacity = rows;
+      s.batch = c.batch;
+      s.frames = c.frames;
+      s.layout = c.packing.upload(b);
+      s.capacity = static_cast<int>(n);
       s.selected = b.upload(selected);
       s.rows = b.scratch<int32_t>(n);
-      s.slots = b.scratch<int32_t>(n);
+      s.places = b.scratch<int32_t>(n);
+      s.slots = b.scratch<int32_t>(laid_out);
       s.count = b.scratch<int32_t>(1);
       EXPECT_EQ(b.kernels().select_rows(s, nullptr), kOk);
       std::vector<int32_t> out = b.download(s.rows, n);
-      for (const int32_t slot : b.download(s.slots, n)) out.push_back(slot);
+      for (const int32_t place : b.download(s.places, n)) out.push_back(place);
+      for (const int32_t slot : b.download(s.slots, laid_out)) out.push_back(slot);
       out.push_back(b.download(s.count, 1)[0]);
       return out;
     };

@@ -1,5 +1,6 @@
 #include "aerie/kernels/nest/nest_step.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "aerie/kernels/nest/nest_workspace.h"
@@ -53,6 +54,19 @@ NestStep::Joined NestStep::find_joined(const NestStepConfig& config, const NestS
   return out;
 }
 
+int encoder_rows(const NestStepConfig& config, int valid) {
+  // Blocks without overlap may begin so late that they end behind the item (block_mask.h).
+  const int hidden =
+      config.masking.allow_overlap ? 0 : config.masking.block / config.masking.combine + 2;
+  const int rows = valid + std::max(config.conv_left, hidden);
+  return std::clamp(rows, 1, config.frames / 8);
+}
+
+int shared_rows(int needed, int padded) {
+  const int step = (padded / 48 / 16 + 1) * 16;
+  return std::min(padded, (needed + step - 1) / step * step);
+}
+
 int NestStep::run(void* memory, const NestStepInputs& inputs, const NestStepOutputs& outputs,
                   void* stream) {
   Workspace w(*kernels_, config_, joined_, static_cast<unsigned char*>(memory), stream);
@@ -61,6 +75,7 @@ int NestStep::run(void* memory, const NestStepInputs& inputs, const NestStepOutp
 
 int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStepOutputs& outputs) {
   w.inputs = inputs;
+  w.inputs.layout.rows = w.rows;
   w.outputs = outputs;
   features_ = w.features;
   tokens_ = w.tokens;
@@ -110,10 +125,13 @@ int NestStep::front(Workspace& w) {
   mask.selected = w.selected;
   AERIE_TRY(kernels_->block_mask(mask, w.stream));
   SelectRows select;
-  select.rows_in = w.rows;
+  select.batch = c.batch;
+  select.frames = w.frames;
+  select.layout = w.inputs.layout;
   select.capacity = w.rows;
   select.selected = w.selected;
   select.rows = w.chosen;
+  select.places = w.places;
   select.slots = w.slots;
   select.count = w.outputs.masked_rows;
   AERIE_TRY(kernels_->select_rows(select, w.stream));
@@ -165,7 +183,9 @@ int NestStep::front(Workspace& w) {
   swap.x = params_.pre_encode_out.weight.value;
   swap.out = w.out_weight;
   AERIE_TRY(kernels_->swap_inner(swap, w.stream));
-  return w.product(w.conv2_out, w.out_weight, w.branch, w.rows, c.width, w.bins3 * c.sub_channels);
+  AERIE_TRY(w.product(w.conv2_out, w.out_weight, w.front_branch, w.padded_rows, c.width,
+                      w.bins3 * c.sub_channels));
+  return w.repack(w.front_branch, {}, w.branch, w.inputs.layout);
 }
 
 int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
@@ -177,6 +197,7 @@ int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, 
   silu.batch = c.batch;
   silu.frames = w.frames;
   silu.channels = c.feed_forward;
+  silu.layout = w.inputs.layout;
   silu.x = hidden;
   silu.bias = p.first.bias.value;
   silu.dropout = w.dropout(site, c.dropout);
@@ -288,6 +309,7 @@ int NestStep::normalize_conv(Workspace& w, int index) {
   bn.batch = config_.batch;
   bn.frames = w.frames;
   bn.channels = config_.width;
+  bn.layout = w.inputs.layout;
   bn.x = s.conv;
   bn.training = config_.training;
   bn.statistics = w.statistics;
@@ -312,6 +334,7 @@ int NestStep::normalize_conv_backward(Workspace& w, int index) {
   bn.batch = config_.batch;
   bn.frames = w.frames;
   bn.channels = config_.width;
+  bn.layout = w.inputs.layout;
   bn.x = s.conv;
   bn.mean = s.bn_mean;
   bn.rstd = s.bn_rstd;
@@ -367,7 +390,7 @@ int NestStep::head(Workspace& w) {
   gather.dtype = c.dtype;
   gather.count = w.rows;
   gather.channels = c.width;
-  gather.rows = w.chosen;
+  gather.rows = w.places;
   gather.x = w.encoded_compute;
   gather.out = w.chosen_rows;
   AERIE_TRY(kernels_->gather_rows(gather, w.stream));
@@ -419,6 +442,7 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   silu.batch = c.batch;
   silu.frames = w.frames;
   silu.channels = c.feed_forward;
+  silu.layout = w.inputs.layout;
   silu.x = hidden;
   silu.bias = p.first.bias.value;
   silu.grad_out = w.grad_hidden;
@@ -518,10 +542,13 @@ int NestStep::layer_backward(Workspace& w, int index) {
 int NestStep::front_backward(Workspace& w) {
   const NestStepConfig& c = config_;
   const int inputs = w.bins3 * c.sub_channels;
+  void* const grad_branch = w.front_branch;
+  AERIE_TRY(w.repack(w.grad_branch, w.inputs.layout, grad_branch, {}));
   // The gradient of the swapped weight, then back to its own order.
   NestParam swapped;
   swapped.grad = w.out_weight_grad;
-  AERIE_TRY(w.weight_gradient(w.grad_branch, w.conv2_out, swapped, w.rows, c.width, inputs, false));
+  AERIE_TRY(
+      w.weight_gradient(grad_branch, w.conv2_out, swapped, w.padded_rows, c.width, inputs, false));
   SwapInner swap;
   swap.rows = c.width;
   swap.a = w.bins3;
@@ -530,7 +557,8 @@ int NestStep::front_backward(Workspace& w) {
   swap.out = params_.pre_encode_out.weight.grad;
   swap.accumulate = c.accumulate;
   AERIE_TRY(kernels_->swap_inner(swap, w.stream));
-  AERIE_TRY(w.input_gradient(w.grad_branch, w.out_weight, w.grad_conv2, w.rows, c.width, inputs));
+  AERIE_TRY(
+      w.input_gradient(grad_branch, w.out_weight, w.grad_conv2, w.padded_rows, c.width, inputs));
 
   Relu relu = w.last(params_);
   relu.bias = nullptr;  // what was positive still is

@@ -73,8 +73,9 @@ struct NestStepConfig {
   bool tf32 = false;
   bool training = true;  // dropout, dither and batch statistics; otherwise no gradients either
   int batch = 0;         // items
-  int samples = 0;       // of a padded row of audio
-  int frames = 0;        // of the padded features: a multiple of 8
+  int rows = 0;     // of the encoder's activations (NestStepInputs::layout); 0: batch * frames/8
+  int samples = 0;  // of a padded row of audio
+  int frames = 0;   // of the padded features: a multiple of 8
   int bins = 80, sub_channels = 256;
   int width = 512, heads = 8, feed_forward = 2048, layers = 17;
   int conv_kernel = 9, conv_left = 4;
@@ -104,12 +105,22 @@ struct NestStepInputs {
   const int32_t* frames = nullptr;          // (2B) valid feature frames
   const int32_t* frames_quarter = nullptr;  // (B) of the noisy rows behind two strides
   const int32_t* frames_encoder = nullptr;  // (B) behind three
+  // Where the encoder's frames lie; without `begin`: items of frames/8 rows each. An item needs
+  // encoder_rows() of its valid frames at least.
+  RowLayout layout;
   const int32_t* frames_counted = nullptr;  // scalar: encoder frames in BatchNorm's statistics
   const RandomState* random = nullptr;
   const float* loss_scale = nullptr;  // scalar; null: 1
   // Scalar: masked encoder frames of the whole batch, where this is a part of it; null: it is not.
   const int32_t* loss_rows = nullptr;
 };
+
+// Rows that an item of so many valid encoder frames must have: padding counts where the convolution
+// reaches over the end, and where masking does.
+int encoder_rows(const NestStepConfig& config, int valid);
+// What a batch that needs so many rows is given, so that batches share recordings: about two
+// percent of the padded batch more at most. Matrix products like round numbers, too.
+int shared_rows(int needed, int padded);
 
 struct NestStepOutputs {
   float* loss = nullptr;           // scalar
@@ -129,9 +140,9 @@ class NestStep {
 
   // For tests: where intermediate results lie, valid after run().
   const float* features() const { return features_; }    // (2B,T,bins)
-  const int32_t* tokens() const { return tokens_; }      // (rows,books)
+  const int32_t* tokens() const { return tokens_; }      // (chosen frames,books)
   const uint8_t* selected() const { return selected_; }  // (B,T/8)
-  const float* encoded() const { return encoded_; }      // (B,T/8,d)
+  const float* encoded() const { return encoded_; }      // (rows,d)
 
  private:
   // Weights that lie so that one product serves several.

@@ -47,20 +47,22 @@ struct NestStep::Workspace {
             unsigned char* base, void* cuda_stream)
       : kernels(&table), c(config), stream(cuda_stream), base_(base) {
     frames = c.frames / 8;
-    rows = c.batch * frames;
+    padded_rows = c.batch * frames;
+    rows = c.rows > 0 ? c.rows : padded_rows;
     const int frames2 = strided(strided(c.frames));
     const int bins2 = strided(strided(c.bins));
     bins3 = strided(bins2);
     frames_quarter = frames2;
     bins_quarter = bins2;
     conv1_rows = c.batch * frames2 * bins2;
-    conv2_rows = rows * bins3;
+    conv2_rows = padded_rows * bins3;
     const size_t n = size(rows), width = size(c.width), channels = size(c.sub_channels);
 
     features = take<float>(2 * size(c.batch) * size(c.frames) * size(c.bins));
     mask = take<uint8_t>(size(c.batch) * size(c.frames));
-    selected = take<uint8_t>(n);
+    selected = take<uint8_t>(size(padded_rows));
     chosen = take<int32_t>(n);
+    places = take<int32_t>(n);
     slots = take<int32_t>(n);
     tokens = take<int32_t>(n * size(c.books));
     quantizer = take<float>(quantize_scratch(rows, c.books, c.code_classes, c.code_dim));
@@ -76,6 +78,7 @@ struct NestStep::Workspace {
     conv2_out = take_compute(size(conv2_rows) * channels);
     out_weight = take_compute(width * size(bins3) * channels);
     branch = take_compute(n * width);
+    front_branch = take_compute(size(padded_rows) * width);
     statistics = take<float>(size(conv_parts(c.batch, frames)) * 2 * width);
 
     // What layers use one after the other. The logits live between forward and backward, when
@@ -199,6 +202,18 @@ struct NestStep::Workspace {
     g.accumulate = accumulate;
     return kernels->gemm(g, stream);
   }
+  int repack(const void* x, const RowLayout& from, void* out, const RowLayout& to) {
+    RepackRows r;
+    r.dtype = c.dtype;
+    r.batch = c.batch;
+    r.frames = frames;
+    r.channels = c.width;
+    r.from = from;
+    r.to = to;
+    r.x = x;
+    r.out = out;
+    return kernels->repack_rows(r, stream);
+  }
   // `wait`: with the sums of a layer. `used`: how many rows count, when that is known on the
   // device.
   int bias_gradient(const void* grad, const NestParam& bias, int count, int n, int stride,
@@ -304,6 +319,7 @@ struct NestStep::Workspace {
     f.batch = c.batch;
     f.frames = frames;
     f.channels = c.width;
+    f.layout = inputs.layout;
     f.residual = n.residual;
     f.y = branch;
     f.y_bias = place.y_bias.value;
@@ -336,6 +352,7 @@ struct NestStep::Workspace {
     b.batch = c.batch;
     b.frames = frames;
     b.channels = c.width;
+    b.layout = inputs.layout;
     b.sum = n.sum;
     b.mean = n.mean;
     b.rstd = n.rstd;
@@ -378,6 +395,7 @@ struct NestStep::Workspace {
     f.batch = c.batch;
     f.frames = frames;
     f.channels = c.width;
+    f.layout = inputs.layout;
     f.kernel = c.conv_kernel;
     f.left = c.conv_left;
     f.x = s.gates;
@@ -398,6 +416,7 @@ struct NestStep::Workspace {
     a.frames = frames;
     a.heads = c.heads;
     a.dim = c.width / c.heads;
+    a.layout = inputs.layout;
     a.q = part(s.qkv, 0);
     a.k = part(s.qkv, 1);
     a.v = part(s.qkv, 2);
@@ -425,13 +444,15 @@ struct NestStep::Workspace {
   NestStepOutputs outputs;
   size_t pos_size = 0;  // values of one layer's positions
   size_t audio_offset = 0;
-  int frames = 0, rows = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;
+  int frames = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;
   int conv1_rows = 0, conv2_rows = 0;
+  int padded_rows = 0, rows = 0;  // encoder frames: of the padded batch, and as laid out for it
   float *features = nullptr, *quantizer = nullptr;
   uint8_t *mask = nullptr, *selected = nullptr;
-  int32_t *chosen = nullptr, *slots = nullptr, *tokens = nullptr;
+  int32_t *chosen = nullptr, *places = nullptr, *slots = nullptr, *tokens = nullptr;
   void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr;
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
+  void* front_branch = nullptr;
   float* statistics = nullptr;
   void *shared_active = nullptr, *shared_normed = nullptr, *shared_out = nullptr;
   void* shared_conv_out = nullptr;
@@ -519,7 +540,7 @@ struct NestStep::Workspace {
     s.ff2_keep = take<uint8_t>(n * hidden / 8);
     s.qkv = take_compute(n * width * 3);
     s.attended = take_compute(n * width);
-    s.log_sum = take<float>(n * size(c.heads));
+    s.log_sum = take<float>(size(padded_rows) * size(c.heads));
     if (c.training && c.dropout_att > 0.0 && c.dtype != Dtype::kFloat)
       s.attention_keep = take<uint32_t>(attention_keep(c.batch, c.heads, frames));
     s.gates = take_compute(n * width * 2);

@@ -31,8 +31,8 @@ template <typename T, int kVecs>
 __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNormForward a) {
   const int lane = threadIdx.x % 32;
   const int row = blockIdx.x * kWarps + threadIdx.x / 32;
-  if (row >= a.batch * a.frames) return;  // whole warps leave
-  const int item = row / a.frames, frame = row % a.frames;
+  if (row >= num_rows(a.layout, a.batch, a.frames)) return;  // whole warps leave
+  const RowPlace place = a.dropout.threshold != 0 ? place_of(a.layout, row, a.frames) : RowPlace{};
   const int vecs = a.channels / 8;
   const size_t base = size_t(row) * a.channels;
   Vec8 x[kVecs] = {};
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
         for (int k = 0; k < 8; ++k) y.v[k] += bias.v[k];
       }
       float factors[8];
-      const uint32_t bits =
-          dropout8(a.dropout, nullptr, 0, item, uint64_t(frame) * a.channels + vec * 8, factors);
+      const uint32_t bits = dropout8(a.dropout, nullptr, 0, uint64_t(place.item),
+                                     uint64_t(place.frame) * a.channels + vec * 8, factors);
       if (a.keep != nullptr) a.keep[at / 8] = uint8_t(bits);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) x[j].v[k] += a.scale * (factors[k] * y.v[k]);
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
 __host__ __device__ constexpr int backward_sums(bool next) {
   return next ? 5 : 3;
 }
-__host__ __device__ constexpr int backward_warps(int vecs, bool next) {
+constexpr int backward_warps(int vecs, bool next) {  // of a block, at most
   return (next ? 16 : 24) / (vecs <= 2 ? 1 : vecs / 2);
 }
 
@@ -168,16 +168,18 @@ __device__ inline void next_backward(const LayerNormBackward& a, int row, const 
 template <typename T, int kVecs, bool kNext>
 __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
     layer_norm_backward_kernel(LayerNormBackward a) {
-  constexpr int kBlockWarps = backward_warps(kVecs, kNext);
   constexpr int kSums = backward_sums(kNext), kWidth = kVecs * 256;
+  const int warps = blockDim.x / 32;
   AERIE_DYNAMIC_SHARED(memory);
   float* sums = reinterpret_cast<float*>(memory);  // (warps, kSums, kWidth)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int rows = a.batch * a.frames, vecs = a.channels / 8;
+  const int rows = num_rows(a.layout, a.batch, a.frames), vecs = a.channels / 8;
   float* const mine = sums + warp * kSums * kWidth;
   bool first = true;
-  for (int row = blockIdx.x * kBlockWarps + warp; row < rows; row += gridDim.x * kBlockWarps) {
-    const int item = row / a.frames, frame = row % a.frames;
+  for (int row = blockIdx.x * warps + warp; row < rows; row += gridDim.x * warps) {
+    // Asked for where dropout is drawn again alone.
+    const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
+    const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
     const size_t base = size_t(row) * a.channels;
     const float mean = a.mean[row], rstd = a.rstd[row];
     // All loads before the first sum.
@@ -242,7 +244,8 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
       store8(a.grad_residual + at, out[j]);
       if (a.grad_y == nullptr) continue;
       float factors[8];
-      dropout8(a.dropout, a.keep, at / 8, item, uint64_t(frame) * a.channels + vec * 8, factors);
+      dropout8(a.dropout, a.keep, at / 8, uint64_t(place.item),
+               uint64_t(place.frame) * a.channels + vec * 8, factors);
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) out[j].v[k] *= a.scale * factors[k];
       add_to_row_sum(mine + 2 * kWidth, j, out[j], first);
@@ -259,12 +262,12 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
         add_to_row_sum(mine + which * kWidth, j, Vec8{}, true);
   __syncthreads();
   float* partial = a.partial + size_t(blockIdx.x) * kSums * a.channels;
-  for (int at = threadIdx.x; at < kSums * kWidth; at += kBlockWarps * 32) {
+  for (int at = threadIdx.x; at < kSums * kWidth; at += blockDim.x) {
     const int column = row_sum_column(at % kWidth);
     if (column >= a.channels) continue;
     float sum = 0.0f;
-    AERIE_UNROLL
-    for (int w = 0; w < kBlockWarps; ++w) sum += sums[w * kSums * kWidth + at];
+    AERIE_UNROLL_BY(8)
+    for (int w = 0; w < warps; ++w) sum += sums[w * kSums * kWidth + at];
     partial[at / kWidth * a.channels + column] = sum;
   }
 }
@@ -282,7 +285,7 @@ int with_vecs(int channels, Body body) {
 }  // namespace
 
 int layer_norm_forward(const LayerNormForward& a, void* stream) {
-  const int rows = a.batch * a.frames;
+  const int rows = num_rows(a.layout, a.batch, a.frames);
   const LaunchShape shape{dim3(unsigned(ceil_div(rows, kWarps))), dim3(kWarps * 32)};
   return dispatch(a.dtype, [&](auto zero) {
     return with_vecs(a.channels, [&](auto vecs) {
@@ -295,7 +298,7 @@ int layer_norm_forward(const LayerNormForward& a, void* stream) {
 }
 
 int layer_norm_backward(const LayerNormBackward& a, void* stream) {
-  const int rows = a.batch * a.frames;
+  const int rows = num_rows(a.layout, a.batch, a.frames);
   if (rows == 0 || (a.next.weight != nullptr && a.grad_sum != nullptr)) return kUnsupported;
   int parts = 0;
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
@@ -303,12 +306,16 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
       constexpr int kVecs = decltype(vecs)::value;
       const auto start = [&](auto next) {
         constexpr bool kNext = decltype(next)::value;
-        constexpr int kBlockWarps = backward_warps(kVecs, kNext);
-        const int wanted = ceil_div(rows, kBlockWarps);
+        // Few rows are spread over all multiprocessors, four warps of a block at least.
+        constexpr int kMost = backward_warps(kVecs, kNext);
+        int warps = ceil_div(rows, kLayerNormParts);
+        warps = warps < 4 ? 4 : warps;
+        warps = warps < kMost ? warps : kMost;
+        const int wanted = ceil_div(rows, warps);
         parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
         return launch(stream,
-                      {dim3(unsigned(parts)), dim3(kBlockWarps * 32),
-                       size_t(kBlockWarps) * backward_sums(kNext) * kVecs * 256 * sizeof(float)},
+                      {dim3(unsigned(parts)), dim3(unsigned(warps) * 32),
+                       size_t(warps) * backward_sums(kNext) * kVecs * 256 * sizeof(float)},
                       layer_norm_backward_kernel<decltype(zero), kVecs, kNext>, a);
       };
       return a.next.weight != nullptr ? start(std::true_type{}) : start(std::false_type{});

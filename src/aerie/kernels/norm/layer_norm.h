@@ -18,13 +18,14 @@ struct NextNorm {
   const float* weight = nullptr;  // null: there is none
   const float* bias = nullptr;
   void* out = nullptr;    // compute dtype
-  float* mean = nullptr;  // (B*T)
-  float* rstd = nullptr;  // (B*T)
+  float* mean = nullptr;  // (rows)
+  float* rstd = nullptr;  // (rows)
 };
 
 struct LayerNormForward {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
+  RowLayout layout;
   const float* residual = nullptr;  // null: zero
   const void* y = nullptr;          // null: zero
   const float* y_bias = nullptr;    // null: none
@@ -38,14 +39,15 @@ struct LayerNormForward {
   uint8_t* keep = nullptr;     // dropout's decisions, a bit per value; null: not wanted
   void* out = nullptr;         // compute dtype; null: not wanted
   float* out_float = nullptr;  // the same in float32; null: not wanted
-  float* mean = nullptr;       // (B*T)
-  float* rstd = nullptr;       // (B*T)
+  float* mean = nullptr;       // (rows)
+  float* rstd = nullptr;       // (rows)
   NextNorm next;
 };
 
 struct LayerNormBackward {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
+  RowLayout layout;
   const float* sum = nullptr;
   const float* mean = nullptr;
   const float* rstd = nullptr;

@@ -7,18 +7,19 @@
 namespace aerie::kernels::reference {
 
 int layer_norm_forward(const LayerNormForward& a, void*) {
-  const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
-  const size_t rows = static_cast<size_t>(a.batch) * frames;
+  const size_t channels = static_cast<size_t>(a.channels);
+  const size_t rows = static_cast<size_t>(num_rows(a.layout, a.batch, a.frames));
   std::vector<double> x(channels);
   std::vector<float> middle(rows * channels);  // what a norm behind this one gets
   for (size_t row = 0; row < rows; ++row) {
+    const Place place = place_of(a, row);
     double mean = 0.0, var = 0.0;
     for (size_t c = 0; c < channels; ++c) {
       const size_t at = row * channels + c;
       x[c] = a.residual != nullptr ? a.residual[at] : 0.0;
       if (a.y != nullptr) {
         const float y = load(a.y, a.dtype, at) + (a.y_bias != nullptr ? a.y_bias[c] : 0.0f);
-        const float factor = dropout_factor(a.dropout, row / frames, row % frames * channels + c);
+        const float factor = dropout_factor(a.dropout, place.item, place.frame * channels + c);
         if (a.keep != nullptr) set_keep(a.keep, at, factor != 0.0f);
         x[c] += a.scale * (factor * y);
       }
@@ -43,6 +44,7 @@ int layer_norm_forward(const LayerNormForward& a, void*) {
   next.batch = a.batch;
   next.frames = a.frames;
   next.channels = a.channels;
+  next.layout = a.layout;
   next.residual = middle.data();
   next.weight = a.next.weight;
   next.bias = a.next.bias;
@@ -54,8 +56,8 @@ int layer_norm_forward(const LayerNormForward& a, void*) {
 }
 
 int layer_norm_backward(const LayerNormBackward& a, void*) {
-  const size_t channels = static_cast<size_t>(a.channels), frames = static_cast<size_t>(a.frames);
-  const size_t rows = static_cast<size_t>(a.batch) * frames;
+  const size_t channels = static_cast<size_t>(a.channels);
+  const size_t rows = static_cast<size_t>(num_rows(a.layout, a.batch, a.frames));
   const double width = static_cast<double>(channels);
   std::vector<double> d_weight(channels), d_bias(channels), d_y_bias(channels);
   std::vector<double> normal(channels), grad(channels);
@@ -74,6 +76,7 @@ int layer_norm_backward(const LayerNormBackward& a, void*) {
     next.batch = a.batch;
     next.frames = a.frames;
     next.channels = a.channels;
+    next.layout = a.layout;
     next.sum = middle.data();
     next.mean = a.next.mean;
     next.rstd = a.next.rstd;
@@ -88,6 +91,7 @@ int layer_norm_backward(const LayerNormBackward& a, void*) {
     layer_norm_backward(next, nullptr);
   }
   for (size_t row = 0; row < rows; ++row) {
+    const Place place = place_of(a, row);
     double mean_grad = 0.0, mean_product = 0.0;
     for (size_t c = 0; c < channels; ++c) {
       const size_t at = row * channels + c;
@@ -109,7 +113,7 @@ int layer_norm_backward(const LayerNormBackward& a, void*) {
       if (a.grad_sum != nullptr) out += a.grad_sum[at];
       a.grad_residual[at] = static_cast<float>(out);
       if (a.grad_y == nullptr) continue;
-      const float factor = dropout_factor(a.dropout, row / frames, row % frames * channels + c);
+      const float factor = dropout_factor(a.dropout, place.item, place.frame * channels + c);
       const float grad_y = static_cast<float>(out) * a.scale * factor;
       d_y_bias[c] += grad_y;
       store(a.grad_y, a.dtype, at, grad_y);

@@ -14,6 +14,7 @@ struct Case {
   double p;
   bool full;          // residual, y, bias, both outputs; otherwise the least
   bool next = false;  // a norm behind it
+  testing::Packing packing = {};
 };
 
 struct Outcome {
@@ -23,15 +24,20 @@ struct Outcome {
 };
 
 Outcome run(Backend& b, const Case& c, bool use_keep) {
-  const size_t rows = static_cast<size_t>(c.batch * c.frames);
+  const size_t rows = c.packing.num_rows(c.batch, c.frames);
   const size_t width = static_cast<size_t>(c.channels), n = rows * width;
+  const auto values = [&](uint64_t seed, float scale = 1.0f) {
+    const size_t padded = static_cast<size_t>(c.batch * c.frames) * width;
+    return c.packing.pack(random_values(padded, seed, scale), c.frames, width);
+  };
   RandomState* state = b.upload(std::vector<RandomState>{testing::random_state(5, 77)});
   LayerNormForward f;
   f.dtype = c.dtype;
   f.batch = c.batch;
   f.frames = c.frames;
   f.channels = c.channels;
-  f.residual = b.upload(random_values(n, 1, 2.0f));
+  f.layout = c.packing.upload(b);
+  f.residual = b.upload(values(1, 2.0f));
   f.weight = b.upload(random_values(width, 2));
   f.bias = b.upload(random_values(width, 3));
   f.sum = b.scratch<float>(n);
@@ -39,7 +45,7 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
   f.rstd = b.scratch<float>(rows);
   f.out = b.upload_as(c.dtype, std::vector<float>(n));
   if (c.full) {
-    f.y = b.upload_as(c.dtype, random_values(n, 4));
+    f.y = b.upload_as(c.dtype, values(4));
     f.y_bias = b.upload(random_values(width, 5));
     f.dropout = dropout_at(state, 33, c.p);
     f.scale = 0.5f;
@@ -59,11 +65,12 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
   g.batch = c.batch;
   g.frames = c.frames;
   g.channels = c.channels;
+  g.layout = f.layout;
   g.sum = f.sum;
   g.mean = f.mean;
   g.rstd = f.rstd;
   g.weight = f.weight;
-  g.grad_out = b.upload_as(c.dtype, random_values(n, 6));
+  g.grad_out = b.upload_as(c.dtype, values(6));
   g.dropout = f.dropout;
   g.scale = f.scale;
   g.grad_residual = b.scratch<float>(n);
@@ -72,8 +79,8 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
   g.partial = b.scratch<float>(layer_norm_scratch(c.channels));
   if (c.full) {
     g.keep = use_keep ? f.keep : nullptr;
-    g.grad_out_float = b.upload(random_values(n, 10));
-    if (!c.next) g.grad_sum = b.upload(random_values(n, 7));
+    g.grad_out_float = b.upload(values(10));
+    if (!c.next) g.grad_sum = b.upload(values(7));
     g.grad_y = b.upload_as(c.dtype, std::vector<float>(n));
     g.grad_y_bias = b.upload(random_values(width, 11));
     g.accumulate = true;
@@ -86,7 +93,7 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
     g.bias = f.bias;
     g.next = f.next;
     g.next.out = c.full ? b.upload_as(c.dtype, std::vector<float>(n)) : nullptr;
-    g.grad_next_out = b.upload_as(c.dtype, random_values(n, 14));
+    g.grad_next_out = b.upload_as(c.dtype, values(14));
     g.grad_next_weight = b.upload(random_values(width, 15));
     g.grad_next_bias = b.upload(random_values(width, 16));
   }
@@ -124,7 +131,9 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
         Case{Dtype::kFloat, 2, 3, 2048, 1.0, true}, Case{Dtype::kBf16, 2, 13, 176, 0.1, true, true},
         Case{Dtype::kFloat, 3, 11, 512, 0.1, true, true},
         Case{Dtype::kFloat, 1, 2, 8, 0.0, false, true},
-        Case{Dtype::kHalf, 1, 9, 1024, 0.1, true, true}}) {
+        Case{Dtype::kHalf, 1, 9, 1024, 0.1, true, true},
+        Case{Dtype::kFloat, 3, 40, 64, 0.1, true, true, {{3, 40, 17}}},
+        Case{Dtype::kBf16, 2, 13, 176, 0.1, true, false, {{1, 12}}}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     for (const bool use_keep : {false, true}) {
@@ -149,6 +158,19 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
       EXPECT_EQ(a.keep, e.keep);
     }
   }
+}
+
+// Where rows lie changes nothing in them, dropout's draws included.
+AERIE_KERNEL_TEST(LayerNorm, PackedRowsAreThoseOfThePaddedBatch) {
+  Case c{Dtype::kFloat, 3, 11, 512, 0.3, true};
+  const auto pack = [&](const std::vector<float>& x) { return c.packing.pack(x, c.frames, 512); };
+  const Outcome padded = run(backend, c, false);
+  c.packing.rows = {2, 11, 6};
+  const Outcome packed = run(backend, c, false);
+  EXPECT_EQ(packed.sum, pack(padded.sum));
+  EXPECT_EQ(packed.out, pack(padded.out));
+  EXPECT_EQ(packed.d_residual, pack(padded.d_residual));
+  EXPECT_EQ(packed.d_y, pack(padded.d_y));
 }
 
 AERIE_KERNEL_TEST(LayerNorm, RefusesWidthsItCannotDo) {

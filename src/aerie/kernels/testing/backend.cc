@@ -116,6 +116,39 @@ std::vector<float> Backend::download_as(Dtype dtype, const void* from, size_t co
   return {};
 }
 
+RowLayout Packing::upload(Backend& backend) const {
+  RowLayout out;
+  if (rows.empty()) return out;
+  std::vector<int32_t> begin = {0};
+  std::vector<RowPlace> places;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (int t = 0; t < rows[i]; ++t) places.push_back({static_cast<int32_t>(i), t});
+    begin.push_back(static_cast<int32_t>(places.size()));
+  }
+  out.rows = begin.back();
+  out.begin = backend.upload(begin);
+  out.places = backend.upload(places);
+  return out;
+}
+
+size_t Packing::num_rows(int batch, int frames) const {
+  size_t out = 0;
+  for (const int count : rows) out += static_cast<size_t>(count);
+  return rows.empty() ? static_cast<size_t>(batch * frames) : out;
+}
+
+std::vector<float> Packing::pack(const std::vector<float>& padded, int frames,
+                                 size_t channels) const {
+  if (rows.empty()) return padded;
+  std::vector<float> out;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto from =
+        padded.begin() + static_cast<int64_t>(i * static_cast<size_t>(frames) * channels);
+    out.insert(out.end(), from, from + rows[i] * static_cast<int64_t>(channels));
+  }
+  return out;
+}
+
 std::unique_ptr<Backend> reference_backend() {
   return std::make_unique<HostBackend>(kReferenceKernels);
 }

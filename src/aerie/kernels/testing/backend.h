@@ -57,6 +57,17 @@ class Backend {
   }
 };
 
+// A batch whose item i has rows[i] rows, one item behind the other; no rows: the padded batch.
+struct Packing {
+  std::vector<int> rows;
+
+  // Of a batch of so many frames.
+  RowLayout upload(Backend& backend) const;
+  size_t num_rows(int batch, int frames) const;
+  // What (B,T,C) values are in this layout.
+  std::vector<float> pack(const std::vector<float>& padded, int frames, size_t channels) const;
+};
+
 std::unique_ptr<Backend> reference_backend();
 std::unique_ptr<Backend> emulated_backend();
 // Null where there is no GPU; `reason` then says why.

@@ -142,6 +142,7 @@ Status FastEngine::probe() {
   Shape shape;
   shape.batch = 1;
   shape.samples = 16 * core_->model().settings().model.preprocessor.hop_length();
+  shape.rows = nest::step_frames(core_->model(), shape.samples) / 8;
   AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
   AERIE_RETURN_IF_ERROR(reserve(*plan));
   audio_of(*plan).zero_();
@@ -287,7 +288,8 @@ Status FastEngine::add_micro(const data::Batch& batch, const StepRequest& reques
   }
   const int64_t parts = std::min(request.split, batch.num_samples());
   if (parts == 1) {
-    const Shape shape{batch.num_samples(), batch.capacity(), true, false, request.accumulate};
+    Shape shape = shape_of(batch, 0, batch.num_samples());
+    shape.accumulate = request.accumulate;
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
     AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, config_.aerie.seed, micro_step, 0));
@@ -319,7 +321,9 @@ Status FastEngine::add_parts(const data::Batch& batch, const StepRequest& reques
   AERIE_RETURN_IF_ERROR(intake_->load(batch, whole.mutable_data_ptr<float>()));
   for (int64_t p = 0; p < parts; ++p) {
     const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
-    const Shape shape{end - begin, samples, true, true, request.accumulate};
+    Shape shape = shape_of(batch, begin, end - begin);
+    shape.part = true;
+    shape.accumulate = request.accumulate;
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     audio_of(*plan).copy_(whole.narrow(1, begin, shape.batch));
     AERIE_RETURN_IF_ERROR(
@@ -345,8 +349,10 @@ Status FastEngine::submit(const StepRequest& request) {
         AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
         const int64_t parts = std::min(request.split, rows);
         for (int64_t p = 0; p < parts; ++p) {
-          const Shape shape{rows * (p + 1) / parts - rows * p / parts, batch->capacity(), true,
-                            parts > 1, request.accumulate};
+          const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
+          Shape shape = shape_of(*batch, begin, end - begin);
+          shape.part = parts > 1;
+          shape.accumulate = request.accumulate;
           AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
           AERIE_RETURN_IF_ERROR(reserve(*plan));
         }
@@ -461,7 +467,8 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
     at::NoGradGuard no_grad;
     AERIE_RETURN_IF_ERROR(refresh());
     const DeviceSpans::Scope span(core_->spans(), "evaluate");
-    const Shape shape{batch.num_samples(), batch.capacity(), false, false, 1};
+    Shape shape = shape_of(batch, 0, batch.num_samples());
+    shape.training = false;
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     Status status = intake_->reserve(batch);
     if (status.ok()) status = reserve(*plan);

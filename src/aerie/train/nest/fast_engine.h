@@ -64,10 +64,11 @@ class FastEngine final : public CoreEngine {
   // A shape of micro-batch and how it enters the step.
   struct Shape {
     int64_t batch = 0, samples = 0;
+    int64_t rows = 0;  // of the encoder: what is valid and a little, not batch * padded frames
     bool training = true;
     bool part = false;  // of a batch that was cut
     int64_t accumulate = 1;
-    auto key() const { return std::tie(batch, samples, training, part, accumulate); }
+    auto key() const { return std::tie(batch, samples, rows, training, part, accumulate); }
     bool operator<(const Shape& other) const { return key() < other.key(); }
   };
   struct Plan {
@@ -108,12 +109,14 @@ class FastEngine final : public CoreEngine {
   Status refresh();
   Status upload(void* to, const void* from, size_t bytes);
 
+  // Of `count` items of a batch from `first` on.
+  Shape shape_of(const data::Batch& batch, int64_t first, int64_t count) const;
   Result<Plan*> plan_for(const Shape& shape);
   Status reserve(const Plan& plan);
   kernels::NestStepInputs inputs_of(const Plan& plan) const;
   // Where the rows of a plan's audio go, (2B,N).
   at::Tensor audio_of(const Plan& plan) const;
-  Status upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_row,
+  Status upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
                        uint64_t seed, uint64_t micro_step, int64_t loss_rows);
   Status run_plan(Plan& plan, bool accumulate);
   void drop_recordings();

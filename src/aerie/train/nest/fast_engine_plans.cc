@@ -1,4 +1,5 @@
 // Shapes of micro-batches: what each runs, its memory and inputs, and the recordings of it.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -15,13 +16,20 @@
 namespace aerie::train {
 namespace {
 
-constexpr int64_t kMaxRecordings = 32;
+constexpr int64_t kMaxRecordings = 64;
 
 // Offsets in the inputs of a micro-batch.
 constexpr size_t kRandom = 0, kCounted = 64, kLossRows = 68, kLengths = 128;
 static_assert(sizeof(kernels::RandomState) <= kCounted);
-size_t input_bytes(int64_t batch) {
+// Behind the lengths: where items begin, and what each row is.
+size_t begin_offset(int64_t batch) {
   return kLengths + static_cast<size_t>(batch) * 6 * sizeof(int32_t);
+}
+size_t places_offset(int64_t batch) {
+  return (begin_offset(batch) + static_cast<size_t>(batch + 1) * sizeof(int32_t) + 7) / 8 * 8;
+}
+size_t input_bytes(int64_t batch, int64_t rows) {
+  return places_offset(batch) + static_cast<size_t>(rows) * sizeof(kernels::RowPlace);
 }
 
 }  // namespace
@@ -30,6 +38,24 @@ at::ScalarType torch_type(kernels::Dtype dtype) {
   return dtype == kernels::Dtype::kFloat  ? at::kFloat
          : dtype == kernels::Dtype::kBf16 ? at::kBFloat16
                                           : at::kHalf;
+}
+
+FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first,
+                                       int64_t count) const {
+  const nest::NestModel& model = core_->model();
+  kernels::NestStepConfig c = nest::step_config(model, config_.aerie);
+  c.frames = static_cast<int>(nest::step_frames(model, batch.capacity()));
+  Shape shape;
+  shape.batch = count;
+  shape.samples = batch.capacity();
+  int needed = 0;
+  for (const int64_t samples :
+       batch.noisy_audio_len().subspan(static_cast<size_t>(first), static_cast<size_t>(count))) {
+    const int64_t valid = nest::step_lengths(model, samples).frames_encoder;
+    needed += kernels::encoder_rows(c, static_cast<int>(valid));
+  }
+  shape.rows = kernels::shared_rows(needed, static_cast<int>(count) * (c.frames / 8));
+  return shape;
 }
 
 Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
@@ -46,6 +72,7 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     c.batch = static_cast<int>(shape.batch);
     c.samples = static_cast<int>(shape.samples);
     c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
+    c.rows = static_cast<int>(shape.rows);
     c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
     c.tune =
         config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
@@ -112,7 +139,7 @@ Status FastEngine::reserve(const Plan& plan) {
   const Shape& shape = plan.shape;
   try {
     grow(memory_, plan.step[0]->memory_bytes());
-    grow(inputs_, input_bytes(shape.batch));
+    grow(inputs_, input_bytes(shape.batch, shape.rows));
     return ok_status();
   } catch (const std::exception& error) {
     return torch_status(error).with_context(
@@ -139,6 +166,8 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
   in.frames = lengths + 2 * shape.batch;
   in.frames_quarter = lengths + 4 * shape.batch;
   in.frames_encoder = lengths + 5 * shape.batch;
+  in.layout.begin = reinterpret_cast<const int32_t*>(base + begin_offset(shape.batch));
+  in.layout.places = reinterpret_cast<const kernels::RowPlace*>(base + places_offset(shape.batch));
   in.frames_counted = reinterpret_cast<const int32_t*>(base + kCounted);
   in.random = reinterpret_cast<const kernels::RandomState*>(base + kRandom);
   in.loss_scale = optimizer_->loss_scale();
@@ -146,12 +175,12 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
   return in;
 }
 
-Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_row,
+Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
                                  uint64_t seed, uint64_t micro_step, int64_t loss_rows) {
-  std::vector<unsigned char> bytes(input_bytes(shape.batch));
+  std::vector<unsigned char> bytes(input_bytes(shape.batch, shape.rows));
   const kernels::RandomState random = {
       philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
-      philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_row)};
+      philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_item)};
   std::memcpy(bytes.data() + kRandom, &random, sizeof(random));
   const auto put = [&](size_t at, int64_t value) {
     const auto narrow = static_cast<int32_t>(value);
@@ -161,22 +190,43 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, i
   const int64_t padded = batch.num_samples() > 0 ? batch.padded_length() : shape.samples;
   put(kCounted, nest::step_frames_counted(model, padded));
   put(kLossRows, loss_rows);
-  const size_t rows = static_cast<size_t>(shape.batch);
+  const size_t items = static_cast<size_t>(shape.batch);
+  std::vector<int64_t> valid(items);  // encoder frames
   for (size_t signal = 0; signal < 2; ++signal)
-    for (size_t b = 0; b < rows; ++b) {
-      const size_t row = static_cast<size_t>(first_row) + b;
+    for (size_t b = 0; b < items; ++b) {
+      const size_t row = static_cast<size_t>(first_item) + b;
       const int64_t samples = batch.num_samples() == 0 ? shape.samples
                               : signal == 0            ? batch.audio_len()[row]
                                                        : batch.noisy_audio_len()[row];
       const nest::StepLengths lengths = nest::step_lengths(model, samples);
-      const size_t at = kLengths + (signal * rows + b) * 4;
+      const size_t at = kLengths + (signal * items + b) * 4;
       put(at, samples);
-      put(at + 2 * rows * 4, lengths.frames);
+      put(at + 2 * items * 4, lengths.frames);
       if (signal == 1) {
-        put(kLengths + (4 * rows + b) * 4, lengths.frames_quarter);
-        put(kLengths + (5 * rows + b) * 4, lengths.frames_encoder);
+        put(kLengths + (4 * items + b) * 4, lengths.frames_quarter);
+        put(kLengths + (5 * items + b) * 4, lengths.frames_encoder);
+        valid[b] = lengths.frames_encoder;
       }
     }
+  // What rounding added is padding of the first items that have room for it.
+  const kernels::NestStepConfig& c = plans_.at(shape)->config;
+  std::vector<int64_t> rows(items);
+  int64_t left = shape.rows;
+  for (size_t b = 0; b < items; ++b)
+    left -= rows[b] = kernels::encoder_rows(c, static_cast<int>(valid[b]));
+  int64_t begin = 0;
+  size_t row = places_offset(shape.batch);
+  for (size_t b = 0; b < items; ++b) {
+    const int64_t more = std::min(left, c.frames / 8 - rows[b]);
+    left -= more;
+    put(begin_offset(shape.batch) + b * 4, begin);
+    begin += rows[b] + more;
+    for (int64_t t = 0; t < rows[b] + more; ++t, row += sizeof(kernels::RowPlace)) {
+      put(row, static_cast<int64_t>(b));
+      put(row + sizeof(int32_t), t);
+    }
+  }
+  put(begin_offset(shape.batch) + items * 4, begin);
   return upload(inputs_.mutable_data_ptr(), bytes.data(), bytes.size());
 }
 
