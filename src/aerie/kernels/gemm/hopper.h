@@ -15,6 +15,18 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// True in one lane of a warp. Where control depends on this and on values that are known to be the
+// same in all lanes, operands of copies and products need no loop over lanes that might differ.
+__device__ __forceinline__ bool elected() {
+  uint32_t out;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(out));
+  return out != 0;
+}
+
 // Barriers: 8 bytes of shared memory each.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

@@ -50,7 +50,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ unsigned char raw[];
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
   const uint32_t full = shared + kBarriers, empty = full + 8 * kStages;
-  if (threadIdx.x == 0) {
+  // The same in all lanes, and known to be: what follows from it needs one register per warp.
+  const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
+  if (warp == 0 && elected()) {
     for (int s = 0; s < kStages; ++s) {
       barrier_init(full + 8 * s, 1);
       barrier_init(empty + 8 * s, kMultiplying / 32);
@@ -60,8 +62,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int steps = ceil_div(g.rows, kTileK), lane = threadIdx.x % 32;
   int stage = 0;
-  if (threadIdx.x >= kMultiplying) {
-    if (lane != 0) return;
+  if (warp == kMultiplying / 32) {
+    if (!elected()) return;
     uint32_t phase = 1;
     for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
       const Tile tile(g, i);
@@ -82,7 +84,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     return;
   }
-  const int group = threadIdx.x / 128;  // of four warps: has 64 of a tile's rows
+  const int group = warp / 4;  // of four warps: has 64 of a tile's rows
+  // Of the first stage: others lie at distances that can be added.
+  const uint64_t a0 = operand(shared + group * kBoxBytes, kBoxBytes),
+                 b0 = operand(shared + 2 * kBoxBytes, kBoxBytes);
   uint32_t phase = 0;
   for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
     const Tile tile(g, i);
@@ -91,15 +96,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int j = 0; j < 64; ++j) sums[j] = 0.0f;
     int last = 0;
     for (int step = 0; step < steps; ++step) {
-      const uint32_t a = shared + stage * kStageBytes + group * kBoxBytes,
-                     b = shared + stage * kStageBytes + 2 * kBoxBytes;
+      const uint64_t a = a0 + uint32_t(stage * (kStageBytes / 16)),
+                     b = b0 + uint32_t(stage * (kStageBytes / 16));
       barrier_wait(full + 8 * stage, phase);
       product_keep(sums);
       product_begin();
       AERIE_UNROLL
-      for (int k = 0; k < kTileK / 16; ++k)
-        product<T>(sums, operand(a + k * 16 * kRowBytes, kBoxBytes),
-                   operand(b + k * 16 * kRowBytes, kBoxBytes));
+      for (int k = 0; k < kTileK / 16; ++k) product<T>(sums, a + k * kRowBytes, b + k * kRowBytes);
       product_commit();
       product_wait<1>();
       product_keep(sums);
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     product_keep(sums);
     if (lane == 0) barrier_arrive(empty + 8 * last);
     // Four lanes have 32 bytes of a row.
-    const int row = tile.row + group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const int row = tile.row + group * 64 + warp % 4 * 16 + lane / 4;
     const int inputs = tile.product->inputs;
     float2* const out = reinterpret_cast<float2*>(tile.product->out + size_t(row) * inputs +
                                                   tile.column + lane % 4 * 2);
