@@ -16,35 +16,43 @@ __device__ inline void add8(Vec8& x, const float* bias, int column) {
   for (int k = 0; k < 8; ++k) x.v[k] += more.v[k];
 }
 
-// A thread has eight values of kForwardRows rows: what addresses cost is shared, and there is more
-// to do while loads are under way.
-constexpr int kForwardRows = 2;
+// Forward, blocks stay: they walk down the rows with the next one on its way, while the draws of
+// dropout keep them busy.
+constexpr int kForwardBlocks = 5 * 132;  // that run at the same time
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) silu_forward_kernel(SiluForward a) {
+__global__ void __launch_bounds__(kThreads, 5) silu_forward_kernel(SiluForward a) {
   const int column = int(blockIdx.y * blockDim.x + threadIdx.x) * 8;
-  const int rows = num_rows(a.layout, a.batch, a.frames), first = int(blockIdx.x) * kForwardRows;
   if (column >= a.channels) return;
-  RowPlace places[kForwardRows];
-  Vec8 x[kForwardRows];
-  AERIE_UNROLL
-  for (int i = 0; i < kForwardRows; ++i) {
-    if (first + i >= rows) continue;
-    if (a.dropout.threshold != 0) places[i] = place_of(a.layout, first + i, a.frames);
-    x[i] = load8(static_cast<const T*>(a.x) + size_t(first + i) * a.channels + column);
-  }
-  AERIE_UNROLL
-  for (int i = 0; i < kForwardRows; ++i) {
-    if (first + i >= rows) return;
-    const size_t at = size_t(first + i) * a.channels + column;
-    add8(x[i], a.bias, column);
+  const int rows = num_rows(a.layout, a.batch, a.frames);
+  const bool draws = a.dropout.threshold != 0;
+  const RandomState state = draws ? *a.dropout.state : RandomState{};
+  Dropout dropout = a.dropout;
+  dropout.state = &state;
+  const Vec8 bias = a.bias != nullptr ? load8(a.bias + column) : Vec8{};
+  Raw8<T> next;
+  RowPlace next_place = {};
+  const auto fetch = [&](int row) {
+    next = load_raw(static_cast<const T*>(a.x) + size_t(row) * a.channels + column);
+    if (draws) next_place = place_of(a.layout, row, a.frames);
+  };
+  fetch(int(blockIdx.x));
+  for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
+    Vec8 x = unpack(next);
+    const RowPlace place = next_place;
+    const int following = row + int(gridDim.x);
+    fetch(following < rows ? following : row);
+    const size_t at = size_t(row) * a.channels + column;
     float factors[8];
-    const uint32_t bits = dropout8(a.dropout, nullptr, 0, uint64_t(places[i].item),
-                                   uint64_t(places[i].frame) * a.channels + column, factors);
+    const uint32_t bits = dropout8(dropout, nullptr, 0, uint64_t(place.item),
+                                   uint64_t(place.frame) * a.channels + column, factors);
     if (a.keep != nullptr) a.keep[at / 8] = uint8_t(bits);
     AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) x[i].v[k] *= sigmoid_for<T>(x[i].v[k]) * factors[k];
-    store8(static_cast<T*>(a.out) + at, x[i]);
+    for (int k = 0; k < 8; ++k) {
+      x.v[k] += bias.v[k];
+      x.v[k] *= sigmoid_for<T>(x.v[k]) * factors[k];
+    }
+    store8(static_cast<T*>(a.out) + at, x);
   }
 }
 
@@ -114,12 +122,13 @@ int silu_forward(const SiluForward& a, void* stream) {
   if (!covered(a)) return kUnsupported;
   return dispatch(a.dtype, [&](auto zero) {
     const int lanes = ceil_div(a.channels, 256) * 32;  // a thread for eight channels
-    const int threads = lanes < kThreads ? lanes : kThreads;
+    const int threads = lanes < kThreads ? lanes : kThreads, columns = ceil_div(lanes, threads);
     const int rows = num_rows(a.layout, a.batch, a.frames);
-    return launch(stream,
-                  {dim3(unsigned(ceil_div(rows, kForwardRows)), unsigned(ceil_div(lanes, threads))),
-                   dim3(unsigned(threads))},
-                  silu_forward_kernel<decltype(zero)>, a);
+    const int most = kForwardBlocks * (kThreads / threads) / columns;
+    return launch(
+        stream,
+        {dim3(unsigned(rows < most ? rows : most), unsigned(columns)), dim3(unsigned(threads))},
+        silu_forward_kernel<decltype(zero)>, a);
   });
 }
 

@@ -291,8 +291,10 @@ Status FastEngine::add_micro(const data::Batch& batch, const StepRequest& reques
     Shape shape = shape_of(batch, 0, batch.num_samples());
     shape.accumulate = request.accumulate;
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
-    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
+    // Small copies first: as soon as these rows are mixed, the copy of the next batch begins, and
+    // what the step still waited for would come behind it.
     AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, config_.aerie.seed, micro_step, 0));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false));
     window_.push_back(info);
     return ok_status();
@@ -474,8 +476,8 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
     if (status.ok()) status = reserve(*plan);
     if (status.code() == StatusCode::kOutOfMemory) return evaluate_in_parts(batch, seed, position);
     AERIE_RETURN_IF_ERROR(status);
-    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
     AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, seed, position, 0));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
     AERIE_RETURN_IF_ERROR(run_plan(*plan, /*accumulate=*/false));
     if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
     ResultSlot& slot = result_slots_[next_result_ % result_slots_.size()];
