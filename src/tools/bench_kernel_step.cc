@@ -284,6 +284,7 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.tune = o.tune;
   for (const int valid : encoder_frames(c)) c.rows += kernels::encoder_rows(c, valid);
   c.rows = kernels::shared_rows(c.rows, c.batch * c.frames / 8);
+  c.chosen = (c.rows / 2 + 7) / 8 * 8;
   return c;
 }
 

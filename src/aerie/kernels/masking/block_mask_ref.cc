@@ -24,9 +24,11 @@ std::vector<bool> hidden_frames(const BlockMask& a, int length, uint64_t positio
   if (a.allow_overlap) {
     const uint64_t threshold = static_cast<uint64_t>(std::llround(a.probability * 4294967296.0));
     const int starts = length - a.block + (a.rules_of_2_6 ? 0 : 1);
-    for (int t = 0; t < starts; ++t)
-      if (philox_u32(key, 0, position, static_cast<uint64_t>(t)) < threshold)
-        hide(t, std::min(t + a.block, length));
+    for (int first = 0; first < starts; first += 4) {
+      const PhiloxBlock draws = philox_block(key, 0, position, static_cast<uint32_t>(first) / 4);
+      for (int t = first; t < std::min(first + 4, starts); ++t)
+        if (draws.v[t - first] < threshold) hide(t, std::min(t + a.block, length));
+    }
     return mask;
   }
   int patches =

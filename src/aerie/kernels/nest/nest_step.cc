@@ -67,6 +67,21 @@ int shared_rows(int needed, int padded) {
   return std::min(padded, (needed + step - 1) / step * step);
 }
 
+int masked_rows(const NestStepConfig& config, const std::vector<int32_t>& frames,
+                const RandomState& random) {
+  BlockMask mask = config.masking;
+  mask.batch = static_cast<int>(frames.size());
+  mask.frames = config.frames;
+  mask.lengths = frames.data();
+  mask.state = &random;
+  const size_t tokens = frames.size() * static_cast<size_t>(mask.frames / mask.combine);
+  std::vector<uint8_t> hidden(tokens * static_cast<size_t>(mask.combine)), selected(tokens);
+  mask.mask = hidden.data();
+  mask.selected = selected.data();
+  if (reference::block_mask(mask, nullptr) != kOk) return static_cast<int>(tokens);
+  return static_cast<int>(std::count(selected.begin(), selected.end(), uint8_t{1}));
+}
+
 int NestStep::run(void* memory, const NestStepInputs& inputs, const NestStepOutputs& outputs,
                   void* stream) {
   Workspace w(*kernels_, config_, joined_, static_cast<unsigned char*>(memory), stream);
@@ -128,7 +143,7 @@ int NestStep::front(Workspace& w) {
   select.batch = c.batch;
   select.frames = w.frames;
   select.layout = w.inputs.layout;
-  select.capacity = w.rows;
+  select.capacity = w.capacity;
   select.selected = w.selected;
   select.rows = w.chosen;
   select.places = w.places;
@@ -150,7 +165,7 @@ int NestStep::front(Workspace& w) {
   AERIE_TRY(kernels_->normalize_features(normalize, w.stream));
 
   Quantize quantize;
-  quantize.capacity = w.rows;
+  quantize.capacity = w.capacity;
   quantize.rows = w.chosen;
   quantize.inputs = 8 * c.bins;
   quantize.books = c.books;
@@ -388,17 +403,17 @@ int NestStep::head(Workspace& w) {
   const int outputs = c.classes * c.books;
   GatherRows gather;
   gather.dtype = c.dtype;
-  gather.count = w.rows;
+  gather.count = w.capacity;
   gather.channels = c.width;
   gather.rows = w.places;
   gather.x = w.encoded_compute;
   gather.out = w.chosen_rows;
   AERIE_TRY(kernels_->gather_rows(gather, w.stream));
-  AERIE_TRY(
-      w.product(w.chosen_rows, params_.decoder.weight.compute, w.logits, w.rows, outputs, c.width));
+  AERIE_TRY(w.product(w.chosen_rows, params_.decoder.weight.compute, w.logits, w.capacity, outputs,
+                      c.width));
   CrossEntropy loss;
   loss.dtype = c.dtype;
-  loss.capacity = w.rows;
+  loss.capacity = w.capacity;
   loss.classes = c.classes;
   loss.books = c.books;
   loss.logits = w.logits;
@@ -416,12 +431,13 @@ int NestStep::head(Workspace& w) {
   AERIE_TRY(kernels_->cross_entropy(loss, w.stream));
   if (!c.training) return kOk;
 
-  AERIE_TRY(
-      w.weight_gradient(w.logits, w.chosen_rows, params_.decoder.weight, w.rows, outputs, c.width));
-  AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.rows, outputs, outputs, false,
+  AERIE_TRY(w.weight_gradient(w.logits, w.chosen_rows, params_.decoder.weight, w.capacity, outputs,
+                              c.width));
+  AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.capacity, outputs, outputs, false,
                             w.outputs.masked_rows));
-  AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.chosen_rows, w.rows,
+  AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.chosen_rows, w.capacity,
                              outputs, c.width));
+  gather.count = w.rows;
   gather.rows = w.slots;
   gather.x = w.chosen_rows;
   gather.out = w.grad_in;

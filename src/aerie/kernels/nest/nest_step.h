@@ -83,6 +83,7 @@ struct NestStepConfig {
   double dropout = 0.1, dropout_pre_encoder = 0.1, dropout_att = 0.1;
   bool xscaling = true;
   int left = -1, right = -1, chunk = 0, left_chunks = 0;  // attention context
+  int chosen = 0;  // room for frames in the loss; 0: for all rows
   bool statistics_of_valid_frames = false;
   float dither = 1e-5f, preemphasis = 0.97f;
   int hop = 160, window_length = 400;
@@ -121,10 +122,13 @@ int encoder_rows(const NestStepConfig& config, int valid);
 // What a batch that needs so many rows is given, so that batches share recordings: about two
 // percent of the padded batch more at most. Matrix products like round numbers, too.
 int shared_rows(int needed, int padded);
+// How many frames of a batch of such features enter the loss, computed on the host.
+int masked_rows(const NestStepConfig& config, const std::vector<int32_t>& frames,
+                const RandomState& random);
 
 struct NestStepOutputs {
   float* loss = nullptr;           // scalar
-  int32_t* masked_rows = nullptr;  // scalar: encoder frames in the loss
+  int32_t* masked_rows = nullptr;  // scalar: encoder frames in the loss; those without room count
 };
 
 class NestStep {

@@ -49,6 +49,7 @@ struct NestStep::Workspace {
     frames = c.frames / 8;
     padded_rows = c.batch * frames;
     rows = c.rows > 0 ? c.rows : padded_rows;
+    capacity = c.chosen > 0 ? c.chosen : rows;
     const int frames2 = strided(strided(c.frames));
     const int bins2 = strided(strided(c.bins));
     bins3 = strided(bins2);
@@ -61,11 +62,11 @@ struct NestStep::Workspace {
     features = take<float>(2 * size(c.batch) * size(c.frames) * size(c.bins));
     mask = take<uint8_t>(size(c.batch) * size(c.frames));
     selected = take<uint8_t>(size(padded_rows));
-    chosen = take<int32_t>(n);
-    places = take<int32_t>(n);
+    chosen = take<int32_t>(size(capacity));
+    places = take<int32_t>(size(capacity));
     slots = take<int32_t>(n);
-    tokens = take<int32_t>(n * size(c.books));
-    quantizer = take<float>(quantize_scratch(rows, c.books, c.code_classes, c.code_dim));
+    tokens = take<int32_t>(size(capacity) * size(c.books));
+    quantizer = take<float>(quantize_scratch(capacity, c.books, c.code_classes, c.code_dim));
     const size_t conv_begin = used_;
     conv1 = take_compute(size(conv1_rows) * channels);
     conv1_mixed = take_compute(size(conv1_rows) * channels);
@@ -88,7 +89,8 @@ struct NestStep::Workspace {
     pos_size = size(2 * frames - 1) * width;
     void* const all_grad_pos =
         c.training ? take_compute(pos_size * size(c.layers)) : static_cast<void*>(nullptr);
-    overlay(shared_begin, used_, [&] { logits = take_compute(n * size(c.classes * c.books)); });
+    overlay(shared_begin, used_,
+            [&] { logits = take_compute(size(capacity) * size(c.classes * c.books)); });
     // Positions of all layers in the order of their weights in memory.
     void* const all_pos = take_compute(pos_size * size(c.layers));
     // The stream between layers: read by the next layer alone, computed again in backward.
@@ -104,8 +106,8 @@ struct NestStep::Workspace {
     }
     const size_t layers_end = used_;
     encoded_compute = layers.back().norms[kNormOut].out;
-    chosen_rows = take_compute(n * width);
-    row_loss = take<float>(n * size(c.books));
+    chosen_rows = take_compute(size(capacity) * width);
+    row_loss = take<float>(size(capacity) * size(c.books));
     if (!c.training) return;
     overlay(layers_begin, layers_end, [&] {
       grad_conv1 = take_compute(size(conv1_rows) * channels);
@@ -447,6 +449,7 @@ struct NestStep::Workspace {
   int frames = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;
   int conv1_rows = 0, conv2_rows = 0;
   int padded_rows = 0, rows = 0;  // encoder frames: of the padded batch, and as laid out for it
+  int capacity = 0;               // of those in the loss
   float *features = nullptr, *quantizer = nullptr;
   uint8_t *mask = nullptr, *selected = nullptr;
   int32_t *chosen = nullptr, *places = nullptr, *slots = nullptr, *tokens = nullptr;

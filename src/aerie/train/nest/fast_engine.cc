@@ -274,12 +274,13 @@ Status FastEngine::run_and_record(Plan& plan, bool add) {
                              "recording the loss");
 }
 
-Status FastEngine::add_micro(const data::Batch& batch, const StepRequest& request,
-                             uint64_t micro_step) {
+Status FastEngine::add_micro(const data::Batch& batch, const std::vector<Shape>& shapes,
+                             const StepRequest& request, uint64_t micro_step) {
   if (static_cast<int64_t>(window_.size()) >= max_micros_)
     return internal_error(str_cat("more than ", max_micros_, " micro-batches in a step"));
   MicroInfo info;
   info.empty = batch.num_samples() == 0;
+  for (const Shape& shape : shapes) info.room += shape.chosen;
   for (const int64_t samples : batch.noisy_audio_len())
     info.frames += nest::step_lengths(core_->model(), samples).frames_encoder;
   if (info.empty) {
@@ -288,8 +289,7 @@ Status FastEngine::add_micro(const data::Batch& batch, const StepRequest& reques
   }
   const int64_t parts = std::min(request.split, batch.num_samples());
   if (parts == 1) {
-    Shape shape = shape_of(batch, 0, batch.num_samples());
-    shape.accumulate = request.accumulate;
+    const Shape& shape = shapes.front();
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     // Small copies first: as soon as these rows are mixed, the copy of the next batch begins, and
     // what the step still waited for would come behind it.
@@ -299,14 +299,15 @@ Status FastEngine::add_micro(const data::Batch& batch, const StepRequest& reques
     window_.push_back(info);
     return ok_status();
   }
-  return add_parts(batch, request, micro_step);
+  return add_parts(batch, shapes, request, micro_step);
 }
 
-Status FastEngine::add_parts(const data::Batch& batch, const StepRequest& request,
-                             uint64_t micro_step) {
+Status FastEngine::add_parts(const data::Batch& batch, const std::vector<Shape>& shapes,
+                             const StepRequest& request, uint64_t micro_step) {
   const int64_t rows = batch.num_samples(), samples = batch.capacity();
   const int64_t parts = std::min(request.split, rows);
   MicroInfo info;
+  for (const Shape& shape : shapes) info.room += shape.chosen;
   nest::NestBatch lengths;
   lengths.audio = at::empty({rows, 0});
   std::vector<int64_t> noisy(batch.noisy_audio_len().begin(), batch.noisy_audio_len().end());
@@ -322,10 +323,8 @@ Status FastEngine::add_parts(const data::Batch& batch, const StepRequest& reques
       at::empty({2, rows, samples}, at::TensorOptions(device_).dtype(at::kFloat));
   AERIE_RETURN_IF_ERROR(intake_->load(batch, whole.mutable_data_ptr<float>()));
   for (int64_t p = 0; p < parts; ++p) {
-    const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
-    Shape shape = shape_of(batch, begin, end - begin);
-    shape.part = true;
-    shape.accumulate = request.accumulate;
+    const int64_t begin = rows * p / parts;
+    const Shape& shape = shapes[static_cast<size_t>(p)];
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     audio_of(*plan).copy_(whole.narrow(1, begin, shape.batch));
     AERIE_RETURN_IF_ERROR(
@@ -342,19 +341,23 @@ Status FastEngine::submit(const StepRequest& request) {
     if (core_->ema() != nullptr && core_->ema()->swapped())
       return internal_error("training while averaged weights are in use");
     AERIE_RETURN_IF_ERROR(refresh());
+    std::vector<std::vector<Shape>> shapes(request.micro_batches.size());  // parts of micro-batches
     {
       // All memory first: this is where a step can fail without having changed anything.
       const DeviceSpans::Scope span(core_->spans(), kPhaseHostPrepare);
-      for (const data::Batch* batch : request.micro_batches) {
+      for (size_t i = 0; i < request.micro_batches.size(); ++i) {
+        const data::Batch* batch = request.micro_batches[i];
         const int64_t rows = batch->num_samples();
         if (rows == 0) continue;
         AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
         const int64_t parts = std::min(request.split, rows);
         for (int64_t p = 0; p < parts; ++p) {
           const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
-          Shape shape = shape_of(*batch, begin, end - begin);
+          Shape shape = shape_of(*batch, begin, end - begin, config_.aerie.seed,
+                                 request.first_micro_step + i);
           shape.part = parts > 1;
           shape.accumulate = request.accumulate;
+          shapes[i].push_back(shape);
           AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
           AERIE_RETURN_IF_ERROR(reserve(*plan));
         }
@@ -365,7 +368,7 @@ Status FastEngine::submit(const StepRequest& request) {
       const DeviceSpans::Scope span(core_->spans(), kPhaseForwardBackward);
       for (size_t i = 0; i < request.micro_batches.size(); ++i)
         AERIE_RETURN_IF_ERROR(
-            add_micro(*request.micro_batches[i], request, request.first_micro_step + i)
+            add_micro(*request.micro_batches[i], shapes[i], request, request.first_micro_step + i)
                 .with_context(str_cat("micro-batch ", i)));
     }
     if (request.finish) AERIE_RETURN_IF_ERROR(finish_step(request));
@@ -431,6 +434,9 @@ Status FastEngine::take_oldest() {
     kernels::MicroResult result{0.0f, 0};
     if (!info.empty)
       std::memcpy(&result, bytes + kMicroResults + i * sizeof(result), sizeof(result));
+    if (result.rows > info.room)
+      return internal_error(
+          str_cat(result.rows, " masked frames where there is room for ", info.room));
     double loss = static_cast<double>(result.loss);
     if (info.no_mask && config_.aerie.empty_mask == config::EmptyMask::kNan)
       loss = std::numeric_limits<double>::quiet_NaN();
@@ -469,7 +475,7 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
     at::NoGradGuard no_grad;
     AERIE_RETURN_IF_ERROR(refresh());
     const DeviceSpans::Scope span(core_->spans(), "evaluate");
-    Shape shape = shape_of(batch, 0, batch.num_samples());
+    Shape shape = shape_of(batch, 0, batch.num_samples(), seed, position);
     shape.training = false;
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     Status status = intake_->reserve(batch);

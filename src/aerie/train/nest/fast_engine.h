@@ -64,11 +64,12 @@ class FastEngine final : public CoreEngine {
   // A shape of micro-batch and how it enters the step.
   struct Shape {
     int64_t batch = 0, samples = 0;
-    int64_t rows = 0;  // of the encoder: what is valid and a little, not batch * padded frames
+    int64_t rows = 0;    // of the encoder: what is valid and a little, not batch * padded frames
+    int64_t chosen = 0;  // of these, room for those in the loss
     bool training = true;
     bool part = false;  // of a batch that was cut
     int64_t accumulate = 1;
-    auto key() const { return std::tie(batch, samples, rows, training, part, accumulate); }
+    auto key() const { return std::tie(batch, samples, rows, chosen, training, part, accumulate); }
     bool operator<(const Shape& other) const { return key() < other.key(); }
   };
   struct Plan {
@@ -87,6 +88,7 @@ class FastEngine final : public CoreEngine {
   };
   struct MicroInfo {
     int64_t frames = 0;    // valid, behind the encoder
+    int64_t room = 0;      // for those in the loss
     bool empty = false;    // a batch without rows
     bool no_mask = false;  // a cut batch without masked frames
   };
@@ -109,8 +111,9 @@ class FastEngine final : public CoreEngine {
   Status refresh();
   Status upload(void* to, const void* from, size_t bytes);
 
-  // Of `count` items of a batch from `first` on.
-  Shape shape_of(const data::Batch& batch, int64_t first, int64_t count) const;
+  // Of `count` items of a batch from `first` on, whose masks are drawn with these.
+  Shape shape_of(const data::Batch& batch, int64_t first, int64_t count, uint64_t seed,
+                 uint64_t micro_step) const;
   Result<Plan*> plan_for(const Shape& shape);
   Status reserve(const Plan& plan);
   kernels::NestStepInputs inputs_of(const Plan& plan) const;
@@ -124,8 +127,11 @@ class FastEngine final : public CoreEngine {
 
   kernels::SavedState saved_state() const;  // what a skipped step undoes
   Status open_window();
-  Status add_micro(const data::Batch& batch, const StepRequest& request, uint64_t micro_step);
-  Status add_parts(const data::Batch& batch, const StepRequest& request, uint64_t micro_step);
+  // `shapes`: of the batch, or of the parts it is cut into.
+  Status add_micro(const data::Batch& batch, const std::vector<Shape>& shapes,
+                   const StepRequest& request, uint64_t micro_step);
+  Status add_parts(const data::Batch& batch, const std::vector<Shape>& shapes,
+                   const StepRequest& request, uint64_t micro_step);
   Status run_and_record(Plan& plan, bool add);
   Status finish_step(const StepRequest& request);
   Status take_oldest();

@@ -32,6 +32,11 @@ size_t input_bytes(int64_t batch, int64_t rows) {
   return places_offset(batch) + static_cast<size_t>(rows) * sizeof(kernels::RowPlace);
 }
 
+kernels::RandomState random_state(uint64_t seed, uint64_t micro_step, int64_t first_item) {
+  return {philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
+          philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_item)};
+}
+
 }  // namespace
 
 at::ScalarType torch_type(kernels::Dtype dtype) {
@@ -40,8 +45,8 @@ at::ScalarType torch_type(kernels::Dtype dtype) {
                                           : at::kHalf;
 }
 
-FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first,
-                                       int64_t count) const {
+FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first, int64_t count,
+                                       uint64_t seed, uint64_t micro_step) const {
   const nest::NestModel& model = core_->model();
   kernels::NestStepConfig c = nest::step_config(model, config_.aerie);
   c.frames = static_cast<int>(nest::step_frames(model, batch.capacity()));
@@ -49,12 +54,19 @@ FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first,
   shape.batch = count;
   shape.samples = batch.capacity();
   int needed = 0;
+  std::vector<int32_t> frames;
   for (const int64_t samples :
        batch.noisy_audio_len().subspan(static_cast<size_t>(first), static_cast<size_t>(count))) {
-    const int64_t valid = nest::step_lengths(model, samples).frames_encoder;
-    needed += kernels::encoder_rows(c, static_cast<int>(valid));
+    const nest::StepLengths lengths = nest::step_lengths(model, samples);
+    needed += kernels::encoder_rows(c, static_cast<int>(lengths.frames_encoder));
+    frames.push_back(static_cast<int32_t>(lengths.frames));
   }
   shape.rows = kernels::shared_rows(needed, static_cast<int>(count) * (c.frames / 8));
+  // With usual settings a third of the frames is in the loss: half the rows are room enough, and
+  // the decoder has half the work.
+  const int64_t half = (shape.rows / 2 + 7) / 8 * 8;
+  const kernels::RandomState random = random_state(seed, micro_step, first);
+  shape.chosen = kernels::masked_rows(c, frames, random) <= half ? half : shape.rows;
   return shape;
 }
 
@@ -73,6 +85,7 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     c.samples = static_cast<int>(shape.samples);
     c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
     c.rows = static_cast<int>(shape.rows);
+    c.chosen = static_cast<int>(shape.chosen);
     c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
     c.tune =
         config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
@@ -178,9 +191,7 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
 Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
                                  uint64_t seed, uint64_t micro_step, int64_t loss_rows) {
   std::vector<unsigned char> bytes(input_bytes(shape.batch, shape.rows));
-  const kernels::RandomState random = {
-      philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
-      philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_item)};
+  const kernels::RandomState random = random_state(seed, micro_step, first_item);
   std::memcpy(bytes.data() + kRandom, &random, sizeof(random));
   const auto put = [&](size_t at, int64_t value) {
     const auto narrow = static_cast<int32_t>(value);
