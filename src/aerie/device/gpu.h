@@ -63,8 +63,9 @@ class GpuModule {
   virtual const kernels::KernelTable& kernels() const = 0;
 
   // A queue on a stream of the caller's (a cudaStream_t, which must outlive it) or, with null, on
-  // one of its own. On the current device.
-  virtual Result<std::unique_ptr<Queue>> make_queue(void* stream) = 0;
+  // one of its own. On the current device. `urgent`: work on such a stream of its own comes before
+  // that of others.
+  virtual Result<std::unique_ptr<Queue>> make_queue(void* stream, bool urgent = false) = 0;
 
   // Device memory and copies that wait, for tests and tools.
   virtual Result<void*> allocate_device(size_t bytes) = 0;

@@ -7,6 +7,6 @@ namespace aerie::device {
 
 // Raised whenever GpuModule changes, so that a stale module beside a newer binary is refused rather
 // than called.
-inline constexpr uint32_t kModuleAbi = 7;
+inline constexpr uint32_t kModuleAbi = 8;
 
 }  // namespace aerie::device

@@ -167,9 +167,14 @@ class CudaModule final : public device::GpuModule {
 
   const KernelTable& kernels() const override { return kCudaKernels; }
 
-  Result<std::unique_ptr<device::Queue>> make_queue(void* stream) override {
+  Result<std::unique_ptr<device::Queue>> make_queue(void* stream, bool urgent) override {
     cudaStream_t handle = static_cast<cudaStream_t>(stream);
-    if (handle == nullptr) AERIE_CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
+    if (handle == nullptr) {
+      int least = 0, greatest = 0;
+      AERIE_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+      AERIE_CUDA(
+          cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, urgent ? greatest : least));
+    }
     return std::unique_ptr<device::Queue>(std::make_unique<CudaQueue>(handle, stream == nullptr));
   }
 

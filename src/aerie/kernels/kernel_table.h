@@ -24,6 +24,8 @@
 // X(name, arguments)
 #define AERIE_KERNELS(X)                              \
   X(adamw_step, AdamwStep)                            \
+  X(adamw_decide, AdamwStep)                          \
+  X(adamw_update, AdamwUpdate)                        \
   X(layer_norm_forward, LayerNormForward)             \
   X(layer_norm_backward, LayerNormBackward)           \
   X(silu_forward, SiluForward)                        \

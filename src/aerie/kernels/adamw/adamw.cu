@@ -1,6 +1,8 @@
 // Three launches: partial sums of squares, one block that decides, one pass that updates. Bound by
 // memory: 4 bytes per parameter for the norm, then 28, 2 more for the 16-bit copy and 8 for the
 // moving average.
+//
+// A list of chunks is updated by few large blocks, each of which has a multiprocessor to itself.
 #include "aerie/kernels/adamw/adamw.h"
 #include "aerie/kernels/device.h"
 
@@ -100,56 +102,223 @@ __device__ int find_segment(const AdamwSegment* segments, int count, int64_t i) 
   return low < count && segments[low].begin <= i ? low : -1;
 }
 
-template <typename Shadow>
-__global__ void __launch_bounds__(kThreads) update(AdamwStep a) {
-  const AdamwControl c = *a.control;
-  if (c.skip != 0) return;
-  const int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * 8;
-  if (i >= a.count) return;
+// What the update needs to know about the elements from `begin` to `end`.
+struct Rule {
+  int64_t begin = 0, end = 0;
+  AdamwFactors factors = {};
+  float beta1 = 0.0f, beta2 = 0.0f, eps = 0.0f;
+  bool decoupled = true;
+  bool known = false;  // false: elements of no segment
+};
+__device__ inline Rule rule_at(const AdamwStep& a, int64_t i) {
+  Rule rule;
   const int s = find_segment(a.segments, a.num_segments, i);
-  if (s < 0) return;
+  rule.known = s >= 0;
+  rule.begin = i;
+  rule.end = i + 4;
+  if (s < 0) return rule;
   const AdamwSegment& g = a.segments[s];
-  const AdamwFactors f = a.factors[s];
-  const float beta1 = float(g.beta1), beta2 = float(g.beta2), eps = float(g.eps);
-  const bool decoupled = g.decoupled;
+  rule.begin = g.begin;
+  rule.end = g.end;
+  rule.factors = a.factors[s];
+  rule.beta1 = float(g.beta1);
+  rule.beta2 = float(g.beta2);
+  rule.eps = float(g.eps);
+  rule.decoupled = g.decoupled;
+  return rule;
+}
+
+// Rounding of the last place or two, in a step that is far smaller than its weight; the exact ones
+// branch.
+__device__ inline float fast_sqrt(float x) {
+#ifdef __CUDA_ARCH__
+  float out;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+#else
+  return sqrtf(x);
+#endif
+}
+__device__ inline float fast_divide(float x, float y) {
+#ifdef __CUDA_ARCH__
+  return __fdividef(x, y);
+#else
+  return x / y;
+#endif
+}
+
+// Neighbouring threads take neighbouring groups of four.
+struct alignas(16) Four {
+  float v[4];
+};
+__device__ inline Four load4(const float* p) {
+  return *reinterpret_cast<const Four*>(p);
+}
+__device__ inline void store4(float* p, const Four& x) {
+  *reinterpret_cast<Four*>(p) = x;
+}
+template <typename T>
+__device__ inline void store4(T* p, const Four& x) {
+  struct alignas(8) Two {
+    uint32_t w[2];
+  };
+  *reinterpret_cast<Two*>(p) = {pack2<T>(x.v[0], x.v[1]), pack2<T>(x.v[2], x.v[3])};
+}
+
+// What is not read again before all else has passed through the cache.
+#ifdef __CUDACC__
+__device__ inline Four load4_once(const float* p) {
+  const float4 x = __ldcs(reinterpret_cast<const float4*>(p));
+  return {x.x, x.y, x.z, x.w};
+}
+__device__ inline void store4_once(float* p, const Four& x) {
+  __stcs(reinterpret_cast<float4*>(p), make_float4(x.v[0], x.v[1], x.v[2], x.v[3]));
+}
+#else
+__device__ inline Four load4_once(const float* p) {
+  return load4(p);
+}
+__device__ inline void store4_once(float* p, const Four& x) {
+  store4(p, x);
+}
+#endif
+
+struct Values {
+  Four grad, param, exp_avg, exp_avg_sq;
+};
+__device__ inline Values load_values(const AdamwStep& a, int64_t i) {
+  return {load4_once(a.grads + i), load4_once(a.params + i), load4_once(a.exp_avg + i),
+          load4_once(a.exp_avg_sq + i)};
+}
+
+template <typename Shadow>
+__device__ inline void update4(const AdamwStep& a, const AdamwControl& c, const Rule& rule,
+                               int64_t i, const Values& values) {
+  if (!rule.known) return;
+  const AdamwFactors f = rule.factors;
   const float limit = a.clip > 0.0 && a.clip_by_value ? float(a.clip) : INFINITY;
-  const Vec8 grads = load8(a.grads + i);
-  Vec8 p = load8(a.params + i), m = load8(a.exp_avg + i), v = load8(a.exp_avg_sq + i);
+  Four p = values.param, m = values.exp_avg, v = values.exp_avg_sq;
   AERIE_UNROLL
-  for (int k = 0; k < 8; ++k) {
-    float grad = fminf(fmaxf(grads.v[k] * c.factor, -limit), limit);
-    if (decoupled) {
+  for (int k = 0; k < 4; ++k) {
+    float grad = fminf(fmaxf(values.grad.v[k] * c.factor, -limit), limit);
+    if (rule.decoupled) {
       p.v[k] *= f.decay;
     } else {
       grad += f.decay * p.v[k];
     }
-    m.v[k] += (grad - m.v[k]) * (1.0f - beta1);
-    v.v[k] = beta2 * v.v[k] + (1.0f - beta2) * grad * grad;
-    p.v[k] -= f.step_size * m.v[k] / (sqrtf(v.v[k]) * f.inv_sqrt_c2 + eps);
+    m.v[k] += (grad - m.v[k]) * (1.0f - rule.beta1);
+    v.v[k] = rule.beta2 * v.v[k] + (1.0f - rule.beta2) * grad * grad;
+    p.v[k] -= fast_divide(f.step_size * m.v[k], fast_sqrt(v.v[k]) * f.inv_sqrt_c2 + rule.eps);
   }
-  store8(a.params + i, p);
-  store8(a.exp_avg + i, m);
-  store8(a.exp_avg_sq + i, v);
-  if (a.shadow != nullptr) store8(static_cast<Shadow*>(a.shadow) + i, p);
+  store4_once(a.params + i, p);
+  store4_once(a.exp_avg + i, m);
+  store4_once(a.exp_avg_sq + i, v);
+  if (a.shadow != nullptr) store4(static_cast<Shadow*>(a.shadow) + i, p);
   if (a.ema != nullptr && c.ema_weight != 0.0f) {
-    Vec8 average = load8(a.ema + i);
+    Four average = load4(a.ema + i);
     AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) average.v[k] += (p.v[k] - average.v[k]) * c.ema_weight;
-    store8(a.ema + i, average);
+    for (int k = 0; k < 4; ++k) average.v[k] += (p.v[k] - average.v[k]) * c.ema_weight;
+    store4(a.ema + i, average);
+  }
+}
+
+template <typename Shadow>
+__global__ void __launch_bounds__(kThreads) update(AdamwStep a, const uint32_t* wanted) {
+  const AdamwControl c = *a.control;
+  if (c.skip != 0 || (wanted != nullptr && *wanted == 0)) return;
+  constexpr int kGroups = 2;
+  int64_t i[kGroups];
+  Values values[kGroups];
+  AERIE_UNROLL
+  for (int g = 0; g < kGroups; ++g) {
+    i[g] = (int64_t(blockIdx.x) * kGroups + g) * kThreads * 4 + threadIdx.x * 4;
+    if (i[g] < a.count) values[g] = load_values(a, i[g]);
+  }
+  AERIE_UNROLL
+  for (int g = 0; g < kGroups; ++g)
+    if (i[g] < a.count) update4<Shadow>(a, c, rule_at(a, i[g]), i[g], values[g]);
+}
+
+inline int multiprocessors() {
+#ifdef __CUDACC__
+  static const int count = [] {
+    int device = 0, out = 0;
+    const bool found =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&out, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    return found ? out : 1;
+  }();
+  return count;
+#else
+  return 4;
+#endif
+}
+
+// All registers of a multiprocessor: a block has it to itself.
+constexpr int kChunkThreads = kAdamwChunk / 4;
+
+// The loads of the next chunk are under way while this one is computed.
+template <typename Shadow>
+__global__ void __launch_bounds__(kChunkThreads, 1)
+    update_chunks(AdamwStep a, const int32_t* chunks, int count, const uint32_t* wanted) {
+  const AdamwControl c = *a.control;
+  if (c.skip != 0 || (wanted != nullptr && *wanted == 0)) return;
+  const auto index = [&](int n) { return int64_t(chunks[n]) * kAdamwChunk + threadIdx.x * 4; };
+  Rule rule;
+  int n = blockIdx.x;
+  int64_t i = index(n);
+  Values values;
+  if (i < a.count) values = load_values(a, i);
+  while (n < count) {
+    const int next = n + int(gridDim.x);
+    int64_t next_i = a.count;
+    Values next_values;
+    if (next < count) next_i = index(next);
+    if (next_i < a.count) next_values = load_values(a, next_i);
+    if (i < a.count) {
+      if (i < rule.begin || i >= rule.end) rule = rule_at(a, i);
+      update4<Shadow>(a, c, rule, i, values);
+    }
+    n = next;
+    i = next_i;
+    values = next_values;
   }
 }
 
 }  // namespace
 
-int adamw_step(const AdamwStep& a, void* stream) {
+int adamw_decide(const AdamwStep& a, void* stream) {
   if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kFloat) return kUnsupported;
   if (a.count == 0) return kOk;
   AERIE_TRY(launch(stream, {dim3(unsigned(num_parts(a.count))), dim3(kThreads)}, sum_squares,
                    a.partial, a.grads, a.count));
-  AERIE_TRY(launch(stream, {dim3(1), dim3(kThreads)}, decide, a));
-  const LaunchShape shape{dim3(unsigned(ceil_div(a.count, int64_t(kThreads) * 8))), dim3(kThreads)};
-  return a.shadow_dtype == Dtype::kHalf ? launch(stream, shape, update<Half>, a)
-                                        : launch(stream, shape, update<Bf16>, a);
+  return launch(stream, {dim3(1), dim3(kThreads)}, decide, a);
+}
+
+int adamw_update(const AdamwUpdate& u, void* stream) {
+  const AdamwStep& a = u.step;
+  if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kFloat) return kUnsupported;
+  const bool half = a.shadow_dtype == Dtype::kHalf;
+  if (u.num_chunks < 0) {
+    if (a.count == 0) return kOk;
+    const LaunchShape shape{dim3(unsigned(ceil_div(a.count, int64_t(kThreads) * 8))),
+                            dim3(kThreads)};
+    return launch(stream, shape, half ? update<Half> : update<Bf16>, a, u.wanted);
+  }
+  if (u.num_chunks == 0) return kOk;
+  const int share = u.share > 1 ? u.share : 1;
+  const int blocks = multiprocessors() > share ? multiprocessors() / share : 1;
+  const LaunchShape shape{dim3(unsigned(blocks < u.num_chunks ? blocks : u.num_chunks)),
+                          dim3(kChunkThreads)};
+  return launch(stream, shape, half ? update_chunks<Half> : update_chunks<Bf16>, a, u.chunks,
+                u.num_chunks, u.wanted);
+}
+
+int adamw_step(const AdamwStep& a, void* stream) {
+  AdamwUpdate all;
+  all.step = a;
+  AERIE_TRY(adamw_decide(a, stream));
+  return adamw_update(all, stream);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -2,6 +2,9 @@
 // scale, bias corrections (device side), then a single pass that unscales, clips, updates with
 // AdamW or Adam (torch's arithmetic), writes the 16-bit copy of the weights and the moving average.
 //
+// adamw_step() does it all. adamw_decide() and adamw_update() are its halves: the second needs
+// memory's bandwidth and little else, so that it may run part by part beside work of another kind.
+//
 // A step whose gradients or loss are not finite changes nothing but the loss scale. Everything that
 // changes from step to step is read from and written to device memory. The norm's summation order
 // is fixed, so that results repeat bitwise.
@@ -69,10 +72,25 @@ struct AdamwStep {
   double ema_decay = 0.999;
   int64_t ema_every = 1;
   int64_t* ema_count = nullptr;
+
+  bool operator==(const AdamwStep&) const = default;
 };
 
 constexpr int kAdamwParts = 1024;
 
+// The update behind adamw_decide(), or a part of it.
+struct AdamwUpdate {
+  AdamwStep step;
+  const int32_t* chunks = nullptr;   // device: numbers of chunks, kAdamwChunk neighbours each
+  int32_t num_chunks = -1;           // of them; -1: all elements
+  int32_t share = 1;                 // a list of chunks keeps one multiprocessor in `share` busy
+  const uint32_t* wanted = nullptr;  // device; zero: nothing is done; null: as if it were not
+};
+
+constexpr int kAdamwChunk = 4096;
+
 AERIE_DECLARE_KERNEL(adamw_step, AdamwStep)
+AERIE_DECLARE_KERNEL(adamw_decide, AdamwStep)
+AERIE_DECLARE_KERNEL(adamw_update, AdamwUpdate)
 
 }  // namespace aerie::kernels

@@ -18,8 +18,30 @@ struct State {
   int64_t ema_count = 0;
 };
 
+// The step at once, or in the parts that its elements' chunks were dealt to.
+int do_step(Backend& b, const AdamwStep& a, int num_parts) {
+  if (num_parts == 0) return b.kernels().adamw_step(a, nullptr);
+  int code = b.kernels().adamw_decide(a, nullptr);
+  for (int part = 0; part < num_parts && code == kOk; ++part) {
+    std::vector<int32_t> chunks;
+    for (int32_t c = part; int64_t{c} * kAdamwChunk < a.count; c += num_parts) chunks.push_back(c);
+    AdamwUpdate some;
+    some.step = a;
+    some.chunks = b.upload(chunks);
+    some.num_chunks = static_cast<int32_t>(chunks.size());
+    some.share = 2;
+    // Not wanted the first time.
+    for (const uint32_t wanted : {0u, 1u}) {
+      some.wanted = b.upload(std::vector<uint32_t>{wanted});
+      if (code == kOk) code = b.kernels().adamw_update(some, nullptr);
+    }
+  }
+  return code;
+}
+
 // Several steps: plain, clipped, one that is not finite, one after it.
-State run(Backend& b, Dtype shadow, bool by_value, double clip, bool scaled, int64_t count) {
+State run(Backend& b, Dtype shadow, bool by_value, double clip, bool scaled, int64_t count,
+          int num_parts = 0) {
   const std::vector<AdamwSegment> segments = {
       {0, 64, 0, true, 0.9, 0.98, 1e-8, 1e-3},
       {64, count / 2 / 8 * 8, 1, false, 0.8, 0.999, 1e-6, 1e-2},
@@ -59,7 +81,7 @@ State run(Backend& b, Dtype shadow, bool by_value, double clip, bool scaled, int
     if (step == 2) out.grads[n - 3] = std::numeric_limits<float>::infinity();
     a.grads = b.upload(out.grads);
     a.loss = b.upload(std::vector<float>{step == 3 ? std::nanf("") : 1.0f});
-    EXPECT_EQ(b.kernels().adamw_step(a, nullptr), kOk);
+    EXPECT_EQ(do_step(b, a, num_parts), kOk);
     out.control = b.download(a.control, 1)[0];
     EXPECT_EQ(out.control.skip, step == 2 || step == 3 ? 1u : 0u);
   }
@@ -112,6 +134,20 @@ AERIE_KERNEL_TEST(Adamw, StepsEqualTheReference) {
   }
 }
 
+AERIE_KERNEL_TEST(Adamw, PartsAreTheWholeBitForBit) {
+  for (const int64_t count : {int64_t{128}, int64_t{kAdamwChunk}, int64_t{9 * kAdamwChunk + 136}}) {
+    const State whole = run(backend, Dtype::kHalf, false, 0.5, true, count);
+    const State parts = run(backend, Dtype::kHalf, false, 0.5, true, count, 3);
+    EXPECT_EQ(parts.params, whole.params);
+    EXPECT_EQ(parts.exp_avg, whole.exp_avg);
+    EXPECT_EQ(parts.exp_avg_sq, whole.exp_avg_sq);
+    EXPECT_EQ(parts.ema, whole.ema);
+    EXPECT_EQ(parts.shadow, whole.shadow);
+    EXPECT_EQ(parts.steps, whole.steps);
+    EXPECT_EQ(parts.loss_scale, whole.loss_scale);
+  }
+}
+
 TEST(AdamwReferenceTest, OneStepByHand) {
   const auto b = testing::reference_backend();
   AdamwStep a;
@@ -124,6 +160,7 @@ TEST(AdamwReferenceTest, OneStepByHand) {
   a.num_segments = 1;
   a.steps = b->upload(std::vector<float>{0.0f});
   a.learning_rates = b->upload(std::vector<double>{1e-2});
+  a.factors = b->scratch<AdamwFactors>(1);
   a.control = b->scratch<AdamwControl>(1);
   ASSERT_EQ(b->kernels().adamw_step(a, nullptr), kOk);
   // The first step moves by the learning rate against the sign of the gradient, after the decay.

@@ -98,7 +98,11 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   encoded_ = w.encoded;
   AERIE_TRY(front(w));
   AERIE_TRY(position_products(w));
-  for (int i = 0; i < config_.layers; ++i) AERIE_TRY(layer_forward(w, i));
+  for (int i = 0; i < config_.layers; ++i) {
+    AERIE_TRY(w.before_part(nest_layer_part(i)));
+    AERIE_TRY(layer_forward(w, i));
+  }
+  AERIE_TRY(w.before_part(nest_layer_part(config_.layers)));
   AERIE_TRY(head(w));
   if (!config_.training) return kOk;
   for (int i = config_.layers - 1; i >= 0; --i) AERIE_TRY(layer_backward(w, i));
@@ -180,6 +184,7 @@ int NestStep::front(Workspace& w) {
   quantize.scratch = w.quantizer;
   AERIE_TRY(kernels_->quantize(quantize, w.stream));
 
+  AERIE_TRY(w.before_part(0));
   AERIE_TRY(kernels_->subsample_first(w.first(params_), w.stream));
   AERIE_TRY(w.product(w.conv1, params_.conv3.weight.compute, w.conv1_mixed, w.conv1_rows,
                       c.sub_channels, c.sub_channels));

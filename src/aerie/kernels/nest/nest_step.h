@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "aerie/kernels/kernel_table.h"
@@ -99,6 +100,16 @@ struct NestStepConfig {
   bool recompute = true;
 };
 
+// The step reads trainable parameters part by part: the front end and every layer's positional
+// weights, then layer after layer, then the decoder. Part of `layer` is also the first norm of the
+// layer behind it.
+constexpr int nest_num_parts(int layers) {
+  return layers + 2;
+}
+constexpr int nest_layer_part(int layer) {
+  return layer + 1;
+}
+
 // Device memory of one micro-batch.
 struct NestStepInputs {
   const float* audio = nullptr;             // (2B,N): clean rows, then noisy ones
@@ -114,6 +125,9 @@ struct NestStepInputs {
   const float* loss_scale = nullptr;  // scalar; null: 1
   // Scalar: masked encoder frames of the whole batch, where this is a part of it; null: it is not.
   const int32_t* loss_rows = nullptr;
+  // Called before work is queued that reads parameters of a part, in the order of parts; returns 0
+  // or an error. Empty: all parameters may be read.
+  std::function<int(int part)> before_part;
 };
 
 // Rows that an item of so many valid encoder frames must have: padding counts where the convolution

@@ -123,6 +123,8 @@ struct NestStep::Workspace {
 
   size_t used() const { return used_; }
 
+  int before_part(int part) const { return inputs.before_part ? inputs.before_part(part) : kOk; }
+
   Gemm gemm(int m, int n, int k) const {
     Gemm g;
     g.dtype = c.dtype;

@@ -5,6 +5,8 @@
 #include "aerie/kernels/nest/nest_step.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -74,6 +76,7 @@ class StepOnHost {
     in.frames_encoder = eighth_.data();
     in.frames_counted = &counted_;
     in.random = &random_;
+    in.before_part = before_part;
     ASSERT_EQ(step.run(base, in, {&loss, &masked_rows}, nullptr), kernels::kOk);
     const int64_t rows = 2 * config_.batch;
     features = at::from_blob(const_cast<float*>(step.features()),
@@ -87,6 +90,7 @@ class StepOnHost {
 
   at::Tensor grad(const std::string& name) { return grads_.at(name); }
 
+  std::function<int(int part)> before_part;
   float loss = 0.0f;
   int32_t masked_rows = 0;
   at::Tensor features, encoded;
@@ -236,6 +240,39 @@ TEST(NestStepTest, GradientsEqualAutograd) {
       }
       EXPECT_LT(relative(step.grad(name), want), 1e-4) << name << " of norm " << l2(want);
     }
+  }
+}
+
+// Parameters that are not there before their part is asked for.
+TEST(NestStepTest, PartsAreAskedForBeforeTheyAreRead) {
+  auto model = stirred_model(step_config());
+  nn::ParameterRegistry& p = model->parameters();
+  const NestBatch batch = ragged_batch();
+  StepOnHost plain(*model, batch, 0, Dtype::kFloat);
+  plain.run();
+  ASSERT_TRUE(std::isfinite(plain.loss));
+
+  at::NoGradGuard no_grad;
+  const at::Tensor values = p.flat_params().clone();
+  p.flat_params().fill_(std::nan(""));
+  StepOnHost step(*model, batch, 0, Dtype::kFloat);
+  std::vector<int> asked;
+  step.before_part = [&](int part) {
+    asked.push_back(part);
+    for (const int64_t entry : p.trainable())
+      if (step_part(*model, p.entries()[static_cast<size_t>(entry)].name) == part)
+        p.tensor(entry).copy_(p.flat_view(values, entry));
+    return 0;
+  };
+  step.run();
+  std::vector<int> all(static_cast<size_t>(
+      kernels::nest_num_parts(static_cast<int>(step_config().encoder.n_layers))));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+  EXPECT_EQ(asked, all);
+  EXPECT_EQ(step.loss, plain.loss);
+  for (const int64_t entry : p.trainable()) {
+    const std::string& name = p.entries()[static_cast<size_t>(entry)].name;
+    EXPECT_TRUE(at::equal(step.grad(name), plain.grad(name))) << name;
   }
 }
 

@@ -1,6 +1,8 @@
 #include "aerie/models/nest/step_setup.h"
 
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -160,6 +162,16 @@ kernels::NestStepParams step_params(const NestModel& model, const FindParam& par
   p.window = values("preprocessor.featurizer.window");
   p.filterbank = values("preprocessor.featurizer.fb");
   return p;
+}
+
+int step_part(const NestModel& model, const std::string& name) {
+  const auto layers = static_cast<int>(model.settings().model.encoder.n_layers);
+  constexpr std::string_view kLayer = "encoder.layers.", kDecoder = "decoder.";
+  if (name.starts_with(kDecoder)) return kernels::nest_layer_part(layers);
+  if (!name.starts_with(kLayer) || name.find(".linear_pos.") != std::string::npos) return 0;
+  const int layer = std::atoi(name.c_str() + kLayer.size());
+  const bool first_norm = name.find(".norm_feed_forward1.") != std::string::npos;
+  return kernels::nest_layer_part(first_norm && layer > 0 ? layer - 1 : layer);
 }
 
 StepTables step_tables(const NestModel& model) {

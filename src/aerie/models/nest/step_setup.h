@@ -23,6 +23,8 @@ kernels::NestStepConfig step_config(const NestModel& model, const config::AerieC
 // codebooks in float32.
 using FindParam = std::function<kernels::NestParam(const std::string& name)>;
 kernels::NestStepParams step_params(const NestModel& model, const FindParam& param);
+// The part of the step (nest_num_parts()) that is the first to read a parameter.
+int step_part(const NestModel& model, const std::string& name);
 
 // Constants of the front end in host memory.
 struct StepTables {
