@@ -16,6 +16,11 @@ std::string CoreEngine::description() const {
                  config::precision_name(core_->precision()));
 }
 
+NestCore& CoreEngine::core() {
+  (void)finish_update();  // a device that fails here fails again at the next step
+  return *core_;
+}
+
 int64_t CoreEngine::num_param_groups() const {
   return static_cast<int64_t>(core_->optimizer().groups().size());
 }
@@ -42,6 +47,7 @@ Result<std::unique_ptr<StateSnapshot>> CoreEngine::snapshot() {
 }
 
 Status CoreEngine::restore(const StateSource& source) {
+  AERIE_RETURN_IF_ERROR(finish_update());
   AERIE_ASSIGN_OR_RETURN(const RestoredInfo info, restore_state(*core_, source));
   fallen_back_ = info.fallen_back;
   finished_.clear();
@@ -49,6 +55,7 @@ Status CoreEngine::restore(const StateSource& source) {
 }
 
 Status CoreEngine::set_precision(config::Precision precision) {
+  AERIE_RETURN_IF_ERROR(finish_update());
   core_->set_precision(precision);
   return state_written();
 }

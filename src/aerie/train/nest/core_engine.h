@@ -24,7 +24,8 @@ class CoreEngine : public Engine {
   Result<std::string> fall_back_precision() override;
   EngineMemory memory() const override;
 
-  NestCore& core() { return *core_; }
+  // With the state behind the last step.
+  NestCore& core();
   // Base learning rate of every parameter group, for the schedule.
   std::vector<double> base_rates() const { return core_->optimizer().base_rates(); }
   Status set_precision(config::Precision precision);
@@ -35,7 +36,9 @@ class CoreEngine : public Engine {
  protected:
   virtual const char* kind() const = 0;  // "reference"
   // What an engine keeps elsewhere goes into the core, which is about to be read.
-  virtual Status write_state() { return ok_status(); }
+  virtual Status write_state() { return finish_update(); }
+  // What the last step left to do is done.
+  virtual Status finish_update() { return ok_status(); }
 
   std::unique_ptr<NestCore> core_;
   std::vector<StepOutcome> finished_;

@@ -76,7 +76,8 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
     engine->previous_stream_ = guard.exchangeStream(*engine->stream_);
     AERIE_ASSIGN_OR_RETURN(auto compute, module->make_queue(engine->stream_->native_handle()));
     AERIE_ASSIGN_OR_RETURN(auto copy, module->make_queue(nullptr));
-    AERIE_RETURN_IF_ERROR(engine->start(std::move(compute), std::move(copy)));
+    AERIE_ASSIGN_OR_RETURN(auto update, module->make_queue(nullptr, /*urgent=*/true));
+    AERIE_RETURN_IF_ERROR(engine->start(std::move(compute), std::move(copy), std::move(update)));
     return engine;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
@@ -86,14 +87,23 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
 Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
     const config::RunConfig& config, const kernels::KernelTable& kernels) {
   std::unique_ptr<FastEngine> engine(new FastEngine(config, at::Device(at::kCPU)));
-  AERIE_RETURN_IF_ERROR(engine->start(device::host_queue(kernels), device::host_queue(kernels)));
+  AERIE_RETURN_IF_ERROR(engine->start(device::host_queue(kernels), device::host_queue(kernels),
+                                      device::host_queue(kernels)));
   return engine;
 }
 
 Status FastEngine::start(std::unique_ptr<device::Queue> compute,
-                         std::unique_ptr<device::Queue> copy) {
+                         std::unique_ptr<device::Queue> copy,
+                         std::unique_ptr<device::Queue> update) {
   compute_ = std::move(compute);
   copy_ = std::move(copy);
+  update_ = std::move(update);
+  AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_fence());
+  const auto layers = static_cast<int>(config_.model.encoder.n_layers);
+  for (int part = 0; part < kernels::nest_num_parts(layers); ++part) {
+    AERIE_ASSIGN_OR_RETURN(auto fence, update_->make_fence());
+    part_updated_.push_back(std::move(fence));
+  }
   AERIE_ASSIGN_OR_RETURN(auto model,
                          nest::NestModel::create(config_.model, config_.aerie, device_));
   AERIE_ASSIGN_OR_RETURN(core_, NestCore::create(std::move(model), config_));
@@ -157,6 +167,8 @@ Status FastEngine::probe() {
 }
 
 Status FastEngine::state_written() {
+  if (update_pending_)
+    return internal_error("the state was written before the last step's update was done");
   window_open_ = false;
   stale_ = true;
   return ok_status();
@@ -193,12 +205,12 @@ Status FastEngine::refresh() {
     bands_.copy_(at::tensor(tables.bands, at::kInt));
     silent_tokens_.copy_(at::tensor(tables.silent_tokens, at::kInt));
     auto* results = results_.mutable_data_ptr<uint8_t>();
-    const float* const scale_before = optimizer_->loss_scale();
-    AERIE_RETURN_IF_ERROR(optimizer_->refresh(shadow_, dtype_,
-                                              reinterpret_cast<kernels::AdamwControl*>(results),
-                                              reinterpret_cast<const float*>(results + kBadLoss)));
-    // Recordings hold the address of the scale.
-    if (optimizer_->loss_scale() != scale_before) drop_recordings();
+    AERIE_ASSIGN_OR_RETURN(
+        const bool same,
+        optimizer_->refresh(shadow_, dtype_, reinterpret_cast<kernels::AdamwControl*>(results),
+                            reinterpret_cast<const float*>(results + kBadLoss)));
+    // Recordings hold addresses and settings.
+    if (!same) drop_recordings();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
   }
@@ -207,6 +219,7 @@ Status FastEngine::refresh() {
 }
 
 Status FastEngine::write_state() {
+  AERIE_RETURN_IF_ERROR(finish_update());
   if (stale_) return ok_status();
   try {
     at::NoGradGuard no_grad;
@@ -379,6 +392,13 @@ Status FastEngine::submit(const StepRequest& request) {
   }
 }
 
+Status FastEngine::finish_update() {
+  if (!update_pending_) return ok_status();
+  AERIE_RETURN_IF_ERROR(optimizer_->update());
+  update_pending_ = false;
+  return ok_status();
+}
+
 Status FastEngine::finish_step(const StepRequest& request) {
   if (static_cast<int64_t>(request.learning_rates.size()) != num_param_groups())
     return internal_error(str_cat(request.learning_rates.size(), " learning rates for ",
@@ -395,7 +415,8 @@ Status FastEngine::finish_step(const StepRequest& request) {
     return ok_status();
   }
   const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
-  AERIE_RETURN_IF_ERROR(optimizer_->step(request.learning_rates, request.momentum));
+  AERIE_RETURN_IF_ERROR(optimizer_->decide(request.learning_rates, request.momentum));
+  update_pending_ = true;
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
       compute_->kernels().restore_if_skipped(state, compute_->stream()), "optimizer"));
@@ -473,6 +494,7 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
   }
   try {
     at::NoGradGuard no_grad;
+    AERIE_RETURN_IF_ERROR(finish_update());
     AERIE_RETURN_IF_ERROR(refresh());
     const DeviceSpans::Scope span(core_->spans(), "evaluate");
     Shape shape = shape_of(batch, 0, batch.num_samples(), seed, position);

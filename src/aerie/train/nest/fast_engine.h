@@ -7,6 +7,11 @@
 //              when the batch's memory is free again; nothing waits for results
 //   collect()  results of steps whose fence has passed
 //
+// A step ends with the decision about its update. The update itself runs beside the next pass
+// through the model, on a few multiprocessors and just ahead of the layers that read the weights;
+// whatever else looks at the state has it finished first (finish_update()). The numbers are those
+// of one after the other.
+//
 // Not in the core between steps: 16-bit weights, BatchNorm statistics (one flat buffer, so that a
 // skipped step is undone by one kernel) and step counts (one per segment). write_state() and
 // state_written() carry them over.
@@ -103,7 +108,8 @@ class FastEngine final : public CoreEngine {
   };
 
   FastEngine(const config::RunConfig& config, at::Device device);
-  Status start(std::unique_ptr<device::Queue> compute, std::unique_ptr<device::Queue> copy);
+  Status start(std::unique_ptr<device::Queue> compute, std::unique_ptr<device::Queue> copy,
+               std::unique_ptr<device::Queue> update);
   Status probe();
   const char* kind() const override { return "fast"; }
   Status write_state() override;
@@ -123,8 +129,7 @@ class FastEngine final : public CoreEngine {
                        uint64_t seed, uint64_t micro_step, int64_t loss_rows);
   Status run_plan(Plan& plan, bool accumulate);
   void drop_recordings();
-  bool room_for_recording();
-  void forget_oldest_plan();
+  void forget_oldest_recording();
 
   kernels::SavedState saved_state() const;  // what a skipped step undoes
   Status open_window();
@@ -135,6 +140,9 @@ class FastEngine final : public CoreEngine {
                    const StepRequest& request, uint64_t micro_step);
   Status run_and_record(Plan& plan, bool add);
   Status finish_step(const StepRequest& request);
+  Status finish_update() override;
+  int begin_updates();
+  int update_before(int part, const uint32_t* wanted);
   Status take_oldest();
   Status collect_all();
   Result<EvalOutcome> evaluate_in_parts(const data::Batch& batch, uint64_t seed, uint64_t position);
@@ -142,7 +150,7 @@ class FastEngine final : public CoreEngine {
   config::RunConfig config_;
   at::Device device_;
   std::optional<c10::Stream> stream_, previous_stream_;
-  std::unique_ptr<device::Queue> compute_, copy_;
+  std::unique_ptr<device::Queue> compute_, copy_, update_;
   std::unique_ptr<BatchIntake> intake_;
 
   kernels::Dtype dtype_ = kernels::Dtype::kFloat;
@@ -153,6 +161,9 @@ class FastEngine final : public CoreEngine {
   std::map<int64_t, at::Tensor> positions_;  // by encoder frames
 
   std::unique_ptr<FastOptimizer> optimizer_;
+  bool update_pending_ = false;  // the last step is decided, its weights are not written
+  std::unique_ptr<device::Fence> update_begin_;
+  std::vector<std::unique_ptr<device::Fence>> part_updated_;
 
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   int64_t clock_ = 0;

@@ -17,13 +17,11 @@ namespace aerie::train {
 namespace {
 
 constexpr int64_t kMaxRecordings = 64;
-// A recording that was of no use for so many micro-batches makes room for another. Below that, a
-// shape without one runs kernel by kernel: making recordings again and again costs more.
-constexpr int64_t kRecordingRests = 4 * kMaxRecordings;
-constexpr size_t kMaxPlans = 512;
+// Larger batches keep the device busy alone: an update beside them takes what it saves.
+constexpr int64_t kMaxRowsBesideUpdate = 4096;
 
 // Offsets in the inputs of a micro-batch.
-constexpr size_t kRandom = 0, kCounted = 64, kLossRows = 68, kLengths = 128;
+constexpr size_t kRandom = 0, kCounted = 64, kLossRows = 68, kUpdate = 72, kLengths = 128;
 static_assert(sizeof(kernels::RandomState) <= kCounted);
 // Behind the lengths: where items begin, and what each row is.
 size_t begin_offset(int64_t batch) {
@@ -77,7 +75,6 @@ FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first, 
 Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
   std::unique_ptr<Plan>& plan = plans_[shape];
   if (plan == nullptr) {
-    if (plans_.size() > kMaxPlans) forget_oldest_plan();
     const nest::NestModel& model = core_->model();
     const nn::ParameterRegistry& registry = model.parameters();
     plan = std::make_unique<Plan>();
@@ -206,6 +203,7 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, i
   const int64_t padded = batch.num_samples() > 0 ? batch.padded_length() : shape.samples;
   put(kCounted, nest::step_frames_counted(model, padded));
   put(kLossRows, loss_rows);
+  put(kUpdate, update_pending_ ? 1 : 0);
   const size_t items = static_cast<size_t>(shape.batch);
   std::vector<int64_t> valid(items);  // encoder frames
   for (size_t signal = 0; signal < 2; ++signal)
@@ -246,22 +244,56 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, i
   return upload(inputs_.mutable_data_ptr(), bytes.data(), bytes.size());
 }
 
+// Work on the weights of all parts may begin.
+int FastEngine::begin_updates() {
+  return update_begin_->set().ok() && update_->wait_for(*update_begin_).ok()
+             ? kernels::kOk
+             : kernels::kUnsupported;
+}
+
+// Queues a part's update beside the pass through the model, which waits for it.
+int FastEngine::update_before(int part, const uint32_t* wanted) {
+  device::Fence& done = *part_updated_[static_cast<size_t>(part)];
+  const int code = optimizer_->update_part(part, wanted, update_->stream());
+  if (code != kernels::kOk) return code;
+  return done.set().ok() && compute_->wait_for(done).ok() ? kernels::kOk : kernels::kUnsupported;
+}
+
 Status FastEngine::run_plan(Plan& plan, bool accumulate) {
   const size_t which = accumulate ? 1 : 0;
-  const auto work = [this, &plan, which](void* stream) {
+  // The first pass of a step finds the last step's update undone, or is told that it is not.
+  const kernels::NestStepConfig& c = plan.config;
+  const int rows = c.rows > 0 ? c.rows : c.batch * (c.frames / 8);
+  const bool first = plan.shape.training && !accumulate && rows <= kMaxRowsBesideUpdate;
+  if (!first) AERIE_RETURN_IF_ERROR(finish_update());
+  const auto work = [this, &plan, which, first](void* stream) {
     auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
+    kernels::NestStepInputs inputs = inputs_of(plan);
+    if (first) {
+      const auto* wanted =
+          reinterpret_cast<const uint32_t*>(inputs_.const_data_ptr<uint8_t>() + kUpdate);
+      inputs.before_part = [this, wanted](int part) { return update_before(part, wanted); };
+      const int code = begin_updates();
+      if (code != kernels::kOk) return code;
+    }
     return plan.step[which]->run(
-        memory_.mutable_data_ptr(), inputs_of(plan),
+        memory_.mutable_data_ptr(), inputs,
         {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float))},
         stream);
   };
-  if (plan.recording[which] == nullptr) {
+  Status status;
+  if (plan.recording[which] == nullptr && plan.runs[which]++ == 0) {
     // A shape that comes once is not worth a recording; the first run also loads the kernels.
-    if (plan.runs[which]++ == 0 || !room_for_recording())
-      return compute_->status_of(work(compute_->stream()), "step");
-    AERIE_ASSIGN_OR_RETURN(plan.recording[which], compute_->record(work));
+    status = compute_->status_of(work(compute_->stream()), "step");
+  } else {
+    if (plan.recording[which] == nullptr) {
+      if (num_recordings() >= kMaxRecordings) forget_oldest_recording();
+      AERIE_ASSIGN_OR_RETURN(plan.recording[which], compute_->record(work));
+    }
+    status = plan.recording[which]->queue();
   }
-  return plan.recording[which]->queue();
+  if (first && status.ok()) update_pending_ = false;
+  return status;
 }
 
 int64_t FastEngine::num_recordings() const {
@@ -277,29 +309,14 @@ void FastEngine::drop_recordings() {
     for (auto& recording : plan->recording) recording.reset();
 }
 
-// Makes room if there is none and one of the recordings has not been used for long.
-bool FastEngine::room_for_recording() {
-  if (num_recordings() < kMaxRecordings) return true;
+void FastEngine::forget_oldest_recording() {
   Plan* oldest = nullptr;
   for (auto& [shape, plan] : plans_)
     if ((plan->recording[0] != nullptr || plan->recording[1] != nullptr) &&
         (oldest == nullptr || plan->last_used < oldest->last_used))
       oldest = plan.get();
-  if (clock_ - oldest->last_used < kRecordingRests) return false;
   (void)compute_->synchronize();
   for (auto& recording : oldest->recording) recording.reset();
-  return true;
-}
-
-void FastEngine::forget_oldest_plan() {
-  auto oldest = plans_.end();
-  for (auto at = plans_.begin(); at != plans_.end(); ++at)
-    if (at->second != nullptr &&
-        (oldest == plans_.end() || at->second->last_used < oldest->second->last_used))
-      oldest = at;
-  if (oldest == plans_.end()) return;
-  (void)compute_->synchronize();
-  plans_.erase(oldest);
 }
 
 }  // namespace aerie::train

@@ -275,6 +275,74 @@ AERIE_ENGINE_TEST(RestoredRunContinuesBitForBit) {
   EXPECT_EQ(got.masked_frames, want.masked_frames);
 }
 
+// Updates that run beside the next pass through the model against updates that are finished before
+// it: whole windows and cut ones, parts, a skipped step, evaluation and snapshots in between.
+AERIE_ENGINE_TEST(UpdatesBesideTheNextStepChangeNothing) {
+  config::RunConfig config = fast_config();
+  config.trainer.precision = config::Precision::k16Mixed;
+  config.exp_manager.ema.enable = true;
+  config.exp_manager.ema.decay = 0.9;
+  config.aerie.no_weight_decay = {"norm", "bias"};
+  const auto run = [&](bool wait) {
+    auto fast = engines.fast(config);
+    fast->core().scaler()->restore(256.0, 0);
+    EXPECT_TRUE(fast->state_written().ok());
+    std::vector<double> seen;
+    for (int64_t s = 0; s < 9; ++s) {
+      StepOptions options;
+      options.cut = s == 1;
+      options.split = s == 3 ? 2 : 1;
+      options.rate = 1e-3 / static_cast<double>(s + 1);
+      if (s >= 4) options.momentum = s == 4 ? 0.8 : 0.9;
+      if (s == 5) {
+        fast->core().scaler()->restore(1e30, 1);
+        EXPECT_TRUE(fast->state_written().ok());
+      }
+      const StepOutcome outcome = run_step(*fast, s, options);
+      EXPECT_EQ(outcome.skipped, s == 5);
+      seen.push_back(outcome.loss);
+      if (outcome.skipped) {
+        fast->core().scaler()->restore(256.0, 0);
+      } else {
+        seen.push_back(outcome.grad_norm);
+      }
+      if (wait) fast->core();
+      if (s == 2 || s == 6) {
+        const data::SyntheticBatch batch = make_rows(2, 99, 9000);
+        EXPECT_TRUE(fast->use_ema_weights(s == 6).ok());
+        const auto evaluated = fast->evaluate(batch.batch(), 5, 1);
+        EXPECT_TRUE(evaluated.ok()) << evaluated.status().to_string();
+        seen.push_back(evaluated->loss);
+        EXPECT_TRUE(fast->use_ema_weights(false).ok());
+      }
+      if (s == 7) {
+        EXPECT_TRUE(fast->snapshot().ok());
+      }
+    }
+    return std::pair(seen, state_of(*fast));
+  };
+  const auto [waited, state_waited] = run(true);
+  const auto [beside, state_beside] = run(false);
+  EXPECT_EQ(beside, waited);
+  EXPECT_EQ(first_difference(state_beside, state_waited), "");
+}
+
+// With a state that was written while an update was still to come, either would be lost.
+AERIE_ENGINE_TEST(RestoredStateReplacesAnUpdateUnderWay) {
+  const config::RunConfig config = fast_config();
+  auto fast = engines.fast(config);
+  run_step(*fast, 0);
+  auto snapshot = fast->snapshot();
+  ASSERT_TRUE(snapshot.ok());
+  const MemorySource source(**snapshot);
+  const auto before = state_of(*fast);
+  run_step(*fast, 1);
+  ASSERT_TRUE(fast->restore(source).ok());
+  EXPECT_EQ(first_difference(state_of(*fast), before), "");
+  run_step(*fast, 1);
+  EXPECT_NE(first_difference(state_of(*fast), before), "");
+}
+
 AERIE_ENGINE_TEST(SkippedStepChangesNothing) {
   config::RunConfig config = fast_config();
   config.trainer.precision = config::Precision::k16Mixed;

@@ -9,8 +9,16 @@
 #include <ATen/ops/zeros.h>
 
 #include "aerie/config/schema/run_config.h"
+#include "aerie/models/nest/step_setup.h"
 
 namespace aerie::train {
+namespace {
+
+// Of the multiprocessors, one in four: fewer are not done before they are waited for; with more,
+// the pass through the model slows down by what is gained.
+constexpr int kUpdateShare = 4;
+
+}  // namespace
 
 FastOptimizer::FastOptimizer(NestCore& core, const config::RunConfig& config, device::Queue& queue,
                              Upload upload)
@@ -70,22 +78,54 @@ void FastOptimizer::make_segments() {
   const at::Device device = core_.device();
   const auto bytes = at::TensorOptions(device).dtype(at::kByte);
   const auto rows = static_cast<int64_t>(segments_.size());
-  segments_device_ = at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwSegment))}, bytes);
-  factors_ = at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwFactors))}, bytes);
-  steps_ = at::tensor(steps, at::kFloat).to(device);
+  // Recordings hold the addresses.
+  if (!steps_.defined() || steps_.numel() != rows) {
+    segments_device_ =
+        at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwSegment))}, bytes);
+    factors_ = at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwFactors))}, bytes);
+    steps_ = at::zeros({rows}, bytes.dtype(at::kFloat));
+  }
+  steps_.copy_(at::tensor(steps, at::kFloat));
   segment_of_ = at::tensor(segment_of, at::kLong).to(device);
   if (!rates_.defined())
     rates_ = at::zeros({static_cast<int64_t>(std::max<size_t>(1, optimizer.groups().size()))},
                        bytes.dtype(at::kDouble));
 }
 
-Status FastOptimizer::refresh(const at::Tensor& shadow, kernels::Dtype dtype,
-                              kernels::AdamwControl* control, const float* bad_loss) {
+// Chunks of the flat buffers in the order of need: one that several parts share is the first's.
+void FastOptimizer::make_parts() {
+  nn::ParameterRegistry& registry = core_.model().parameters();
+  const int parts =
+      kernels::nest_num_parts(static_cast<int>(core_.model().settings().model.encoder.n_layers));
+  const int64_t count = registry.flat_params().numel();
+  std::vector<int> part_of(
+      static_cast<size_t>((count + kernels::kAdamwChunk - 1) / kernels::kAdamwChunk), parts - 1);
+  for (const int64_t index : registry.trainable()) {
+    const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(index)];
+    if (info.numel == 0) continue;
+    const int part = nest::step_part(core_.model(), info.name);
+    const int64_t last = (info.flat_offset + info.numel - 1) / kernels::kAdamwChunk;
+    for (int64_t c = info.flat_offset / kernels::kAdamwChunk; c <= last; ++c)
+      part_of[static_cast<size_t>(c)] = std::min(part_of[static_cast<size_t>(c)], part);
+  }
+  std::vector<int32_t> chunks;
+  begins_.clear();
+  for (int part = 0; part < parts; ++part) {
+    begins_.push_back(static_cast<int32_t>(chunks.size()));
+    for (size_t c = 0; c < part_of.size(); ++c)
+      if (part_of[c] == part) chunks.push_back(static_cast<int32_t>(c));
+  }
+  begins_.push_back(static_cast<int32_t>(chunks.size()));
+  chunks_ = at::tensor(chunks, at::kInt).to(core_.device());
+}
+
+Result<bool> FastOptimizer::refresh(const at::Tensor& shadow, kernels::Dtype dtype,
+                                    kernels::AdamwControl* control, const float* bad_loss) {
   make_segments();
+  if (!chunks_.defined()) make_parts();
   nn::ParameterRegistry& registry = core_.model().parameters();
   const std::vector<at::Tensor> moments = core_.optimizer().buffers();
-  kernels::AdamwStep& a = adamw_;
-  a = {};
+  kernels::AdamwStep a;
   a.params = registry.flat_params().mutable_data_ptr<float>();
   a.grads = registry.flat_grads().const_data_ptr<float>();
   a.exp_avg = moments[0].mutable_data_ptr<float>();
@@ -119,7 +159,8 @@ Status FastOptimizer::refresh(const at::Tensor& shadow, kernels::Dtype dtype,
     a.ema_every = config_.exp_manager.ema.every_n_steps;
     a.ema_count = ema->count().mutable_data_ptr<int64_t>();
   }
-  return upload_segments();
+  AERIE_RETURN_IF_ERROR(upload_segments());
+  return std::exchange(adamw_, a) == a;
 }
 
 Status FastOptimizer::upload_segments() {
@@ -127,7 +168,8 @@ Status FastOptimizer::upload_segments() {
                  segments_.size() * sizeof(kernels::AdamwSegment));
 }
 
-Status FastOptimizer::step(std::span<const double> learning_rates, std::optional<double> momentum) {
+Status FastOptimizer::decide(std::span<const double> learning_rates,
+                             std::optional<double> momentum) {
   if (momentum) {
     core_.optimizer().set_momentum(*momentum);
     for (kernels::AdamwSegment& segment : segments_) segment.beta1 = *momentum;
@@ -136,7 +178,24 @@ Status FastOptimizer::step(std::span<const double> learning_rates, std::optional
   AERIE_RETURN_IF_ERROR(
       upload_(rates_.mutable_data_ptr(), learning_rates.data(), learning_rates.size_bytes()));
   if (core_.ema() != nullptr) core_.ema()->begin();
-  return queue_.status_of(queue_.kernels().adamw_step(adamw_, queue_.stream()), "optimizer");
+  return queue_.status_of(queue_.kernels().adamw_decide(adamw_, queue_.stream()), "optimizer");
+}
+
+Status FastOptimizer::update() {
+  kernels::AdamwUpdate all;
+  all.step = adamw_;
+  return queue_.status_of(queue_.kernels().adamw_update(all, queue_.stream()), "optimizer");
+}
+
+int FastOptimizer::update_part(int part, const uint32_t* wanted, void* stream) const {
+  const auto p = static_cast<size_t>(part);
+  kernels::AdamwUpdate some;
+  some.step = adamw_;
+  some.chunks = chunks_.const_data_ptr<int32_t>() + begins_[p];
+  some.num_chunks = begins_[p + 1] - begins_[p];
+  some.share = kUpdateShare;
+  some.wanted = wanted;
+  return queue_.kernels().adamw_update(some, stream);
 }
 
 void FastOptimizer::write_counts() {

@@ -2,6 +2,9 @@
 // flat weights, gradients and moments. Groups, decay, clipping, scaler and average are the core's;
 // step counts live here, one per segment, between write_counts() and refresh().
 //
+// A step is decided at its end; the weights follow with the next pass through the model, each part
+// (kernels/nest/nest_step.h) just before it is read, or all at once.
+//
 // One thread; core and queue must outlive it.
 #pragma once
 
@@ -30,11 +33,17 @@ class FastOptimizer {
   static std::string not_covered(const config::RunConfig& config);
 
   // From the core's present state. `shadow`: the 16-bit weights, undefined in float32; `control`
-  // and `bad_loss` (not finite: skip the step) in device memory.
-  Status refresh(const at::Tensor& shadow, kernels::Dtype dtype, kernels::AdamwControl* control,
-                 const float* bad_loss);
-  // Queues an update from the flat gradients.
-  Status step(std::span<const double> learning_rates, std::optional<double> momentum);
+  // and `bad_loss` (not finite: skip the step) in device memory. Returns whether recorded calls of
+  // update_part() are as they were.
+  Result<bool> refresh(const at::Tensor& shadow, kernels::Dtype dtype,
+                       kernels::AdamwControl* control, const float* bad_loss);
+  // Queues norm and decision on the flat gradients, which stay as they are until the update.
+  Status decide(std::span<const double> learning_rates, std::optional<double> momentum);
+  // Queues the update of all weights.
+  Status update();
+  // Queues the update of one part's weights unless `wanted` (device) is zero. Returns a kernel's
+  // error.
+  int update_part(int part, const uint32_t* wanted, void* stream) const;
   // Step counts into the core.
   void write_counts();
 
@@ -43,6 +52,7 @@ class FastOptimizer {
 
  private:
   void make_segments();
+  void make_parts();
   Status upload_segments();
 
   NestCore& core_;
@@ -52,6 +62,8 @@ class FastOptimizer {
   std::vector<kernels::AdamwSegment> segments_;
   at::Tensor segments_device_, steps_, factors_, rates_, partial_, segment_of_;
   kernels::AdamwStep adamw_;
+  at::Tensor chunks_;            // by part
+  std::vector<int32_t> begins_;  // of the parts in chunks_, and the end
 };
 
 }  // namespace aerie::train
