@@ -159,6 +159,19 @@ double distance(CoreEngine& a, CoreEngine& b) {
   return worst;
 }
 
+// More shapes than recordings: those without one run all the same, and none pushes out another.
+AERIE_ENGINE_TEST(MoreShapesThanRecordings) {
+  auto fast = engines.fast(fast_config());
+  for (const bool again : {false, true})
+    for (int64_t i = 0; i < 70; ++i) {
+      // The longest first: memory that moves takes recordings with it.
+      const data::SyntheticBatch batch = make_rows(1, 5, 2000 + 80 * (70 - i));
+      const auto out = fast->evaluate(batch.batch(), 3, 4);
+      ASSERT_TRUE(out.ok()) << out.status().to_string();
+      EXPECT_EQ(fast->num_recordings(), again ? std::min<int64_t>(i + 1, 64) : 0);
+    }
+}
+
 AERIE_ENGINE_TEST(StepsAreTheReferenceEngines) {
   config::RunConfig config = fast_config();
   config::ParamGroupConfig decoder;
