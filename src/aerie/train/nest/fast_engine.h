@@ -129,7 +129,8 @@ class FastEngine final : public CoreEngine {
                        uint64_t seed, uint64_t micro_step, int64_t loss_rows);
   Status run_plan(Plan& plan, bool accumulate);
   void drop_recordings();
-  void forget_oldest_recording();
+  bool room_for_recording();
+  void forget_oldest_plan();
 
   kernels::SavedState saved_state() const;  // what a skipped step undoes
   Status open_window();

@@ -19,6 +19,10 @@ namespace {
 constexpr int64_t kMaxRecordings = 64;
 // Larger batches keep the device busy alone: an update beside them takes what it saves.
 constexpr int64_t kMaxRowsBesideUpdate = 4096;
+// A recording that was of no use for so many micro-batches makes room for another. Below that, a
+// shape without one runs kernel by kernel: making recordings again and again costs more.
+constexpr int64_t kRecordingRests = 4 * kMaxRecordings;
+constexpr size_t kMaxPlans = 512;
 
 // Offsets in the inputs of a micro-batch.
 constexpr size_t kRandom = 0, kCounted = 64, kLossRows = 68, kUpdate = 72, kLengths = 128;
@@ -75,6 +79,7 @@ FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first, 
 Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
   std::unique_ptr<Plan>& plan = plans_[shape];
   if (plan == nullptr) {
+    if (plans_.size() > kMaxPlans) forget_oldest_plan();
     const nest::NestModel& model = core_->model();
     const nn::ParameterRegistry& registry = model.parameters();
     plan = std::make_unique<Plan>();
@@ -281,19 +286,15 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
         {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float))},
         stream);
   };
-  Status status;
-  if (plan.recording[which] == nullptr && plan.runs[which]++ == 0) {
-    // A shape that comes once is not worth a recording; the first run also loads the kernels.
-    status = compute_->status_of(work(compute_->stream()), "step");
-  } else {
-    if (plan.recording[which] == nullptr) {
-      if (num_recordings() >= kMaxRecordings) forget_oldest_recording();
-      AERIE_ASSIGN_OR_RETURN(plan.recording[which], compute_->record(work));
-    }
-    status = plan.recording[which]->queue();
+  // A shape that comes once is not worth a recording; the first run also loads the kernels.
+  if (plan.recording[which] == nullptr && plan.runs[which]++ > 0 && room_for_recording()) {
+    AERIE_ASSIGN_OR_RETURN(plan.recording[which], compute_->record(work));
   }
-  if (first && status.ok()) update_pending_ = false;
-  return status;
+  AERIE_RETURN_IF_ERROR(plan.recording[which] != nullptr
+                            ? plan.recording[which]->queue()
+                            : compute_->status_of(work(compute_->stream()), "step"));
+  if (first) update_pending_ = false;
+  return ok_status();
 }
 
 int64_t FastEngine::num_recordings() const {
@@ -309,14 +310,29 @@ void FastEngine::drop_recordings() {
     for (auto& recording : plan->recording) recording.reset();
 }
 
-void FastEngine::forget_oldest_recording() {
+// Makes room if there is none and one of the recordings has not been used for long.
+bool FastEngine::room_for_recording() {
+  if (num_recordings() < kMaxRecordings) return true;
   Plan* oldest = nullptr;
   for (auto& [shape, plan] : plans_)
     if ((plan->recording[0] != nullptr || plan->recording[1] != nullptr) &&
         (oldest == nullptr || plan->last_used < oldest->last_used))
       oldest = plan.get();
+  if (clock_ - oldest->last_used < kRecordingRests) return false;
   (void)compute_->synchronize();
   for (auto& recording : oldest->recording) recording.reset();
+  return true;
+}
+
+void FastEngine::forget_oldest_plan() {
+  auto oldest = plans_.end();
+  for (auto at = plans_.begin(); at != plans_.end(); ++at)
+    if (at->second != nullptr &&
+        (oldest == plans_.end() || at->second->last_used < oldest->second->last_used))
+      oldest = at;
+  if (oldest == plans_.end()) return;
+  (void)compute_->synchronize();
+  plans_.erase(oldest);
 }
 
 }  // namespace aerie::train
