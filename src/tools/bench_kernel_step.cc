@@ -452,6 +452,7 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   outputs.masked_rows = memory.take<int32_t>(1);
   kernels::NestStep plain(module->kernels(), config, params);
   void* block = memory.take<uint8_t>(plain.memory_bytes());
+  outputs.squares = memory.take<double>(plain.max_squares());
   AERIE_RETURN_IF_ERROR(memory.status());
 
   Recording calls;

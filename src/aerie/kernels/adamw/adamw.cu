@@ -12,34 +12,44 @@ namespace {
 constexpr int kThreads = 256;
 
 // Blocks of the first launch; depends on the number of elements alone, as the sum's order must.
-__host__ __device__ inline int num_parts(int64_t count) {
-  const int64_t wanted = (count + kThreads * 8 - 1) / (kThreads * 8);
+__host__ __device__ inline int num_parts(const AdamwStep& a) {
+  const int64_t wanted = a.squares != nullptr ? a.num_stretches + a.num_squares / 1024 + 1
+                                              : (a.count + kThreads * 8 - 1) / (kThreads * 8);
   return wanted < kAdamwParts ? int(wanted) : kAdamwParts;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    sum_squares(double* partial, const float* grads, int64_t count) {
+__global__ void __launch_bounds__(kThreads) sum_squares(AdamwStep a) {
   AERIE_SHARED(double, sums, kThreads / 32);
   double sum = 0.0;
-  const int64_t stride = int64_t(gridDim.x) * kThreads * 8;
-  for (int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * 8; i < count; i += stride) {
-    const Vec8 g = load8(grads + i);
+  const auto add = [&](int64_t i) {
+    const Vec8 g = load8(a.grads + i);
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) sum += double(g.v[k]) * double(g.v[k]);
+  };
+  const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t threads = int64_t(gridDim.x) * kThreads;
+  if (a.squares == nullptr) {
+    for (int64_t i = thread * 8; i < a.count; i += threads * 8) add(i);
+  } else {
+    for (int64_t i = thread; i < a.num_squares; i += threads) sum += a.squares[i];
+    for (int s = blockIdx.x; s < a.num_stretches; s += gridDim.x) {
+      const AdamwStretch stretch = a.stretches[s];
+      for (int i = threadIdx.x * 8; i < stretch.count; i += kThreads * 8) add(stretch.begin + i);
+    }
   }
   sum = warp_sum(sum);
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
   __syncthreads();
   if (threadIdx.x != 0) return;
   for (int w = 1; w < kThreads / 32; ++w) sum += sums[w];
-  partial[blockIdx.x] = sum;
+  a.partial[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads) decide(AdamwStep a) {
   AERIE_SHARED(double, sums, kThreads);
   AERIE_SHARED(uint32_t, skip, 1);
   double sum = 0.0;
-  for (int p = threadIdx.x; p < num_parts(a.count); p += kThreads) sum += a.partial[p];
+  for (int p = threadIdx.x; p < num_parts(a); p += kThreads) sum += a.partial[p];
   sums[threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -290,8 +300,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1)
 int adamw_decide(const AdamwStep& a, void* stream) {
   if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kFloat) return kUnsupported;
   if (a.count == 0) return kOk;
-  AERIE_TRY(launch(stream, {dim3(unsigned(num_parts(a.count))), dim3(kThreads)}, sum_squares,
-                   a.partial, a.grads, a.count));
+  AERIE_TRY(launch(stream, {dim3(unsigned(num_parts(a))), dim3(kThreads)}, sum_squares, a));
   return launch(stream, {dim3(1), dim3(kThreads)}, decide, a);
 }
 

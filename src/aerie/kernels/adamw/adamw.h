@@ -41,6 +41,13 @@ struct AdamwControl {
   uint32_t skip;
 };
 
+// Neighbouring gradients: begin and count are multiples of 8.
+struct AdamwStretch {
+  static constexpr int32_t kMost = 8192;
+  int64_t begin = 0;
+  int32_t count = 0;  // at most kMost
+};
+
 struct AdamwStep {
   float* params = nullptr;
   const float* grads = nullptr;
@@ -57,7 +64,13 @@ struct AdamwStep {
   const double* learning_rates = nullptr;  // device
   AdamwFactors* factors = nullptr;         // per segment, scratch
   double* partial = nullptr;               // kAdamwParts, scratch
-  AdamwControl* control = nullptr;         // result
+  // Where sums of squares of some gradients are known already (weight_gradients.h): these, and the
+  // stretches of all others; null: none are.
+  const double* squares = nullptr;
+  int64_t num_squares = 0;
+  const AdamwStretch* stretches = nullptr;  // device
+  int32_t num_stretches = 0;
+  AdamwControl* control = nullptr;  // result
 
   const float* loss = nullptr;  // not finite: the step is skipped; null: not looked at
   double clip = 0.0;            // <= 0: off

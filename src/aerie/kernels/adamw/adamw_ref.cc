@@ -38,8 +38,16 @@ void update(const AdamwStep& a, const AdamwSegment& g, const AdamwFactors& f, in
 
 int adamw_decide(const AdamwStep& a, void*) {
   double squares = 0.0;
-  for (int64_t i = 0; i < a.count; ++i)
-    squares += static_cast<double>(a.grads[i]) * static_cast<double>(a.grads[i]);
+  const auto add = [&](int64_t begin, int64_t count) {
+    for (int64_t i = begin; i < begin + count; ++i)
+      squares += static_cast<double>(a.grads[i]) * static_cast<double>(a.grads[i]);
+  };
+  if (a.squares == nullptr) {
+    add(0, a.count);
+  } else {
+    for (int64_t i = 0; i < a.num_squares; ++i) squares += a.squares[i];
+    for (int32_t i = 0; i < a.num_stretches; ++i) add(a.stretches[i].begin, a.stretches[i].count);
+  }
   AdamwControl& c = *a.control;
   c.loss_scale = a.loss_scale != nullptr ? *a.loss_scale : 1.0f;
   const double inverse = static_cast<float>(1.0 / static_cast<double>(c.loss_scale));

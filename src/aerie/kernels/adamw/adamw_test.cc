@@ -148,6 +148,47 @@ AERIE_KERNEL_TEST(Adamw, PartsAreTheWholeBitForBit) {
   }
 }
 
+// Some sums of squares are known, and stretches cover the rest.
+AERIE_KERNEL_TEST(Adamw, NormFromKnownSquares) {
+  const size_t n = 40000;
+  const std::vector<float> grads = testing::random_values(n, 5);
+  std::vector<double> known(3000);
+  std::vector<AdamwStretch> stretches;
+  for (int64_t begin = 0; begin < 40000; begin += 8000) {
+    // Two thirds of each stretch of 8000 are known.
+    stretches.push_back({begin, 2664});
+    for (int64_t i = begin + 2664; i < begin + 8000; ++i) {
+      const double value = grads[static_cast<size_t>(i)];
+      known[static_cast<size_t>(i) % known.size()] += value * value;
+    }
+  }
+  double squares = 0.0;
+  for (const float value : grads) squares += static_cast<double>(value) * value;
+  for (Backend* b : {&backend, testing::reference_backend().release()}) {
+    const std::unique_ptr<Backend> owned(b == &backend ? nullptr : b);
+    AdamwStep a;
+    a.count = static_cast<int64_t>(n);
+    a.grads = b->upload(grads);
+    a.partial = b->scratch<double>(kAdamwParts);
+    a.control = b->scratch<AdamwControl>(1);
+    a.squares = b->upload(known);
+    a.num_squares = static_cast<int64_t>(known.size());
+    a.stretches = b->upload(stretches);
+    a.num_stretches = static_cast<int32_t>(stretches.size());
+    ASSERT_EQ(b->kernels().adamw_decide(a, nullptr), kOk);
+    const AdamwControl control = b->download(a.control, 1)[0];
+    EXPECT_NEAR(control.norm, std::sqrt(squares), 1e-12 * squares);
+    EXPECT_EQ(control.skip, 0u);
+    known[77] = std::numeric_limits<double>::infinity();
+    a.squares = b->upload(known);
+    ASSERT_EQ(b->kernels().adamw_decide(a, nullptr), kOk);
+    EXPECT_EQ(b->download(a.control, 1)[0].skip, 1u);
+    known[77] = 0.0;
+    for (size_t i = 77; i < n; i += known.size())
+      if (i % 8000 >= 2664) known[77] += static_cast<double>(grads[i]) * grads[i];
+  }
+}
+
 TEST(AdamwReferenceTest, OneStepByHand) {
   const auto b = testing::reference_backend();
   AdamwStep a;

@@ -21,6 +21,7 @@ constexpr int kSharedBytes = kBarriers + 16 * kStages + 1024;  // from a multipl
 struct Product {
   CUtensorMap grad, in;
   float* out;
+  double* squares;
   int inputs;
   int end;  // tiles of this product and those before
 };
@@ -34,12 +35,14 @@ struct Arguments {
 struct Tile {
   const Product* product;
   int row, column;
+  int number;  // in the product
   __device__ __forceinline__ Tile(const Arguments& g, int tile) : product(g.products) {
     int begin = 0;
     for (; tile >= product->end; ++product) begin = product->end;
     const int across = product->inputs / kTile;
-    row = (tile - begin) / across * kTile;
-    column = (tile - begin) % across * kTile;
+    number = tile - begin;
+    row = number / across * kTile;
+    column = number % across * kTile;
   }
 };
 
@@ -139,10 +142,32 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int j = 0; j < kAtOnce; ++j)
         *at(first + j) = make_float2(sums[2 * (first + j)], sums[2 * (first + j) + 1]);
     }
+    if (tile.product->squares == nullptr) continue;
+    float square = 0.0f;
+    AERIE_UNROLL
+    for (int j = 0; j < 64; ++j) square += sums[j] * sums[j];
+    const double total = warp_sum(double(square));
+    if (lane == 0) tile.product->squares[tile.number * 8 + warp] = total;
   }
 #else
   __trap();  // not launched where this is all there is
 #endif
+}
+
+// The sums of squares of a gradient that gemm made, which is still in the cache: a block for as
+// much as a tile.
+__global__ void __launch_bounds__(256) squares_kernel(const float* values, double* squares) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float* from = values + size_t(blockIdx.x) * kTile * kTile + warp * (kTile * kTile / 8);
+  float sum = 0.0f;
+  AERIE_UNROLL_BY(4)
+  for (int i = lane * 8; i < kTile * kTile / 8; i += 256) {
+    const Vec8 x = load8(from + i);
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) sum += x.v[k] * x.v[k];
+  }
+  const double total = warp_sum(double(sum));
+  if (lane == 0) squares[size_t(blockIdx.x) * 8 + warp] = total;
 }
 
 }  // namespace
@@ -172,12 +197,19 @@ int weight_gradients(const WeightGradients& a, void* stream) {
     if (tiles(p) >= processors()) continue;
     g.tiles += tiles(p);
     product.out = p.out;
+    product.squares = p.squares;
     product.inputs = p.inputs;
     product.end = g.tiles;
     ++count;
   }
-  for (int i = 0; i < a.count; ++i)
-    if (tiles(a.products[i]) >= processors()) AERIE_TRY(gemm(gemm_of(a, a.products[i]), stream));
+  for (int i = 0; i < a.count; ++i) {
+    const WeightGradient& p = a.products[i];
+    if (tiles(p) < processors()) continue;
+    AERIE_TRY(gemm(gemm_of(a, p), stream));
+    if (p.squares != nullptr)
+      AERIE_TRY(
+          launch(stream, {dim3(unsigned(tiles(p))), dim3(256)}, squares_kernel, p.out, p.squares));
+  }
   if (count == 0) return kOk;
   const LaunchShape shape = {dim3(unsigned(g.tiles < processors() ? g.tiles : processors())),
                              dim3(kThreads), size_t(kSharedBytes)};

@@ -18,7 +18,15 @@ struct WeightGradient {
   int grad_stride = 0;
   const void* in = nullptr;  // (rows,inputs)
   float* out = nullptr;      // (outputs,inputs)
+  // Sums of squares of what out is in the end: weight_gradient_squares() doubles whose sum is that
+  // of the weight; null: not wanted.
+  double* squares = nullptr;
 };
+constexpr size_t weight_gradient_squares(int outputs, int inputs) {
+  const size_t tile = 128 * 128,
+               values = static_cast<size_t>(outputs) * static_cast<size_t>(inputs);
+  return (values + tile - 1) / tile * 8;
+}
 
 struct WeightGradients {
   static constexpr int kMost = 8;

@@ -21,6 +21,7 @@ struct Case {
 struct Outcome {
   int code = kOk;
   std::vector<std::vector<float>> out;
+  std::vector<double> squares;  // of each product
 };
 
 size_t size(int n) {
@@ -41,14 +42,20 @@ Outcome run(Backend& b, const Case& c) {
     p.grad = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.stride), seed));
     p.in = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.inputs), seed + 1));
     p.out = b.upload(random_values(size(shape.outputs) * size(shape.inputs), seed + 2));
+    p.squares = b.scratch<double>(weight_gradient_squares(shape.outputs, shape.inputs));
   }
   w.workspace_bytes = 1 << 20;
   w.workspace = b.allocate(w.workspace_bytes);
   Outcome out;
   out.code = b.kernels().weight_gradients(w, nullptr);
-  for (int i = 0; i < w.count; ++i)
-    out.out.push_back(
-        b.download(w.products[i].out, size(w.products[i].outputs) * size(w.products[i].inputs)));
+  for (int i = 0; i < w.count; ++i) {
+    const WeightGradient& p = w.products[i];
+    out.out.push_back(b.download(p.out, size(p.outputs) * size(p.inputs)));
+    double sum = 0.0;
+    for (const double part : b.download(p.squares, weight_gradient_squares(p.outputs, p.inputs)))
+      sum += part;
+    out.squares.push_back(sum);
+  }
   return out;
 }
 
@@ -62,6 +69,9 @@ TEST(WeightGradientsReferenceTest, OneElementByHand) {
     for (size_t r = 0; r < 5; ++r)
       sum += static_cast<double>(grad[r * 2 + 1]) * static_cast<double>(in[r * 3 + 2]);
     EXPECT_NEAR(a.out[1][1 * 3 + 2], sum, 1e-6);
+    double squares = 0.0;
+    for (const float value : a.out[1]) squares += static_cast<double>(value) * value;
+    EXPECT_DOUBLE_EQ(a.squares[1], squares);
   }
 }
 
@@ -85,8 +95,10 @@ TEST(WeightGradientsGpuTest, EqualTheReference) {
     if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
     ASSERT_EQ(a.code, kOk);
     const Outcome e = run(*testing::reference_backend(), c);
-    for (size_t i = 0; i < e.out.size(); ++i)
+    for (size_t i = 0; i < e.out.size(); ++i) {
       testing::expect_close(a.out[i], e.out[i], 2e-6, 0, "out");
+      EXPECT_NEAR(a.squares[i], e.squares[i], 1e-5 * e.squares[i]);
+    }
     EXPECT_EQ(run(*backend, c).out, a.out);  // bitwise
   }
 }

@@ -19,6 +19,7 @@ NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
   Workspace w(*kernels_, config_, joined_, nullptr, nullptr);
   memory_bytes_ = w.used();
   audio_offset_ = w.audio_offset;
+  max_squares_ = config.training ? w.squares_of_layers() : 0;
 }
 
 NestStep::Joined NestStep::find_joined(const NestStepConfig& config, const NestStepParams& params) {
@@ -92,6 +93,7 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   w.inputs = inputs;
   w.inputs.layout.rows = w.rows;
   w.outputs = outputs;
+  squared_.clear();
   features_ = w.features;
   tokens_ = w.tokens;
   selected_ = w.selected;
@@ -106,6 +108,8 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   AERIE_TRY(head(w));
   if (!config_.training) return kOk;
   for (int i = config_.layers - 1; i >= 0; --i) AERIE_TRY(layer_backward(w, i));
+  squared_ = w.squared;
+  num_squares_ = w.squares_used;
   AERIE_TRY(position_gradients(w));
   return front_backward(w);
 }

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "aerie/kernels/kernel_table.h"
@@ -143,6 +144,9 @@ int masked_rows(const NestStepConfig& config, const std::vector<int32_t>& frames
 struct NestStepOutputs {
   float* loss = nullptr;           // scalar
   int32_t* masked_rows = nullptr;  // scalar: encoder frames in the loss; those without room count
+  // max_squares() of NestStep: sums of squares of the gradients that NestStep::squared() names;
+  // null: not wanted.
+  double* squares = nullptr;
 };
 
 class NestStep {
@@ -155,6 +159,12 @@ class NestStep {
   // Queues the micro-batch. `memory`: memory_bytes() of device memory, 256-byte aligned. Returns
   // the first error of a kernel.
   int run(void* memory, const NestStepInputs& inputs, const NestStepOutputs& outputs, void* stream);
+
+  // Room for sums of squares of gradients that come with them. After run(): how many there are, and
+  // of which gradients (where these begin, and how many values); none where kernels make none.
+  size_t max_squares() const { return max_squares_; }
+  size_t num_squares() const { return num_squares_; }
+  const std::vector<std::pair<const float*, size_t>>& squared() const { return squared_; }
 
   // For tests: where intermediate results lie, valid after run().
   const float* features() const { return features_; }    // (2B,T,bins)
@@ -194,6 +204,8 @@ class NestStep {
   Joined joined_;
   size_t memory_bytes_ = 0;
   size_t audio_offset_ = 0;
+  size_t max_squares_ = 0, num_squares_ = 0;
+  std::vector<std::pair<const float*, size_t>> squared_;
   const float* features_ = nullptr;
   const int32_t* tokens_ = nullptr;
   const uint8_t* selected_ = nullptr;

@@ -219,9 +219,16 @@ Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples, b
     c.chosen = masked_rows(c, {feature_frames.begin(), feature_frames.begin() + c.batch},
                            testing::random_state(9, 4));
   NestStep step(b.kernels(), c, p);
+  out.squares = b.scratch<double>(step.max_squares());
   // NaN everywhere: nothing may be read before it is written.
   void* memory = b.scratch<unsigned char>(step.memory_bytes());
   EXPECT_EQ(step.run(memory, in, out, nullptr), kOk);
+  double squares = 0.0, wanted = 0.0;
+  for (const double part : b.download(out.squares, step.num_squares())) squares += part;
+  for (const auto& [grad, count] : step.squared())
+    for (const float value : b.download(grad, count))
+      wanted += static_cast<double>(value) * static_cast<double>(value);
+  EXPECT_NEAR(squares, wanted, 1e-5 * wanted);
   return {b.download(out.loss, 1)[0], b.download(out.masked_rows, 1)[0], make.download()};
 }
 

@@ -171,10 +171,30 @@ struct NestStep::Workspace {
     waiting_gradients_.products[waiting_gradients_.count++] = {
         n, k, grad, stride > 0 ? stride : n, in, weight.grad};
   }
+  // Room for the sums of squares of gradients that layers make in groups; q, k and v together take
+  // no more than each of them.
+  size_t squares_of_layers() const {
+    const auto of = [](int n, int k) { return weight_gradient_squares(n, k); };
+    const int width = c.width, hidden = c.feed_forward;
+    return size(c.layers) * (2 * (of(hidden, width) + of(width, hidden)) + 5 * of(width, width) +
+                             of(2 * width, width));
+  }
   int add_gradients() {
     WeightGradients& all = waiting_gradients_;
     describe(all, rows, c.accumulate);
+    size_t used = squares_used;
+    for (int i = 0; i < all.count && outputs.squares != nullptr; ++i) {
+      WeightGradient& p = all.products[i];
+      p.squares = outputs.squares + used;
+      used += weight_gradient_squares(p.outputs, p.inputs);
+    }
     int code = kernels->weight_gradients(all, stream);
+    if (code == kOk && outputs.squares != nullptr) {
+      squares_used = used;
+      for (int i = 0; i < all.count; ++i)
+        squared.push_back(
+            {all.products[i].out, size(all.products[i].outputs) * size(all.products[i].inputs)});
+    }
     if (code == kUnsupported) {
       code = kOk;
       for (int i = 0; i < all.count && code == kOk; ++i)
@@ -446,6 +466,9 @@ struct NestStep::Workspace {
   void* stream;
   NestStepInputs inputs;
   NestStepOutputs outputs;
+  // Gradients whose sums of squares are there, and how many sums.
+  std::vector<std::pair<const float*, size_t>> squared;
+  size_t squares_used = 0;
   size_t pos_size = 0;  // values of one layer's positions
   size_t audio_offset = 0;
   int frames = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;

@@ -282,6 +282,9 @@ Status FastEngine::run_and_record(Plan& plan, bool add) {
   record.add = add;
   record.first = !window_has_gradients_;
   record.bad_loss = reinterpret_cast<float*>(results + kBadLoss);
+  const kernels::NestStep& step = *plan.step[window_has_gradients_ ? 1 : 0];
+  window_squares_ = step.num_squares();
+  window_squared_ = step.squared();
   window_has_gradients_ = true;
   return compute_->status_of(compute_->kernels().record_loss(record, compute_->stream()),
                              "recording the loss");
@@ -415,7 +418,9 @@ Status FastEngine::finish_step(const StepRequest& request) {
     return ok_status();
   }
   const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
-  AERIE_RETURN_IF_ERROR(optimizer_->decide(request.learning_rates, request.momentum));
+  AERIE_RETURN_IF_ERROR(optimizer_->decide(request.learning_rates, request.momentum,
+                                           {squares_.const_data_ptr<double>(), window_squares_},
+                                           window_squared_));
   update_pending_ = true;
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(

@@ -171,6 +171,7 @@ class FastEngine final : public CoreEngine {
   at::Tensor memory_;   // activations, shared by all plans
   at::Tensor inputs_;   // lengths and random state of it
   at::Tensor outputs_;  // its loss and number of masked frames
+  at::Tensor squares_;  // sums of squares of its gradients (NestStepOutputs)
   at::Tensor results_;  // of the window: AdamwControl, bad-loss flag, MicroResult per micro-batch
   int64_t max_micros_ = 0;
 
@@ -181,6 +182,9 @@ class FastEngine final : public CoreEngine {
 
   bool window_open_ = false;
   bool window_has_gradients_ = false;
+  // What is in squares_, from the micro-batch that wrote the gradients last.
+  size_t window_squares_ = 0;
+  FastOptimizer::Squared window_squared_;
   std::vector<MicroInfo> window_;
   std::deque<Pending> pending_;
 };

@@ -160,6 +160,11 @@ Status FastEngine::reserve(const Plan& plan) {
   try {
     grow(memory_, plan.step[0]->memory_bytes());
     grow(inputs_, input_bytes(shape.batch, shape.rows));
+    const auto squares = static_cast<int64_t>(std::max<size_t>(1, plan.step[0]->max_squares()));
+    if (!squares_.defined() || squares_.numel() < squares) {
+      drop_recordings();
+      squares_ = at::empty({squares}, options.dtype(at::kDouble));
+    }
     return ok_status();
   } catch (const std::exception& error) {
     return torch_status(error).with_context(
@@ -283,7 +288,8 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
     }
     return plan.step[which]->run(
         memory_.mutable_data_ptr(), inputs,
-        {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float))},
+        {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float)),
+         squares_.mutable_data_ptr<double>()},
         stream);
   };
   // A shape that comes once is not worth a recording; the first run also loads the kernels.

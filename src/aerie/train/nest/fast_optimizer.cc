@@ -1,10 +1,12 @@
 #include "aerie/train/nest/fast_optimizer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -168,8 +170,31 @@ Status FastOptimizer::upload_segments() {
                  segments_.size() * sizeof(kernels::AdamwSegment));
 }
 
-Status FastOptimizer::decide(std::span<const double> learning_rates,
-                             std::optional<double> momentum) {
+void FastOptimizer::make_stretches(const Squared& squared) {
+  const int64_t count = adamw_.count;
+  std::vector<std::pair<int64_t, int64_t>> known;
+  for (const auto& [grad, values] : squared) {
+    const int64_t begin = grad - adamw_.grads;
+    known.push_back({begin, begin + static_cast<int64_t>(values)});
+  }
+  known.push_back({count, count});
+  std::sort(known.begin(), known.end());
+  std::vector<kernels::AdamwStretch> stretches;
+  int64_t at = 0;
+  for (const auto& [begin, end] : known) {
+    for (; at < begin; at += kernels::AdamwStretch::kMost)
+      stretches.push_back(
+          {at, static_cast<int32_t>(std::min<int64_t>(kernels::AdamwStretch::kMost, begin - at))});
+    at = end;
+  }
+  const auto bytes = static_cast<int64_t>(stretches.size() * sizeof(kernels::AdamwStretch));
+  stretches_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
+  std::memcpy(stretches_.mutable_data_ptr(), stretches.data(), static_cast<size_t>(bytes));
+  stretches_ = stretches_.to(core_.device());
+}
+
+Status FastOptimizer::decide(std::span<const double> learning_rates, std::optional<double> momentum,
+                             std::span<const double> squares, const Squared& squared) {
   if (momentum) {
     core_.optimizer().set_momentum(*momentum);
     for (kernels::AdamwSegment& segment : segments_) segment.beta1 = *momentum;
@@ -178,7 +203,16 @@ Status FastOptimizer::decide(std::span<const double> learning_rates,
   AERIE_RETURN_IF_ERROR(
       upload_(rates_.mutable_data_ptr(), learning_rates.data(), learning_rates.size_bytes()));
   if (core_.ema() != nullptr) core_.ema()->begin();
-  return queue_.status_of(queue_.kernels().adamw_decide(adamw_, queue_.stream()), "optimizer");
+  kernels::AdamwStep step = adamw_;
+  if (!squares.empty()) {
+    if (!stretches_.defined()) make_stretches(squared);
+    step.squares = squares.data();
+    step.num_squares = static_cast<int64_t>(squares.size());
+    step.stretches = static_cast<const kernels::AdamwStretch*>(stretches_.const_data_ptr());
+    step.num_stretches = static_cast<int32_t>(static_cast<size_t>(stretches_.numel()) /
+                                              sizeof(kernels::AdamwStretch));
+  }
+  return queue_.status_of(queue_.kernels().adamw_decide(step, queue_.stream()), "optimizer");
 }
 
 Status FastOptimizer::update() {

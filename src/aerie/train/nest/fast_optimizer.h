@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +39,11 @@ class FastOptimizer {
   Result<bool> refresh(const at::Tensor& shadow, kernels::Dtype dtype,
                        kernels::AdamwControl* control, const float* bad_loss);
   // Queues norm and decision on the flat gradients, which stay as they are until the update.
-  Status decide(std::span<const double> learning_rates, std::optional<double> momentum);
+  // `squares`: sums of squares of some of them (device); empty: of none. `squared`: of which,
+  // always the same ones.
+  using Squared = std::vector<std::pair<const float*, size_t>>;
+  Status decide(std::span<const double> learning_rates, std::optional<double> momentum,
+                std::span<const double> squares, const Squared& squared);
   // Queues the update of all weights.
   Status update();
   // Queues the update of one part's weights unless `wanted` (device) is zero. Returns a kernel's
@@ -53,6 +58,7 @@ class FastOptimizer {
  private:
   void make_segments();
   void make_parts();
+  void make_stretches(const Squared& squared);
   Status upload_segments();
 
   NestCore& core_;
@@ -62,6 +68,7 @@ class FastOptimizer {
   std::vector<kernels::AdamwSegment> segments_;
   at::Tensor segments_device_, steps_, factors_, rates_, partial_, segment_of_;
   kernels::AdamwStep adamw_;
+  at::Tensor stretches_;         // of gradients whose squares nobody has summed
   at::Tensor chunks_;            // by part
   std::vector<int32_t> begins_;  // of the parts in chunks_, and the end
 };
