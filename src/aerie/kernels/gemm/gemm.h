@@ -1,12 +1,18 @@
 // C = op(A) * op(B) (+ bias) (+ C), row-major, float32 accumulation. A and B share a dtype; C may
 // be of the same or float32 (weight gradients). Several products of one shape whose operands lie at
-// constant distances are one call. On CUDA this is cuBLASLt; there is no kernel of our own to
-// emulate.
+// constant distances are one call. On CUDA this is cuBLASLt, or kernels of our own where they are
+// faster (even_product.h); there is nothing to emulate.
 #pragma once
 
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
+
+// CUDA: which kernel. Rows of a tile of our own; 0: the shape decides; negative: cuBLASLt.
+struct GemmTile {
+  int rows = 0;
+  bool turns = false;
+};
 
 struct Gemm {
   Dtype dtype = Dtype::kFloat;
@@ -27,6 +33,7 @@ struct Gemm {
   // fastest; otherwise its first suggestion is taken. Either way the choice stays for the life of
   // the process; only the second is the same in every process.
   bool tune = false;
+  GemmTile tile;
   void* workspace = nullptr;  // device scratch for cuBLASLt
   size_t workspace_bytes = 0;
 };

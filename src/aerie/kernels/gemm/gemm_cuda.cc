@@ -14,6 +14,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include "aerie/kernels/gemm/even_product.h"
 #include "aerie/kernels/gemm/gemm.h"
 
 namespace aerie::kernels::cuda {
@@ -289,8 +290,10 @@ Plans& plans() {
 }  // namespace
 
 int gemm(const Gemm& g, void* stream) {
-  if (!library().ok || (g.accumulate && g.bias != nullptr)) return kUnsupported;
+  if (g.accumulate && g.bias != nullptr) return kUnsupported;
   if (g.m <= 0 || g.n <= 0 || g.k <= 0 || g.count <= 0) return kUnsupported;
+  const int own = even_product(g, stream);
+  if (own != kUnsupported || g.tile.rows > 0 || !library().ok) return own;
   Plans& all = plans();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const Plan* plan = all.get(g, stream);

@@ -54,6 +54,11 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t phase) {
         : "memory");
 }
 
+// Brings the description of a tensor near.
+__device__ __forceinline__ void map_prefetch(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 // Tiles of two-dimensional tensors: x counts along rows.
 __device__ __forceinline__ void tile_load(uint32_t to, const CUtensorMap* map, int x, int y,
                                           uint32_t barrier) {
@@ -62,6 +67,62 @@ __device__ __forceinline__ void tile_load(uint32_t to, const CUtensorMap* map, i
       "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
       "l"(map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
+}
+
+// From shared memory, which may be written again after tile_store_read() of the same thread.
+__device__ __forceinline__ void tile_store(const CUtensorMap* map, int x, int y, uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+      "r"(x), "r"(y), "r"(from)
+      : "memory");
+}
+__device__ __forceinline__ void tile_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void tile_store_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// Makes what this thread has written to shared memory visible to the copy engine.
+__device__ __forceinline__ void shared_to_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Until everything that was launched before has ended and its results are visible: what comes
+// before this may run earlier where the launch allows it.
+__device__ __forceinline__ void wait_for_launches_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Moves registers between groups of four warps, to kCount per thread.
+template <int kCount>
+__device__ __forceinline__ void registers_more() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void registers_fewer() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// Of the four warps that share a number, 1 or 2.
+__device__ __forceinline__ void group_sync(int number) {
+  if (number == 1)
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+  else
+    asm volatile("bar.sync 2, 128;" ::: "memory");
+}
+
+// 8 x 8 results of a warp, laid out as of wgmma, written turned around: lane i has the address of
+// row i%8 of part i/8.
+__device__ __forceinline__ void store_turned(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
+                                             uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+__device__ __forceinline__ void store_turned(uint32_t to, uint32_t a, uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a),
+               "r"(b)
+               : "memory");
 }
 
 // Where wgmma finds 16 rows of an operand, k of the product: rows of 64 values in 128 bytes,
@@ -85,9 +146,10 @@ __device__ __forceinline__ void product_wait() {
 
 // Compilers take registers of a product for final once it has been started: nothing that reads them
 // may move above the wait.
-__device__ __forceinline__ void product_keep(float (&sums)[64]) {
+template <int kSums>
+__device__ __forceinline__ void product_keep(float (&sums)[kSums]) {
   AERIE_UNROLL
-  for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
 #define AERIE_WGMMA_SUMS(d, i)                                                                \

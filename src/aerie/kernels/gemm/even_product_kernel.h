@@ -1,0 +1,304 @@
+// The kernels of even_product.h. A tile is 128 outputs (of the weight) x 8*kGroups rows (of the
+// input): the product's first side is the weight, so that the side whose tile may be any multiple
+// of eight is the rows, and a launch can be cut into as many tiles as fill the device evenly.
+//
+// A block stays on its multiprocessor and takes tiles in turn. One thread brings both operands in
+// blocks of 64 of k through a ring of stages (TMA); two groups of four warps multiply (wgmma) and
+// leave their results, turned around, in shared memory, from where they are copied (TMA) while the
+// next tile is computed. Either both groups have 64 outputs of every tile each, or (kTurns) they
+// take tiles in turns, and one of them multiplies while the other's results leave.
+#pragma once
+
+#include "aerie/kernels/gemm/even_product.h"
+#include "aerie/kernels/gemm/wgmma.h"
+
+namespace aerie::kernels::cuda {
+
+// Tiles of one type each, compiled apart.
+int even_product_bf16(const Gemm& g, void* stream);
+int even_product_half(const Gemm& g, void* stream);
+
+struct EvenArguments {
+  CUtensorMap weight, in, out;
+  const void* bias;
+  int outputs, steps;  // steps of 64 of k
+  int across, down;    // tiles of outputs and rows
+  int chunk;           // tiles of rows
+};
+
+namespace even {
+
+using namespace hopper;
+
+constexpr int kOutputs = kEvenOutputs, kStep = kEvenStep;
+constexpr int kRowBytes = 128;               // kStep values
+constexpr int kPanelBytes = 64 * kRowBytes;  // of 64 outputs
+constexpr int kWeightBytes = 2 * kPanelBytes;
+constexpr int kMultiplying = 256;  // threads
+// Registers move between groups of four warps: where that is needed, the one thread has a group.
+constexpr int threads(bool turns) {
+  return kMultiplying + (turns ? 128 : 32);
+}
+constexpr int kMostStages = 8;
+
+template <int kGroups>
+struct Layout {
+  static constexpr int kRows = 8 * kGroups;
+  static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
+  static constexpr int kOutBytes = kRows * 64 * 2;  // of 64 outputs
+  static constexpr int kBarrierBytes = 16 * kMostStages + 32;
+  static constexpr int kRoom = 227 * 1024 - 1024 - kBarrierBytes - 2 * kOutBytes;
+  static constexpr int kStages =
+      kRoom / kStageBytes < kMostStages ? kRoom / kStageBytes : kMostStages;
+  static constexpr int kOut = kStages * kStageBytes;
+  static constexpr int kBarriers = kOut + 2 * kOutBytes;
+  static constexpr int kSharedBytes =
+      kBarriers + kBarrierBytes + 1024;  // from a multiple of 1024 on
+  static_assert(kStages >= 3);
+};
+
+template <typename T>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t out;
+  if constexpr (std::is_same_v<T, Bf16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+// Tiles in the order in which they are begun: rows first, within a chunk of them. What the blocks
+// of a part of the device read at a time is then a few tiles of either operand: blocks go to the
+// device's parts in turn, and what several blocks of one part read comes to it once.
+template <int kRows>
+struct Tile {
+  int output, row;
+  __device__ __forceinline__ Tile(const EvenArguments& g, int index) {
+    const int begin = index / (g.chunk * g.across) * g.chunk;
+    const int rows = g.down - begin < g.chunk ? g.down - begin : g.chunk;
+    const int at = index - begin * g.across;
+    output = at / rows * kOutputs;
+    row = (begin + at % rows) * kRows;
+  }
+};
+
+// The ring of stages as a producer or consumer walks it.
+template <int kStages>
+struct Place {
+  int stage = 0;
+  uint32_t phase;
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// Adds the bias to 64 outputs of a tile's results and writes them, turned around, to where `to`
+// points for this lane (store_turned()).
+template <typename T, int kSums>
+__device__ __forceinline__ void leave(float (&sums)[kSums], const EvenArguments& g, int output,
+                                      uint32_t to) {
+  if (g.bias != nullptr) {
+    const T* const bias = static_cast<const T*>(g.bias);
+    const float one = output < g.outputs ? to_float(bias[output]) : 0.0f;
+    const float other = output + 8 < g.outputs ? to_float(bias[output + 8]) : 0.0f;
+    AERIE_UNROLL
+    for (int i = 0; i < kSums; ++i) sums[i] += i % 4 < 2 ? one : other;
+  }
+  AERIE_UNROLL
+  for (int i = 0; i < kSums; i += 8) {
+    const uint32_t a = pack<T>(sums[i], sums[i + 1]), b = pack<T>(sums[i + 2], sums[i + 3]);
+    if (i + 4 < kSums)
+      store_turned(to + i * 256, a, b, pack<T>(sums[i + 4], sums[i + 5]),
+                   pack<T>(sums[i + 6], sums[i + 7]));
+    else
+      store_turned(to + i * 256, a, b);
+  }
+}
+
+// kSide: the weight is (k, outputs) instead of (outputs, k).
+template <typename T, int kSide, int kGroups, bool kTurns>
+__global__ void __launch_bounds__(threads(kTurns), 1)
+    even_product_kernel(const __grid_constant__ EvenArguments g) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using L = Layout<kGroups>;
+  constexpr int kPanels = kTurns ? 2 : 1;  // of 64 outputs that a group of warps has of a tile
+  extern __shared__ unsigned char raw[];
+  const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
+  const uint32_t full = shared + L::kBarriers, empty = full + 8 * L::kStages;
+  const uint32_t turn = full + 16 * kMostStages, copied = turn + 16;
+  // The same in all lanes, and known to be: what follows from it needs one register per warp.
+  const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
+  if (warp == 0 && elected()) {
+    for (int s = 0; s < L::kStages; ++s) {
+      barrier_init(full + 8 * s, 1);
+      barrier_init(empty + 8 * s, kTurns ? 4 : 8);
+    }
+    barrier_init(turn, 4);
+    barrier_init(turn + 8, 4);
+    barrier_init(copied, 1);
+    barrier_init_done();
+  }
+  if (warp == kMultiplying / 32 && elected()) {
+    map_prefetch(&g.weight);
+    map_prefetch(&g.in);
+    map_prefetch(&g.out);
+  }
+  __syncthreads();
+  wait_for_launches_before();
+  const int tiles = g.across * g.down, lane = threadIdx.x % 32;
+  if (warp >= kMultiplying / 32) {
+    if (kTurns) registers_fewer<40>();
+    if (warp > kMultiplying / 32 || !elected()) return;
+    Place<L::kStages> place{0, 1};
+    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
+      const Tile<L::kRows> tile(g, i);
+      for (int step = 0; step < g.steps; ++step, place.next()) {
+        const uint32_t to = shared + place.stage * L::kStageBytes, barrier = full + 8 * place.stage;
+        barrier_wait(empty + 8 * place.stage, place.phase);
+        barrier_expect(barrier, L::kStageBytes);
+        tile_load(to + kWeightBytes, &g.in, step * kStep, tile.row, barrier);
+        AERIE_UNROLL
+        for (int half = 0; half < 2; ++half)
+          tile_load(to + half * kPanelBytes, &g.weight,
+                    kSide ? tile.output + half * 64 : step * kStep,
+                    kSide ? step * kStep : tile.output + half * 64, barrier);
+      }
+    }
+    return;
+  }
+  if (kTurns) registers_more<232>();
+  const int group = warp / 4, part = warp % 4;
+  const bool leader = threadIdx.x % 128 == 0;
+  const int panel = kTurns ? 0 : group;
+  const uint32_t out = shared + L::kOut + panel * L::kOutBytes;
+  // Where this lane's row of four 8 x 8 results begins.
+  const uint32_t to =
+      out + lane / 16 * 1024 + lane % 8 * kRowBytes + ((part * 2 + lane / 8 % 2) ^ (lane % 8)) * 16;
+  // Of the first stage: others lie at distances that can be added.
+  const uint64_t a0 = operand(shared + panel * kPanelBytes, 16),
+                 b0 = operand(shared + kWeightBytes, 16);
+  Place<L::kStages> place{0, 0};
+  for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
+    const Tile<L::kRows> tile(g, i);
+    if (kTurns) {
+      if (count % 2 != group) continue;
+      const int before = count * g.steps;
+      place.stage = before % L::kStages;
+      place.phase = before / L::kStages % 2;
+      // The other group has all it multiplies under way.
+      barrier_wait(turn + 8 * group, (count / 2 + group + 1) % 2);
+    }
+    float sums[kPanels][4 * kGroups];
+    int last = 0;
+    for (int step = 0; step < g.steps; ++step, place.next()) {
+      const uint64_t a = a0 + uint32_t(place.stage * (L::kStageBytes / 16)),
+                     b = b0 + uint32_t(place.stage * (L::kStageBytes / 16));
+      barrier_wait(full + 8 * place.stage, place.phase);
+      AERIE_UNROLL
+      for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
+      product_begin();
+      AERIE_UNROLL
+      for (int k = 0; k < kStep / 16; ++k) AERIE_UNROLL
+      for (int p = 0; p < kPanels; ++p)
+        product<T, kSide>(sums[p], a + (p * kPanelBytes + k * (kSide ? 16 * kRowBytes : 32)) / 16,
+                          b + k * 2, k == 0 ? step : 1);
+      product_commit();
+      product_wait<1>();
+      AERIE_UNROLL
+      for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
+      if (step > 0 && lane == 0) barrier_arrive(empty + 8 * last);
+      last = place.stage;
+    }
+    if (kTurns && lane == 0) barrier_arrive(turn + 8 * (1 - group));
+    product_wait<0>();
+    AERIE_UNROLL
+    for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
+    if (lane == 0) barrier_arrive(empty + 8 * last);
+    if (kTurns) {
+      barrier_wait(copied, (count + 1) % 2);
+    } else {
+      if (leader) tile_store_read();
+      group_sync(1 + group);
+    }
+    AERIE_UNROLL
+    for (int p = 0; p < kPanels; ++p)
+      leave<T>(sums[p], g, tile.output + (panel + p) * 64 + part * 16 + lane / 4,
+               to + p * L::kOutBytes);
+    shared_to_copies();
+    group_sync(1 + group);
+    if (leader) {
+      AERIE_UNROLL
+      for (int p = 0; p < kPanels; ++p)
+        if (tile.output + (panel + p) * 64 < g.outputs)
+          tile_store(&g.out, tile.output + (panel + p) * 64, tile.row, out + p * L::kOutBytes);
+      tile_store_commit();
+      if (kTurns) {
+        tile_store_read();
+        barrier_arrive(copied);
+      }
+    }
+  }
+  if (!kTurns && leader) tile_store_read();
+#else
+  __trap();  // not launched where this is all there is
+#endif
+}
+
+template <typename T, int kSide, int kRows, bool kTurns>
+int start(const Gemm& g, void* stream) {
+  using L = Layout<kRows / 8>;
+  EvenArguments a;
+  if (!describe(a.weight, g.dtype, g.b, kSide ? g.k : g.n, kSide ? g.n : g.k, g.ldb, 64) ||
+      !describe(a.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
+      !describe(a.out, g.dtype, g.c, g.m, g.n, g.ldc, kRows))
+    return kUnsupported;
+  a.bias = g.bias;
+  a.outputs = g.n;
+  a.steps = ceil_div(g.k, kStep);
+  a.across = ceil_div(g.n, kOutputs);
+  a.down = ceil_div(g.m, kRows);
+  a.chunk = a.down < kEvenChunk ? a.down : kEvenChunk;
+  const auto kernel = even_product_kernel<T, kSide, kRows / 8, kTurns>;
+  AERIE_TRY(
+      int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, L::kSharedBytes)));
+  cudaLaunchAttribute attributes[2];
+  // The kernel waits for what was launched before by itself, and may come to its place earlier.
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  // Clusters of one: blocks then go to the device's parts strictly in turn, as Tile expects.
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {1, 1, 1};
+  const int tiles = a.across * a.down;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(unsigned(tiles < processors() ? tiles : processors()));
+  config.blockDim = dim3(threads(kTurns));
+  config.dynamicSmemBytes = L::kSharedBytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return int(cudaLaunchKernelEx(&config, kernel, a));
+}
+
+// With the tile that g names.
+template <typename T>
+int start(const Gemm& g, void* stream) {
+  const bool turns = g.tile.turns;
+#define AERIE_EVEN_CASE(n)                                                                        \
+  if (g.tile.rows == n) {                                                                         \
+    if constexpr (n <= kEvenTurnRows)                                                             \
+      if (turns)                                                                                  \
+        return g.transpose_b ? start<T, 0, n, true>(g, stream) : start<T, 1, n, true>(g, stream); \
+    if (!turns)                                                                                   \
+      return g.transpose_b ? start<T, 0, n, false>(g, stream) : start<T, 1, n, false>(g, stream); \
+  }
+  AERIE_EVEN_ROWS(AERIE_EVEN_CASE)
+#undef AERIE_EVEN_CASE
+  return kUnsupported;
+}
+
+}  // namespace even
+}  // namespace aerie::kernels::cuda

@@ -1,0 +1,200 @@
+#include "aerie/kernels/gemm/even_product.h"
+
+#include <algorithm>
+
+#include "aerie/kernels/testing/backend.h"
+
+namespace aerie::kernels {
+namespace {
+
+using testing::Backend;
+using testing::random_values;
+
+constexpr int kProcessors = 132;
+
+int waves(int rows, int outputs, const GemmTile& tile) {
+  const int tiles = (outputs + 127) / 128 * ((rows + tile.rows - 1) / tile.rows);
+  return (tiles + kProcessors - 1) / kProcessors;
+}
+
+TEST(EvenProductTest, TheTileIsTheCheapest) {
+  for (const int rows : {1, 64, 376, 2753, 3008, 11008, 23040})
+    for (const int outputs : {8, 512, 1536, 2048, 4096})
+      for (const int k : {8, 512, 2048}) {
+        const GemmTile best = even_tile(rows, outputs, k, kProcessors);
+        EXPECT_NE(std::find(std::begin(kEvenRows), std::end(kEvenRows), best.rows),
+                  std::end(kEvenRows));
+        for (const int n : kEvenRows) {
+          EXPECT_LE(even_cost(rows, outputs, k, best, kProcessors),
+                    even_cost(rows, outputs, k, {n, false}, kProcessors));
+        }
+        EXPECT_TRUE(!best.turns || (best.rows <= kEvenTurnRows && waves(rows, outputs, best) > 1));
+      }
+}
+
+// One tile for each multiprocessor where that is possible, and as even as tiles of eight allow.
+TEST(EvenProductTest, FillsTheDevice) {
+  for (const int rows : {2560, 2752, 2816, 3008}) {
+    const GemmTile tile = even_tile(rows, 512, 2048, kProcessors);
+    EXPECT_EQ(waves(rows, 512, tile), 1) << rows;
+    EXPECT_GT(waves(rows, 512, {tile.rows - 8, false}), 1) << rows;
+    EXPECT_FALSE(tile.turns) << rows;
+  }
+  EXPECT_EQ(even_tile(3008, 512, 2048, kProcessors).rows, 96);
+  EXPECT_EQ(even_tile(2752, 512, 2048, kProcessors).rows, 88);
+  // More than one tile each: two groups of warps take them in turns.
+  EXPECT_TRUE(even_tile(11008, 1024, 1024, kProcessors).turns);
+}
+
+TEST(EvenProductTest, FewTilesAndLongSumsStayWithCublas) {
+  const auto pays = [](int rows, int outputs, int k, bool by_outputs) {
+    return even_pays(rows, outputs, k, by_outputs, even_tile(rows, outputs, k, kProcessors),
+                     kProcessors);
+  };
+  for (const bool by_outputs : {false, true}) {
+    for (const int k : {512, 1024, 2048}) {
+      EXPECT_TRUE(pays(3008, 512, k, by_outputs)) << k;
+      EXPECT_FALSE(pays(376, 512, k, by_outputs)) << k;
+      EXPECT_FALSE(pays(1, 512, k, by_outputs)) << k;
+    }
+    EXPECT_TRUE(pays(3008, 2048, 512, by_outputs));
+    EXPECT_TRUE(pays(2752, 1536, 512, by_outputs));
+    EXPECT_TRUE(pays(11008, 2048, 512, by_outputs));
+    EXPECT_EQ(pays(11008, 512, 2048, by_outputs), !by_outputs);
+    EXPECT_EQ(pays(2752, 1024, 4096, by_outputs), !by_outputs);
+  }
+}
+
+struct Case {
+  Dtype dtype;
+  int m, n, k;
+  bool transpose_b, bias;
+};
+
+struct Outcome {
+  int code = kOk;
+  std::vector<float> c;
+};
+
+// Rows of A, W and C lie further apart than they are long; what lies between must stay.
+class Operands {
+ public:
+  Operands(Backend& backend, const Case& c) : backend_(backend) {
+    const auto size = [](int rows, int stride) {
+      return static_cast<size_t>(rows) * static_cast<size_t>(stride);
+    };
+    g_.dtype = g_.out_dtype = c.dtype;
+    g_.m = c.m;
+    g_.n = c.n;
+    g_.k = c.k;
+    g_.transpose_b = c.transpose_b;
+    g_.lda = c.k + 8;
+    g_.ldb = (c.transpose_b ? c.k : c.n) + 16;
+    g_.ldc = c.n + 8;
+    g_.a = backend.upload_as(c.dtype, random_values(size(c.m, g_.lda), 1));
+    g_.b = backend.upload_as(c.dtype, random_values(size(c.transpose_b ? c.n : c.k, g_.ldb), 2));
+    bytes_.assign(size(c.m, g_.ldc) * dtype_size(c.dtype), 0x3c);  // 0.01 or 1.06
+    g_.c = backend.allocate(bytes_.size());
+    if (c.bias) g_.bias = backend.upload_as(c.dtype, random_values(static_cast<size_t>(c.n), 4));
+    g_.workspace_bytes = 1 << 20;
+    g_.workspace = backend.allocate(g_.workspace_bytes);
+  }
+  Outcome multiply(GemmTile tile) {
+    backend_.write(g_.c, bytes_.data(), bytes_.size());
+    g_.tile = tile;
+    Outcome out;
+    out.code = backend_.kernels().gemm(g_, nullptr);
+    out.c = backend_.download_as(g_.dtype, g_.c, bytes_.size() / dtype_size(g_.dtype));
+    return out;
+  }
+
+ private:
+  Backend& backend_;
+  Gemm g_;
+  std::vector<unsigned char> bytes_;
+};
+
+Outcome run(Backend& b, const Case& c, GemmTile tile) {
+  return Operands(b, c).multiply(tile);
+}
+
+TEST(EvenProductGpuTest, EveryTileEqualsTheReference) {
+  std::string reason;
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kHalf})
+    for (const Case& c :
+         {Case{dtype, 1, 512, 64, true, true}, Case{dtype, 7, 200, 72, false, false},
+          Case{dtype, 65, 136, 200, true, true}, Case{dtype, 65, 136, 200, false, true},
+          Case{dtype, 401, 8, 8, true, false}, Case{dtype, 401, 72, 40, false, true}}) {
+      const std::vector<float> expected = run(*testing::reference_backend(), c, {}).c;
+      const auto backend = testing::cuda_backend(&reason);
+      if (backend == nullptr) GTEST_SKIP() << reason;
+      Operands operands(*backend, c);
+      for (const int rows : kEvenRows)
+        for (const bool turns : {false, true}) {
+          if (turns && rows > kEvenTurnRows) continue;
+          const Outcome a = operands.multiply({rows, turns});
+          if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
+          ASSERT_EQ(a.code, kOk);
+          testing::expect_close(a.c, expected, testing::tolerance(dtype), 0, "c");
+        }
+    }
+}
+
+// Sizes of models, where a multiprocessor has many tiles: against cuBLASLt, and bit for bit against
+// itself.
+TEST(EvenProductGpuTest, ManyTilesEqualCublas) {
+  std::string reason;
+  for (const Case& c : {Case{Dtype::kBf16, 2753, 1536, 512, true, true},
+                        Case{Dtype::kHalf, 2753, 512, 1536, false, false}}) {
+    const auto backend = testing::cuda_backend(&reason);
+    if (backend == nullptr) GTEST_SKIP() << reason;
+    Operands operands(*backend, c);
+    const Outcome expected = operands.multiply({-1, false});
+    ASSERT_EQ(expected.code, kOk);
+    testing::expect_close(operands.multiply({}).c, expected.c, testing::tolerance(c.dtype), 0, "c");
+    for (const int rows : kEvenRows)
+      for (const bool turns : {false, true}) {
+        if (turns && rows > kEvenTurnRows) continue;
+        const Outcome a = operands.multiply({rows, turns});
+        if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
+        ASSERT_EQ(a.code, kOk);
+        testing::expect_close(a.c, expected.c, testing::tolerance(c.dtype), 0, "c");
+        if (rows % 64 == 0) {
+          EXPECT_EQ(operands.multiply({rows, turns}).c, a.c);
+        }
+      }
+  }
+}
+
+// And against the reference, as chosen.
+TEST(EvenProductGpuTest, ModelSizesEqualTheReference) {
+  std::string reason;
+  for (const Case& c : {Case{Dtype::kBf16, 65, 2048, 512, true, false},
+                        Case{Dtype::kHalf, 7, 512, 2048, false, false},
+                        Case{Dtype::kBf16, 2753, 72, 136, true, true},
+                        Case{Dtype::kHalf, 1, 1536, 512, true, true}}) {
+    const auto backend = testing::cuda_backend(&reason);
+    if (backend == nullptr) GTEST_SKIP() << reason;
+    const GemmTile tile = even_tile(c.m, c.n, c.k, kProcessors);
+    const Outcome a = run(*backend, c, tile);
+    if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
+    ASSERT_EQ(a.code, kOk);
+    testing::expect_close(a.c, run(*testing::reference_backend(), c, {}).c,
+                          testing::tolerance(c.dtype), 0, "c");
+  }
+}
+
+// What these kernels do not do is refused when a tile is named, and goes to cuBLASLt otherwise.
+TEST(EvenProductGpuTest, RefusesWhatItDoesNotCover) {
+  std::string reason;
+  const auto backend = testing::cuda_backend(&reason);
+  if (backend == nullptr) GTEST_SKIP() << reason;
+  const Case floats = {Dtype::kFloat, 64, 128, 64, true, false};
+  EXPECT_EQ(run(*backend, floats, {64, false}).code, kUnsupported);
+  EXPECT_EQ(run(*backend, floats, {}).code, kOk);
+  EXPECT_EQ(run(*backend, {Dtype::kBf16, 64, 128, 64, true, false}, {63, false}).code,
+            kUnsupported);
+}
+
+}  // namespace
+}  // namespace aerie::kernels
