@@ -1,8 +1,13 @@
 // Half a warp transforms a frame: its 512 samples are 256 complex numbers, 16 per lane, and two
 // 16-point transforms in registers with one exchange through shared memory give their spectrum. A
-// block takes 16 neighbouring frames and prepares their samples (dither, pre-emphasis) once.
+// block takes 16 neighbouring frames at a time and prepares their samples (dither, pre-emphasis)
+// once. Blocks stay on the device and share out the frames that count; factors of the transform and
+// the bands of the filterbank come to shared memory once.
+#include <type_traits>
+
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/features/log_mel.h"
+#include "aerie/kernels/features/ragged_walk.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {
@@ -11,13 +16,16 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 constexpr int kWarpFrames = 4;
 constexpr int kFrames = kWarps * kWarpFrames;
-constexpr int kHalfRows = 16;        // lanes that share a frame, and numbers per lane
-constexpr int kExchangeStride = 17;  // complex numbers; lanes write columns and read rows
-constexpr int kPowerStride = 272;    // two frames side by side fall into different banks
-// A warp's powers. The exchange of its two transforms needs four rows and uses the last ones, of
-// which the first two are overwritten with powers at the very end.
-constexpr int kPowerRows = kWarpFrames + 2;
-constexpr int kPackedWeights = 640;  // of the filterbank, when its bands are as narrow as mel bands
+constexpr int kHalfRows = 16;                // lanes that share a frame, and numbers per lane
+constexpr int kExchangeStride = 17;          // complex numbers; lanes write columns and read rows
+constexpr int kPowers = 2 * (kFftBins + 1);  // of two frames, side by side
+// A warp's powers of its first two frames, then the exchange, whose place the powers of the last
+// two frames take at the very end.
+constexpr int kExchange = 4 * kHalfRows * kExchangeStride;
+constexpr int kWarpNumbers = kPowers + kExchange;
+static_assert(kExchange >= kPowers);
+constexpr int kPackedWeights = 768;  // of the filterbank, when its bands are as narrow as mel bands
+constexpr int kBlocks = 132 * 5;     // that the device has room for
 
 struct alignas(8) Complex {
   float re, im;
@@ -78,13 +86,7 @@ __device__ inline void dft16(Complex* x) {
   for (int k = 0; k < 4; ++k) dft4(x[4 * k], x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]);
 }
 
-__device__ inline float quick_divide(float a, float b) {
-#ifdef __CUDA_ARCH__
-  return __fdividef(a, b);
-#else
-  return a / b;
-#endif
-}
+// Functions of the device where there are some; errors are absolute, of the order of 1e-6.
 __device__ inline float quick_root(float x) {
 #ifdef __CUDA_ARCH__
   float out;
@@ -94,47 +96,34 @@ __device__ inline float quick_root(float x) {
   return sqrtf(x);
 #endif
 }
-__device__ inline uint32_t bits_of(float x) {
-  uint32_t out;
-  memcpy(&out, &x, 4);
-  return out;
-}
-__device__ inline float float_of(uint32_t bits) {
+__device__ inline float quick_log2(float x) {
+#ifdef __CUDA_ARCH__
   float out;
-  memcpy(&out, &bits, 4);
+  asm("lg2.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
   return out;
+#else
+  return log2f(x);
+#endif
+}
+__device__ inline void quick_sine_cosine(float x, float* sine, float* cosine) {
+#ifdef __CUDA_ARCH__
+  asm("sin.approx.f32 %0, %1;" : "=f"(*sine) : "f"(x));
+  asm("cos.approx.f32 %0, %1;" : "=f"(*cosine) : "f"(x));
+#else
+  *sine = sinf(x);
+  *cosine = cosf(x);
+#endif
 }
 
-// u32x2_to_normals() in float32, within 1e-6 of it: the reductions are done on the integers, where
-// they are exact.
-__device__ inline void quick_normals(uint32_t a, uint32_t b, float* first, float* second) {
-  // log((a + 1) / 2^32) = exponent * log 2 + log(1 + f), f in [-0.3, 0.41].
-  const bool near_one = a >= 0xb4000000u;
-  const float whole = float(a + 1u);
-  const uint32_t above = bits_of(whole) - 0x3f340000u;  // 0.703125
-  const int shift = int(above >> 23);
-  const float f = near_one ? float(~a) * -2.3283064365386963e-10f
-                           : float_of(bits_of(whole) - (uint32_t(shift) << 23)) - 1.0f;
-  const float exponent = near_one ? 0.0f : float(shift - 32);
-  const float s = quick_divide(f, 2.0f + f), s2 = s * s;  // log(1 + f) = 2 atanh(s)
-  const float tail = ((0.22222222f * s2 + 0.28571429f) * s2 + 0.4f) * s2 + 0.66666667f;
-  const float log_u = exponent * 0.69314718f + (2.0f * s + s * s2 * tail);
-  const float radius = quick_root(fmaxf(-2.0f * log_u, 0.0f));
-  // The angle is a number of right angles and a rest within 45 degrees.
-  const uint32_t quarter = (b + 0x20000000u) >> 30;
-  const float angle = float(int32_t(b - (quarter << 30))) * 1.4629180792671596e-09f;
-  const float square = angle * angle;
-  const float sine =
-      angle + angle * square *
-                  (((2.7557319e-6f * square - 1.9841270e-4f) * square + 8.3333333e-3f) * square -
-                   0.16666667f);
-  const float cosine =
-      ((((2.4801587e-5f * square - 1.3888889e-3f) * square + 4.1666667e-2f) * square - 0.5f) *
-       square) +
-      1.0f;
-  const float x = (quarter & 1u) != 0 ? sine : cosine, y = (quarter & 1u) != 0 ? cosine : sine;
-  *first = quarter == 1 || quarter == 2 ? -radius * x : radius * x;
-  *second = quarter >= 2 ? -radius * y : radius * y;
+// x[0] and x[1] += scale * u32x2_to_normals(a, b), whose normals are met within 1e-5, and within
+// 1e-3 where they are as small as that themselves: far below what float32 keeps of dithered audio.
+__device__ inline void add_normals(uint32_t a, uint32_t b, float scale, float* x) {
+  const float log_u = quick_log2((float(a) + 1.0f) * 2.3283064365386963e-10f);
+  const float radius = scale * quick_root(fmaxf(log_u * -1.3862943611198906f, 0.0f));
+  float sine, cosine;
+  quick_sine_cosine(float(int32_t(b)) * 1.4629180792671596e-09f, &sine, &cosine);
+  x[0] += radius * cosine;
+  x[1] += radius * sine;
 }
 
 // The samples from `first` (a multiple of 4) on behind dither and pre-emphasis, four per lane; zero
@@ -153,39 +142,50 @@ __device__ inline void prepare_samples(const LogMel& a, int row, int first, int 
     key = a.state->dither_key;
     position = item_position(*a.state, uint64_t(row % a.items));
   }
-  for (int base = warp * 31 - 1; base + 1 < groups; base += kWarps * 31) {
-    const int group = base + lane, n = first + 4 * group;
-    const bool needed = n + 4 >= begin && n < end && n + 4 > 0 && n < length;
-    float x[4] = {};
-    if (needed) {
-      if (aligned && n + 4 <= length) {
-        const Bits16 raw = *reinterpret_cast<const Bits16*>(audio + n);
-        memcpy(x, raw.w, sizeof(x));
-      } else {
-        AERIE_UNROLL
-        for (int k = 0; k < 4; ++k)
-          if (n + k < length) x[k] = audio[n + k];
+  // Inside, all samples exist and are wanted.
+  const auto walk = [&](auto inside) {
+    constexpr bool kInside = decltype(inside)::value;
+    AERIE_UNROLL_BY(1)
+    for (int base = warp * 31 - 1; base + 1 < groups; base += kWarps * 31) {
+      const int group = base + lane, n = first + 4 * group;
+      const bool needed =
+          kInside ? group < groups : n + 4 >= begin && n < end && n + 4 > 0 && n < length;
+      float x[4] = {};
+      if (needed) {
+        if (kInside || (aligned && n + 4 <= length)) {
+          const Bits16 raw = *reinterpret_cast<const Bits16*>(audio + n);
+          memcpy(x, raw.w, sizeof(x));
+        } else {
+          AERIE_UNROLL
+          for (int k = 0; k < 4; ++k)
+            if (n + k < length) x[k] = audio[n + k];
+        }
       }
       if (a.dither > 0.0f) {
         const PhiloxBlock draws = philox_block(key, signal, position, uint32_t(n) >> 2);
-        float normals[4];
-        quick_normals(draws.v[0], draws.v[1], &normals[0], &normals[1]);
-        quick_normals(draws.v[2], draws.v[3], &normals[2], &normals[3]);
-        AERIE_UNROLL
-        for (int k = 0; k < 4; ++k) x[k] += a.dither * normals[k];
+        if (kInside || needed) {
+          add_normals(draws.v[0], draws.v[1], a.dither, x);
+          add_normals(draws.v[2], draws.v[3], a.dither, x + 2);
+        }
       }
+      float previous = __shfl_up_sync(kFullWarp, x[3], 1);
+      if (lane == 0 || group >= groups) continue;
+      float out[4];
+      AERIE_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        const bool counts = kInside || (needed && n + k < length);
+        out[k] = counts ? fmaf(-a.preemphasis, previous, x[k]) : 0.0f;
+        previous = x[k];
+      }
+      Bits16 raw;
+      memcpy(raw.w, out, sizeof(out));
+      *reinterpret_cast<Bits16*>(tile + 4 * group) = raw;
     }
-    float previous = __shfl_up_sync(kFullWarp, x[3], 1);
-    if (lane == 0 || group >= groups) continue;
-    float out[4];
-    AERIE_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      out[k] = needed && n + k < length ? fmaf(-a.preemphasis, previous, x[k]) : 0.0f;
-      previous = x[k];
-    }
-    Bits16 raw;
-    memcpy(raw.w, out, sizeof(out));
-    *reinterpret_cast<Bits16*>(tile + 4 * group) = raw;
+  };
+  if (aligned && first >= 4 && first + 4 * groups <= length) {
+    walk(std::true_type());
+  } else {
+    walk(std::false_type());
   }
 }
 
@@ -199,7 +199,8 @@ __device__ inline void unpack(Complex z, Complex mirror, Complex turn, float* lo
   *high = difference.re * difference.re + difference.im * difference.im;
 }
 
-// Factors of the transform, in shared memory: registers are better spent on more warps.
+// Factors of the transform, in shared memory: registers are better spent on more warps. Everything
+// there is dynamic: static memory is rounded up to 1024 bytes, which would cost a block.
 struct Factors {
   Complex window[kFftSize / 2];
   Complex turns[kFftSize / 2];  // (16,16): exp(-2 pi i column k / 256) at [k][column]
@@ -214,12 +215,12 @@ __device__ inline void powers_from(const Complex* z, Complex base, int column, i
                           __shfl_sync(kFullWarp, given.im, partner)};
   float low, high;
   unpack(z[place_of(k)], mirror, base * turn32<k>(), &low, &high);
-  powers[column + 16 * k] = low;
-  powers[kFftSize / 2 - column - 16 * k] = high;
+  powers[2 * (column + 16 * k)] = low;
+  powers[2 * (kFftSize / 2 - column - 16 * k)] = high;
   if constexpr (k < 7) powers_from<k + 1>(z, base, column, partner, powers);
 }
 
-// One frame per half warp: four times the powers of its spectrum.
+// One frame per half warp: four times the powers of its spectrum, at every second place.
 __device__ inline void transform(const Factors& factors, Complex base, const float* samples,
                                  bool even_hop, Complex* exchange, float* powers, int lane) {
   const int column = lane % kHalfRows;
@@ -250,19 +251,29 @@ __device__ inline void transform(const Factors& factors, Complex base, const flo
   powers_from<0>(x, base, column, partner, powers);
   if (column == 0) {
     const Complex middle = x[place_of(8)];
-    powers[kFftSize / 4] = 4.0f * (middle.re * middle.re + middle.im * middle.im);
+    powers[kFftSize / 2] = 4.0f * (middle.re * middle.re + middle.im * middle.im);
   }
 }
 
-// Copies the bands of the filterbank behind each other into shared memory, a thread per band.
-// offsets[bin] is where one begins, or -1 for those that did not fit. `totals`: one per warp.
-__device__ inline void pack_bands(const LogMel& a, float* weights, int* offsets, int* totals) {
+// Where a band is in shared memory: its weights, a quarter of those of the filterbank (the powers
+// are four times too large) and filled up with zeros to a multiple of four, and the first power
+// they belong to.
+struct PackedBand {
+  uint16_t weights;  // kNone: did not fit
+  uint8_t fours, first;
+  static constexpr uint16_t kNone = 0xffff;
+};
+
+// Packs the filterbank, a thread per band. `totals`: one per warp.
+__device__ inline void pack_bands(const LogMel& a, float* weights, PackedBand* bands, int* totals) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int before = 0;
-  for (int first = 0; first < a.bins; first += kThreads) {
-    const int bin = first + threadIdx.x;
+  for (int start = 0; start < a.bins; start += kThreads) {
+    const int bin = start + threadIdx.x;
     const int from = bin < a.bins ? a.bands[2 * bin] : 0;
-    const int width = bin < a.bins ? a.bands[2 * bin + 1] - from : 0;
+    const int to = bin < a.bins ? a.bands[2 * bin + 1] : 0;
+    const int width = (to - from + 3) / 4 * 4;
+    const int first = from < kFftBins - width ? from : kFftBins - width;
     int sum = width;
     AERIE_UNROLL
     for (int step = 1; step < 32; step *= 2) {
@@ -278,50 +289,74 @@ __device__ inline void pack_bands(const LogMel& a, float* weights, int* offsets,
       offset += w < warp ? totals[w] : 0;
       before += totals[w];
     }
-    const bool fits = offset + width <= kPackedWeights;
-    if (bin < a.bins) offsets[bin] = fits ? offset : -1;
+    if (bin >= a.bins) continue;
+    const bool fits = offset + width <= kPackedWeights && first >= 0 && first < 256;
+    bands[bin] = {fits ? uint16_t(offset) : PackedBand::kNone, uint8_t(width / 4), uint8_t(first)};
     if (!fits) continue;
-    const float* row = a.filterbank + size_t(bin < a.bins ? bin : 0) * kFftBins + from;
-    for (int k = 0; k < width; k += 8) {
-      float values[8];
+    const float* row = a.filterbank + size_t(bin) * kFftBins;
+    for (int k = 0; k < width; k += 4) {
+      float values[4];
       AERIE_UNROLL
-      for (int i = 0; i < 8; ++i) values[i] = k + i < width ? row[k + i] : 0.0f;
-      AERIE_UNROLL
-      for (int i = 0; i < 8; ++i)
-        if (k + i < width) weights[offset + k + i] = values[i];
+      for (int i = 0; i < 4; ++i) {
+        const int at = first + k + i;
+        values[i] = at >= from && at < to ? 0.25f * row[at] : 0.0f;
+      }
+      Bits16 raw;
+      memcpy(raw.w, values, sizeof(values));
+      *reinterpret_cast<Bits16*>(weights + offset + k) = raw;
     }
   }
 }
 
 // One band of two frames.
-__device__ inline void add_band(const float* weights, const float* powers, int width, float* sums) {
-  AERIE_UNROLL_BY(4)
-  for (int k = 0; k < width; ++k) AERIE_UNROLL
-  for (int i = 0; i < kWarpFrames / 2; ++i)
-    sums[i] += weights[k] * powers[2 * i * kPowerStride + k];
+struct TwoSums {
+  float v[2];
+};
+__device__ inline TwoSums packed_sums(const float* weights, const Complex* powers, int fours) {
+  TwoSums out = {};
+  AERIE_UNROLL_BY(1)
+  for (int n = 0; n < fours; ++n) {
+    const Bits16 raw = *reinterpret_cast<const Bits16*>(weights + 4 * n);
+    float w[4];
+    memcpy(w, raw.w, sizeof(w));
+    AERIE_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const Complex both = powers[4 * n + k];
+      out.v[0] += w[k] * both.re;
+      out.v[1] += w[k] * both.im;
+    }
+  }
+  return out;
+}
+__device__ inline TwoSums whole_sums(const float* row, const Complex* powers, int from, int to) {
+  TwoSums out = {};
+  AERIE_UNROLL_BY(1)
+  for (int k = from; k < to; ++k) {
+    out.v[0] += row[k] * (0.25f * powers[k].re);
+    out.v[1] += row[k] * (0.25f * powers[k].im);
+  }
+  return out;
+}
+
+__device__ inline int valid_frames(const LogMel& a, int row) {
+  const int valid = a.lengths[row] / a.hop;
+  return valid < a.frames ? valid : a.frames;
 }
 
 __global__ void __launch_bounds__(kThreads, 5) log_mel_kernel(LogMel a) {
   AERIE_DYNAMIC_SHARED(memory);
-  float* all_powers = reinterpret_cast<float*>(memory);
-  float* weights = all_powers + kWarps * kPowerRows * kPowerStride;
+  Factors* factors = reinterpret_cast<Factors*>(memory);
+  float* numbers = reinterpret_cast<float*>(factors + 1);  // kWarpNumbers per warp
+  float* weights = numbers + kWarps * kWarpNumbers;
   float* tile = weights + kPackedWeights;  // samples of all frames
   const int groups = ((kFrames - 1) * a.hop + kFftSize + 3) / 4;
-  int* offsets = reinterpret_cast<int*>(tile + 4 * groups);
-  AERIE_SHARED(int, totals, kWarps);
-  AERIE_SHARED(Factors, factors, 1);
+  int* totals = reinterpret_cast<int*>(tile + 4 * groups);
+  PackedBand* bands = reinterpret_cast<PackedBand*>(totals + kWarps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int row = blockIdx.y, first_frame = blockIdx.x * kFrames;
-  int valid = a.lengths[row] / a.hop;
-  valid = valid < a.frames ? valid : a.frames;
-  if (first_frame >= valid) return;  // the whole block
-  const int frames = valid - first_frame < kFrames ? valid - first_frame : kFrames;
+  const auto tiles_of = [&](int row) { return ceil_div(valid_frames(a, row), kFrames); };
+  RaggedWalk walk = share_of(a.rows, tiles_of, blockIdx.x, gridDim.x);
+  if (walk.left == 0) return;
   const int left = (kFftSize - a.window_length) / 2;
-  const int first_sample = first_frame * a.hop - kFftSize / 2;
-
-  pack_bands(a, weights, offsets, totals);
-  prepare_samples(a, row, first_sample, groups, first_sample + left,
-                  first_sample + (frames - 1) * a.hop + left + a.window_length, tile);
   const int column = lane % kHalfRows, half = lane / kHalfRows;
   const auto turn_of = [&](int k) { return Complex{a.twiddles[2 * k], a.twiddles[2 * k + 1]}; };
   for (int i = threadIdx.x; i < kFftSize / 2; i += kThreads) {
@@ -331,36 +366,48 @@ __global__ void __launch_bounds__(kThreads, 5) log_mel_kernel(LogMel a) {
     factors->turns[i] = turn_of(2 * (i / 16) * (i % 16));
   }
   const Complex base = turn_of(column);
-  __syncthreads();
-
-  float* powers = all_powers + warp * kPowerRows * kPowerStride;
+  pack_bands(a, weights, bands, totals);
+  float* own = numbers + warp * kWarpNumbers;
+  Complex* exchange =
+      reinterpret_cast<Complex*>(own + kPowers) + half * kHalfRows * kExchangeStride;
   const int begin = warp * kWarpFrames;
-  if (begin >= frames) return;  // the whole warp, and no barrier follows
-  Complex* exchange = reinterpret_cast<Complex*>(powers + (kWarpFrames - 2) * kPowerStride) +
-                      half * kHalfRows * kExchangeStride;
-  AERIE_UNROLL_BY(1)
-  for (int f = half; f < kWarpFrames; f += 2)
-    transform(factors[0], base, tile + (begin + f) * a.hop, a.hop % 2 == 0, exchange,
-              powers + f * kPowerStride, lane);
-  __syncwarp();
 
-  // Sixteen bands at once, whose widths are alike; every lane has two frames of its band.
-  powers += half * kPowerStride;
-  for (int bin = column; bin < a.bins; bin += kHalfRows) {
-    const int from = a.bands[2 * bin], to = a.bands[2 * bin + 1];
-    float sums[kWarpFrames / 2] = {};
-    if (offsets[bin] >= 0) {
-      add_band(weights + offsets[bin], powers + from, to - from, sums);
-    } else {
-      add_band(a.filterbank + size_t(bin) * kFftBins + from, powers + from, to - from, sums);
+  AERIE_UNROLL_BY(1)
+  for (; walk.left > 0; walk.advance(1, tiles_of)) {
+    const int row = walk.item, first_frame = walk.at * kFrames;
+    const int valid = valid_frames(a, row) - first_frame;  // from here on
+    const int frames = valid < kFrames ? valid : kFrames;
+    const int first_sample = first_frame * a.hop - kFftSize / 2;
+    __syncthreads();  // the last samples have been used
+    prepare_samples(a, row, first_sample, groups, first_sample + left,
+                    first_sample + (frames - 1) * a.hop + left + a.window_length, tile);
+    __syncthreads();
+    if (begin >= frames) continue;  // the whole warp
+    AERIE_UNROLL_BY(1)
+    for (int i = 0; i < 2; ++i)
+      transform(factors[0], base, tile + (begin + 2 * i + half) * a.hop, a.hop % 2 == 0, exchange,
+                own + i * kPowers + half, lane);
+    __syncwarp();
+
+    // Sixteen bands at once, whose widths are alike; every lane has two frames of its band.
+    const Complex* powers = reinterpret_cast<const Complex*>(own + half * kPowers);
+    const int frame = begin + 2 * half;
+    float* out = a.out + (size_t(row) * a.frames + first_frame + frame) * a.bins;
+    AERIE_UNROLL_BY(1)
+    for (int bin = column; bin < a.bins; bin += kHalfRows) {
+      const PackedBand band = bands[bin];
+      const TwoSums sums =
+          band.weights != PackedBand::kNone
+              ? packed_sums(weights + band.weights, powers + band.first, band.fours)
+              : whole_sums(a.filterbank + size_t(bin) * kFftBins, powers, a.bands[2 * bin],
+                           a.bands[2 * bin + 1]);
+      AERIE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const float level = a.clamp_guard ? fmaxf(sums.v[i], a.log_guard) : sums.v[i] + a.log_guard;
+        if (frame + i < frames) out[i * a.bins + bin] = 0.69314718056f * quick_log2(level);
+      }
     }
-    AERIE_UNROLL
-    for (int i = 0; i < kWarpFrames / 2; ++i) {
-      const int frame = begin + half + 2 * i;
-      if (frame < frames)
-        a.out[(size_t(row) * a.frames + first_frame + frame) * a.bins + bin] = logf(
-            a.clamp_guard ? fmaxf(0.25f * sums[i], a.log_guard) : 0.25f * sums[i] + a.log_guard);
-    }
+    __syncwarp();
   }
 }
 
@@ -476,13 +523,13 @@ int log_mel(const LogMel& a, void* stream) {
       a.window_length > kFftSize)
     return kUnsupported;
   const size_t groups = (size_t(kFrames - 1) * a.hop + kFftSize + 3) / 4;
-  const size_t shared = sizeof(float) * (size_t(kWarps * kPowerRows * kPowerStride) +
-                                         kPackedWeights + 4 * groups + a.bins);
+  const size_t shared =
+      sizeof(Factors) + sizeof(float) * (size_t(kWarps * kWarpNumbers) + kPackedWeights +
+                                         4 * groups + kWarps + a.bins);
   if (shared > 200 * 1024) return kUnsupported;
-  return launch(
-      stream,
-      {dim3(unsigned(ceil_div(a.frames, kFrames)), unsigned(a.rows)), dim3(kThreads), shared},
-      log_mel_kernel, a);
+  const int64_t tiles = int64_t(a.rows) * ceil_div(a.frames, kFrames);
+  return launch(stream, {dim3(unsigned(tiles < kBlocks ? tiles : kBlocks)), dim3(kThreads), shared},
+                log_mel_kernel, a);
 }
 
 int normalize_features(const NormalizeFeatures& a, void* stream) {
