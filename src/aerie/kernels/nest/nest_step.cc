@@ -114,6 +114,40 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   return front_backward(w);
 }
 
+// Which frames enter the loss, and their tokens: needed by the loss alone.
+int NestStep::tokens(Workspace& w) {
+  const NestStepConfig& c = config_;
+  const NestSide& side = w.inputs.side;
+  void* const stream = side.begin ? side.stream : w.stream;
+  if (side.begin) AERIE_TRY(side.begin());
+  SelectRows select;
+  select.batch = c.batch;
+  select.frames = w.frames;
+  select.layout = w.inputs.layout;
+  select.capacity = w.capacity;
+  select.selected = w.selected;
+  select.rows = w.chosen;
+  select.places = w.places;
+  select.slots = w.slots;
+  select.count = w.outputs.masked_rows;
+  AERIE_TRY(kernels_->select_rows(select, stream));
+  Quantize quantize;
+  quantize.capacity = w.capacity;
+  quantize.rows = w.chosen;
+  quantize.inputs = 8 * c.bins;
+  quantize.books = c.books;
+  quantize.classes = c.code_classes;
+  quantize.dim = c.code_dim;
+  quantize.features = w.features;
+  quantize.projection = params_.projection;
+  quantize.codebooks = params_.codebooks;
+  quantize.codebooks_float = params_.codebooks_float;
+  quantize.silent_tokens = params_.silent_tokens;
+  quantize.tokens = w.tokens;
+  quantize.scratch = w.quantizer;
+  return kernels_->quantize(quantize, stream);
+}
+
 // Waveforms to the residual stream's first branch.
 int NestStep::front(Workspace& w) {
   const NestStepConfig& c = config_;
@@ -147,17 +181,6 @@ int NestStep::front(Workspace& w) {
   mask.mask = w.mask;
   mask.selected = w.selected;
   AERIE_TRY(kernels_->block_mask(mask, w.stream));
-  SelectRows select;
-  select.batch = c.batch;
-  select.frames = w.frames;
-  select.layout = w.inputs.layout;
-  select.capacity = w.capacity;
-  select.selected = w.selected;
-  select.rows = w.chosen;
-  select.places = w.places;
-  select.slots = w.slots;
-  select.count = w.outputs.masked_rows;
-  AERIE_TRY(kernels_->select_rows(select, w.stream));
 
   NormalizeFeatures normalize;
   normalize.rows = 2 * c.batch;
@@ -172,21 +195,7 @@ int NestStep::front(Workspace& w) {
   normalize.out = w.features;
   AERIE_TRY(kernels_->normalize_features(normalize, w.stream));
 
-  Quantize quantize;
-  quantize.capacity = w.capacity;
-  quantize.rows = w.chosen;
-  quantize.inputs = 8 * c.bins;
-  quantize.books = c.books;
-  quantize.classes = c.code_classes;
-  quantize.dim = c.code_dim;
-  quantize.features = w.features;
-  quantize.projection = params_.projection;
-  quantize.codebooks = params_.codebooks;
-  quantize.codebooks_float = params_.codebooks_float;
-  quantize.silent_tokens = params_.silent_tokens;
-  quantize.tokens = w.tokens;
-  quantize.scratch = w.quantizer;
-  AERIE_TRY(kernels_->quantize(quantize, w.stream));
+  AERIE_TRY(tokens(w));
 
   AERIE_TRY(w.before_part(0));
   AERIE_TRY(kernels_->subsample_first(w.first(params_), w.stream));
@@ -410,6 +419,7 @@ int NestStep::layer_forward(Workspace& w, int index) {
 int NestStep::head(Workspace& w) {
   const NestStepConfig& c = config_;
   const int outputs = c.classes * c.books;
+  if (w.inputs.side.begin) AERIE_TRY(w.inputs.side.end());
   GatherRows gather;
   gather.dtype = c.dtype;
   gather.count = w.capacity;

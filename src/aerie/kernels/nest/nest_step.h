@@ -111,6 +111,12 @@ constexpr int nest_layer_part(int layer) {
   return layer + 1;
 }
 
+struct NestSide {
+  void* stream = nullptr;
+  std::function<int()> begin;  // what follows on it waits for what is queued on the main one
+  std::function<int()> end;    // and the other way round
+};
+
 // Device memory of one micro-batch.
 struct NestStepInputs {
   const float* audio = nullptr;             // (2B,N): clean rows, then noisy ones
@@ -129,6 +135,8 @@ struct NestStepInputs {
   // Called before work is queued that reads parameters of a part, in the order of parts; returns 0
   // or an error. Empty: all parameters may be read.
   std::function<int(int part)> before_part;
+  // A second queue, for work that the encoder does not wait for; without begin there is none.
+  NestSide side;
 };
 
 // Rows that an item of so many valid encoder frames must have: padding counts where the convolution
@@ -182,6 +190,7 @@ class NestStep {
   struct Workspace;  // the bump allocator and what all layers share
   int execute(Workspace& w, const NestStepInputs& inputs, const NestStepOutputs& outputs);
   int front(Workspace& w);
+  int tokens(Workspace& w);
   int layer_forward(Workspace& w, int index);
   int head(Workspace& w);
   int layer_backward(Workspace& w, int index);

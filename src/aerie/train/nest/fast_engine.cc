@@ -75,9 +75,8 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
     engine->stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
     engine->previous_stream_ = guard.exchangeStream(*engine->stream_);
     AERIE_ASSIGN_OR_RETURN(auto compute, module->make_queue(engine->stream_->native_handle()));
-    AERIE_ASSIGN_OR_RETURN(auto copy, module->make_queue(nullptr));
-    AERIE_ASSIGN_OR_RETURN(auto update, module->make_queue(nullptr, /*urgent=*/true));
-    AERIE_RETURN_IF_ERROR(engine->start(std::move(compute), std::move(copy), std::move(update)));
+    AERIE_RETURN_IF_ERROR(engine->start(
+        std::move(compute), [module](bool urgent) { return module->make_queue(nullptr, urgent); }));
     return engine;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
@@ -87,17 +86,19 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
 Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
     const config::RunConfig& config, const kernels::KernelTable& kernels) {
   std::unique_ptr<FastEngine> engine(new FastEngine(config, at::Device(at::kCPU)));
-  AERIE_RETURN_IF_ERROR(engine->start(device::host_queue(kernels), device::host_queue(kernels),
-                                      device::host_queue(kernels)));
+  AERIE_RETURN_IF_ERROR(engine->start(
+      device::host_queue(kernels),
+      [&](bool) -> Result<std::unique_ptr<device::Queue>> { return device::host_queue(kernels); }));
   return engine;
 }
 
-Status FastEngine::start(std::unique_ptr<device::Queue> compute,
-                         std::unique_ptr<device::Queue> copy,
-                         std::unique_ptr<device::Queue> update) {
+Status FastEngine::start(std::unique_ptr<device::Queue> compute, const MakeQueue& make_queue) {
   compute_ = std::move(compute);
-  copy_ = std::move(copy);
-  update_ = std::move(update);
+  AERIE_ASSIGN_OR_RETURN(copy_, make_queue(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(side_, make_queue(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(update_, make_queue(/*urgent=*/true));
+  AERIE_ASSIGN_OR_RETURN(side_begin_, compute_->make_fence());
+  AERIE_ASSIGN_OR_RETURN(side_end_, side_->make_fence());
   AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_fence());
   const auto layers = static_cast<int>(config_.model.encoder.n_layers);
   for (int part = 0; part < kernels::nest_num_parts(layers); ++part) {

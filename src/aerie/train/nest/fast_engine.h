@@ -22,6 +22,7 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -108,8 +109,9 @@ class FastEngine final : public CoreEngine {
   };
 
   FastEngine(const config::RunConfig& config, at::Device device);
-  Status start(std::unique_ptr<device::Queue> compute, std::unique_ptr<device::Queue> copy,
-               std::unique_ptr<device::Queue> update);
+  // A new queue of this engine's device.
+  using MakeQueue = std::function<Result<std::unique_ptr<device::Queue>>(bool urgent)>;
+  Status start(std::unique_ptr<device::Queue> compute, const MakeQueue& make_queue);
   Status probe();
   const char* kind() const override { return "fast"; }
   Status write_state() override;
@@ -151,7 +153,7 @@ class FastEngine final : public CoreEngine {
   config::RunConfig config_;
   at::Device device_;
   std::optional<c10::Stream> stream_, previous_stream_;
-  std::unique_ptr<device::Queue> compute_, copy_, update_;
+  std::unique_ptr<device::Queue> compute_, copy_, update_, side_;
   std::unique_ptr<BatchIntake> intake_;
 
   kernels::Dtype dtype_ = kernels::Dtype::kFloat;
@@ -163,7 +165,7 @@ class FastEngine final : public CoreEngine {
 
   std::unique_ptr<FastOptimizer> optimizer_;
   bool update_pending_ = false;  // the last step is decided, its weights are not written
-  std::unique_ptr<device::Fence> update_begin_;
+  std::unique_ptr<device::Fence> update_begin_, side_begin_, side_end_;
   std::vector<std::unique_ptr<device::Fence>> part_updated_;
 
   std::map<Shape, std::unique_ptr<Plan>> plans_;

@@ -279,6 +279,12 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
   const auto work = [this, &plan, which, first](void* stream) {
     auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
     kernels::NestStepInputs inputs = inputs_of(plan);
+    const auto follows = [](device::Fence& fence, device::Queue& queue) {
+      return fence.set().ok() && queue.wait_for(fence).ok() ? kernels::kOk : kernels::kUnsupported;
+    };
+    inputs.side.stream = side_->stream();
+    inputs.side.begin = [&] { return follows(*side_begin_, *side_); };
+    inputs.side.end = [&] { return follows(*side_end_, *compute_); };
     if (first) {
       const auto* wanted =
           reinterpret_cast<const uint32_t*>(inputs_.const_data_ptr<uint8_t>() + kUpdate);
