@@ -38,11 +38,13 @@ inline double even_cost(int rows, int outputs, int k, const GemmTile& tile, int 
   const double in = std::max(1.0, std::min(down, kEvenChunk) / parts);
   const double weights = std::min(16.5 * std::min(filled, 1.0) / in, static_cast<double>(across));
   const double read = (in * n + weights * kEvenOutputs) * kEvenStep * 2 * parts / 5.78e6;
-  // A last wave that is not full leaves more to those in it.
+  // A last wave that is not full leaves more to those in it. Where there is only one, all large
+  // tiles leave at the same time, at the end.
   const double in_turn = steps * (0.31 * filled + 0.69 * waves);
+  const double at_end = waves > 1 ? 0.0 : 0.005 * std::max(0.0, n - 96);
   return tile.turns
              ? 1.01 + 0.00327 * n + 0.266 * waves + in_turn * std::max(0.0887 + 0.00255 * n, read)
-             : 1.81 - 0.00068 * n + 0.491 * waves + in_turn * std::max(0.00315 * n, read);
+             : 1.81 - 0.00068 * n + 0.491 * waves + in_turn * std::max(0.00315 * n, read) + at_end;
 }
 
 // The cheapest tile. Turns are for more than one tile per multiprocessor.
@@ -63,15 +65,19 @@ inline GemmTile even_tile(int rows, int outputs, int k, int processors) {
 
 // Whether that is expected to be faster than cuBLASLt's first suggestion. It was, by 4 to 16 % of
 // all products of a layer (2048 to 23040 rows), but for few tiles, which leave much of the device
-// idle, and long sums with a weight of rows of k (by_outputs), for which cuBLASLt's own tiles are
-// larger.
+// idle, and some weights of rows of k (by_outputs): long sums, for which cuBLASLt's tiles are
+// larger, and many outputs of few rows where those happen to fill the device once or twice.
 inline bool even_pays(int rows, int outputs, int k, bool by_outputs, const GemmTile& tile,
                       int processors) {
-  const int64_t tiles =
-      int64_t{(outputs + kEvenOutputs - 1) / kEvenOutputs} * ((rows + tile.rows - 1) / tile.rows);
-  const int64_t room = (tiles + processors - 1) / processors * processors;
-  if (tiles * 10 < room * (k > 512 ? 8 : 7)) return false;
-  return !by_outputs || (k < 4096 && (k < 4 * outputs || tiles <= processors));
+  const int64_t across = (outputs + kEvenOutputs - 1) / kEvenOutputs;
+  const auto up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
+  const int64_t tiles = across * ((rows + tile.rows - 1) / tile.rows);
+  if (tiles * 10 < up(tiles, processors) * (k > 512 ? 8 : 7)) return false;
+  if (!by_outputs) return true;
+  if (k >= 4096 || (k >= 4 * outputs && tiles > processors)) return false;
+  // 256 rows x 128 outputs, of which a multiprocessor has four thirds at a time.
+  const int64_t theirs = across * ((rows + 255) / 256), at_once = processors * 4 / 3;
+  return outputs < 4 * k || theirs > 2 * at_once || theirs * 20 < up(theirs, at_once) * 19;
 }
 
 namespace cuda {

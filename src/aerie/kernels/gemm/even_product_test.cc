@@ -42,6 +42,9 @@ TEST(EvenProductTest, FillsTheDevice) {
   }
   EXPECT_EQ(even_tile(3008, 512, 2048, kProcessors).rows, 96);
   EXPECT_EQ(even_tile(2752, 512, 2048, kProcessors).rows, 88);
+  // Large tiles would all leave at the end.
+  EXPECT_EQ(even_tile(2816, 1024, 512, kProcessors).rows, 88);
+  EXPECT_EQ(even_tile(3008, 1024, 4096, kProcessors).rows, 192);
   // More than one tile each: two groups of warps take them in turns.
   EXPECT_TRUE(even_tile(11008, 1024, 1024, kProcessors).turns);
 }
@@ -61,6 +64,8 @@ TEST(EvenProductTest, FewTilesAndLongSumsStayWithCublas) {
     EXPECT_TRUE(pays(2752, 1536, 512, by_outputs));
     EXPECT_TRUE(pays(11008, 2048, 512, by_outputs));
     EXPECT_EQ(pays(11008, 512, 2048, by_outputs), !by_outputs);
+    EXPECT_EQ(pays(2816, 2048, 512, by_outputs), !by_outputs);
+    EXPECT_EQ(pays(2752, 4096, 1024, by_outputs), !by_outputs);
     EXPECT_EQ(pays(2752, 1024, 4096, by_outputs), !by_outputs);
   }
 }
