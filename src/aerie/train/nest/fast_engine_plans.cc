@@ -17,8 +17,6 @@ namespace aerie::train {
 namespace {
 
 constexpr int64_t kMaxRecordings = 64;
-// Larger batches keep the device busy alone: an update beside them takes what it saves.
-constexpr int64_t kMaxRowsBesideUpdate = 4096;
 // A recording that was of no use for so many micro-batches makes room for another. Below that, a
 // shape without one runs kernel by kernel: making recordings again and again costs more.
 constexpr int64_t kRecordingRests = 4 * kMaxRecordings;
@@ -274,7 +272,9 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
   // The first pass of a step finds the last step's update undone, or is told that it is not.
   const kernels::NestStepConfig& c = plan.config;
   const int rows = c.rows > 0 ? c.rows : c.batch * (c.frames / 8);
-  const bool first = plan.shape.training && !accumulate && rows <= kMaxRowsBesideUpdate;
+  const bool first =
+      plan.shape.training && !accumulate &&
+      update_beside(core_->model().parameters().flat_params().numel(), c.layers, rows);
   if (!first) AERIE_RETURN_IF_ERROR(finish_update());
   const auto work = [this, &plan, which, first](void* stream) {
     auto* outputs = outputs_.mutable_data_ptr<uint8_t>();

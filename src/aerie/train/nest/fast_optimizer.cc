@@ -22,6 +22,15 @@ constexpr int kUpdateShare = 4;
 
 }  // namespace
 
+bool update_beside(int64_t parameters, int64_t layers, int64_t rows) {
+  // Larger batches keep the device busy alone: an update beside them takes what it saves.
+  constexpr int64_t kMostRows = 4096;
+  // A pass that is over before the update waits for it. Layers of this size are not, however few
+  // the rows: their kernels take as long to start. Larger ones need work to do.
+  constexpr int64_t kSmallLayer = 7'000'000, kFewestRows = 2560;
+  return rows <= kMostRows && (parameters <= layers * kSmallLayer || rows >= kFewestRows);
+}
+
 FastOptimizer::FastOptimizer(NestCore& core, const config::RunConfig& config, device::Queue& queue,
                              Upload upload)
     : core_(core), config_(config), queue_(queue), upload_(std::move(upload)) {

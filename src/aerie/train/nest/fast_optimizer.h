@@ -22,6 +22,10 @@
 
 namespace aerie::train {
 
+// Whether an update is worth running beside a forward pass over so many rows of the encoder, and
+// not before it.
+bool update_beside(int64_t parameters, int64_t layers, int64_t rows);
+
 class FastOptimizer {
  public:
   // Copies small host values to the device in order with the computation.
