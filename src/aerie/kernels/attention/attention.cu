@@ -5,6 +5,7 @@
 #include "aerie/kernels/attention/attention_backward.h"
 #include "aerie/kernels/attention/attention_float.h"
 #include "aerie/kernels/attention/attention_forward.h"
+#include "aerie/kernels/attention/attention_resident.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {
@@ -58,9 +59,40 @@ int forward_mma(const Attention& a, void* stream) {
                                   : launch(stream, shape, attention_forward_mma<T, kDim, false>, a);
 }
 
+// Whether a block may have so much shared memory.
+bool has_shared([[maybe_unused]] size_t bytes) {
+#ifdef __CUDACC__
+  int device = 0, most = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+             cudaSuccess &&
+         bytes <= size_t(most);
+#else
+  return true;
+#endif
+}
+bool resident(const AttentionBackward& b) {
+  return attention_resident(b) && has_shared(resident_shared<kAttentionResidentDim>());
+}
+template <typename T>
+int backward_resident(const AttentionBackward& b, void* stream) {
+  constexpr int kDim = kAttentionResidentDim;
+  const Attention& a = b.forward;
+  const int slots = attention_slots(b);
+  const LaunchShape shape{dim3(unsigned(a.heads), unsigned(slots)), dim3(kResidentThreads),
+                          resident_shared<kDim>()};
+  AERIE_TRY(a.dropout.threshold != 0 && a.keep == nullptr
+                ? launch(stream, shape, attention_resident_mma<T, kDim, true>, b)
+                : launch(stream, shape, attention_resident_mma<T, kDim, false>, b));
+  const int blocks = 2 * attention_tiles(a.frames) * (kTile * kDim / 4 / kPositionThreads);
+  return launch(stream, {dim3(unsigned(blocks), unsigned(a.heads)), dim3(kPositionThreads)},
+                attention_add_positions<T, kDim>, b, slots);
+}
+
 template <typename T, int kDim>
 int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
+  if (resident(b)) return backward_resident<T>(b, stream);
   const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
                           query_shared<kDim, true>()};
   AERIE_TRY(a.dropout.threshold != 0 && a.keep == nullptr
@@ -109,8 +141,10 @@ int attention_backward(const AttentionBackward& b, void* stream) {
       }));
   const int dense = a.heads * a.dim, tiles = attention_tiles(a.frames);
   const bool plain = a.dtype == Dtype::kFloat;
-  const int parts_u = a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);
-  const int parts_v = plain ? parts_u : attention_groups(a) * 2 * tiles;
+  const bool on_chip = resident(b);
+  const int parts_u =
+      on_chip ? attention_slots(b) : a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);
+  const int parts_v = plain || on_chip ? parts_u : attention_groups(a) * 2 * tiles;
   PartialSums now, *sums = &now;
   if (b.later != nullptr && b.later->count + 2 <= PartialSums::kMost) sums = b.later;
   sums->sums[sums->count++] = {b.partial, b.grad_bias_u, dense, parts_u, dense, b.accumulate};

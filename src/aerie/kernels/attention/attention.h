@@ -7,7 +7,8 @@
 //
 // bf16 and fp16 with 64 or 128 values per head run on tensor cores; float32 (any multiple of 8 up
 // to 256 values) is plain arithmetic. Backward keeps the weights and the scores' gradients of one
-// layer in scratch memory; values are added in a fixed order, results repeat bitwise.
+// layer in scratch memory, or where they are few enough on chip (attention_resident); values are
+// added in a fixed order, results repeat bitwise.
 #pragma once
 
 #include "aerie/kernels/sums/partial_sums.h"
@@ -57,11 +58,14 @@ struct AttentionBackward {
   float* partial = nullptr;      // scratch: attention_bias_scratch(...) floats
   float* p_partial = nullptr;    // scratch: attention_p_scratch(...) floats
   PartialSums* later = nullptr;  // adds the biases' parts with others, partial_sums.h
+  int multiprocessors = 132;     // that backward is laid out for
 };
 
 constexpr int kAttentionTile = 64;
 constexpr int kAttentionFloatRows = 32;  // queries of a block in float32
 constexpr int kAttentionGroups = 8;      // of items, in the sums over positions: at most
+// What fits on a multiprocessor as a whole.
+constexpr int kAttentionResidentFrames = 192, kAttentionResidentDim = 64;
 
 // Fewer groups make fewer and longer sums; on tensor cores that suits small batches.
 AERIE_HD int attention_groups(const Attention& a) {
@@ -116,6 +120,18 @@ inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) 
                    static_cast<size_t>((frames + kAttentionFloatRows - 1) / kAttentionFloatRows);
   const size_t v = static_cast<size_t>(kAttentionGroups * 2 * attention_tiles(frames));
   return (u + (u > v ? u : v)) * static_cast<size_t>(heads * dim);
+}
+// Whether backward keeps its squares on chip, a block for a head of one item after the other: where
+// these are as many as pay. The squares' memory has the blocks' gradients of positions then.
+AERIE_HD bool attention_resident(const AttentionBackward& b) {
+  const Attention& a = b.forward;
+  return a.dtype != Dtype::kFloat && a.dim == kAttentionResidentDim && a.frames > kAttentionTile &&
+         a.frames <= kAttentionResidentFrames && 3 * a.batch * a.heads >= b.multiprocessors;
+}
+// The blocks of a head: as many as the device runs at a time, at most one for every item.
+AERIE_HD int attention_slots(const AttentionBackward& b) {
+  const int most = b.multiprocessors / b.forward.heads;
+  return most < 1 ? 1 : most < b.forward.batch ? most : b.forward.batch;
 }
 // Sums over positions of every group, and behind them counters of the groups that are done.
 AERIE_HD size_t attention_p_sums(int frames, int heads, int dim) {

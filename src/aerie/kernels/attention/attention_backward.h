@@ -195,12 +195,6 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim, true>)
   }
 }
 
-template <typename T>
-__device__ inline FragmentB ones() {
-  const uint32_t pair = is_half<T> ? 0x3c003c00u : 0x3f803f80u;
-  return {{pair, pair}};
-}
-
 // A block of 16 x 16 values, stored as A, the other way round.
 __device__ inline FragmentA transposed(const Bits16& m) {
   return {{transpose_matrix(m.w[0]), transpose_matrix(m.w[2]), transpose_matrix(m.w[1]),

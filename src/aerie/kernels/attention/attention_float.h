@@ -15,9 +15,6 @@ constexpr int kPiece = 16;  // values of a row at a time
 constexpr int kLeft = kFloatRows + 4, kRight = kTile + 4, kBandWidth = kFloatRows + kTile,
               kBandRow = kBandWidth + 4;
 
-struct alignas(16) Quad {
-  float v[4];
-};
 __device__ inline Quad load4(const float* p) {
   return *reinterpret_cast<const Quad*>(p);
 }

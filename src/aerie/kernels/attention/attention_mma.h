@@ -29,7 +29,8 @@ constexpr int kTileSize = kTile* kDim;  // values
 template <int kDim, typename T>
 __device__ inline void copy_tile(T* tile, const T* from, int first, int limit, int stride) {
   constexpr unsigned kPieces = kDim / 8, kRows = kMmaThreads / kPieces;  // at a time
-  const unsigned row = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
+  const unsigned thread = threadIdx.x % kMmaThreads, row = thread / kPieces,
+                 piece = thread % kPieces;
   T* to = tile + row * kDim + (piece ^ row % 8) * 8;
   const int begin = first + int(row);
   const T* source = from + ptrdiff_t(begin) * stride + piece * 8;
@@ -153,9 +154,17 @@ __device__ inline void store_queries(T* tile, const FragmentA* a, int warp, int 
     memcpy(tile + row * kDim + (piece ^ row % 8) * 8 + lane % 4 * 2, &a[k].r[r], 4);
   }
 }
+template <typename T>
+__device__ inline FragmentB ones() {
+  const uint32_t pair = is_half<T> ? 0x3c003c00u : 0x3f803f80u;
+  return {{pair, pair}};
+}
 // What a lane adds to its values of A: a bias per column.
 struct alignas(8) Pair {
   float low, high;
+};
+struct alignas(16) Quad {
+  float v[4];
 };
 template <int kDim>
 struct Bias {
@@ -215,16 +224,16 @@ __device__ inline uint32_t move_left(const Skew& s, uint32_t here, uint32_t afte
   return pick_bytes(a, b, s.selector);
 }
 
-// The band of p that a warp sees: 80 rows of the ring of three tiles.
-template <int kDim>
+// The band of p that a warp sees: 80 rows of a ring of tiles.
+template <int kDim, int kRing = 3>
 struct Band {
   SharedAddress low, high;  // the first row; the same a ring earlier, for rows that begin it again
   int wrap;                 // how many rows lie before the end of the ring
 
   __device__ Band(const void* ring, int first)
       : low(shared_address(ring) + first * (2 * kDim)),
-        high(low - 6 * kTileSize<kDim>),
-        wrap(3 * kTile - first) {}
+        high(low - 2 * kRing * kTileSize<kDim>),
+        wrap(kRing * kTile - first) {}
   // Rows from `offset`, a multiple of 8, on.
   __device__ SharedAddress at(int offset) const {
     return (offset < wrap ? low : high) + offset * (2 * kDim);
@@ -232,15 +241,15 @@ struct Band {
 };
 
 // The relative part of a warp's scores, eight keys after the other.
-template <typename T, int kDim>
+template <typename T, int kDim, int kRing = 3>
 struct Relative {
   const FragmentA* with_v;
-  Band<kDim> band;
+  Band<kDim, kRing> band;
   Skew skew;
   int lane;
   FragmentC here, lower;  // product of the last eight rows; lower rows of the next scores
 
-  __device__ Relative(const FragmentA* queries, const Band<kDim>& rows, const Skew& s, int l)
+  __device__ Relative(const FragmentA* queries, const Band<kDim, kRing>& rows, const Skew& s, int l)
       : with_v(queries), band(rows), skew(s), lane(l), here{}, lower{} {
     multiply_rows<kDim, T>(here, with_v, band.at(0), lane);
     step(1);

@@ -16,6 +16,7 @@ struct Case {
   int left = -1, right = -1, chunk = 0, left_chunks = 0;
   bool keep = true;                // decisions of dropout kept for backward
   std::vector<int32_t> rows = {};  // of every item; empty: as many as frames
+  int multiprocessors = AttentionBackward{}.multiprocessors;
 };
 constexpr size_t kGuardRows = 3;  // behind the last item
 constexpr float kGuard = 9.0f;
@@ -118,6 +119,7 @@ Outcome run(Backend& b, const Case& c) {
   g.grad_skewed = b.upload_as(
       c.dtype, std::vector<float>(attention_skewed(batch, c.heads, c.frames), std::nanf("")));
   g.partial = b.scratch<float>(attention_bias_scratch(batch, c.frames, c.heads, c.dim));
+  g.multiprocessors = c.multiprocessors;
   g.p_partial = b.scratch<float>(attention_p_scratch(c.frames, c.heads, c.dim));
   PartialSums later;
   if (c.keep) g.later = &later;
@@ -214,6 +216,22 @@ AERIE_KERNEL_TEST(Attention, TensorCoresOfOtherShapes) {
         Case{Dtype::kBf16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false},
         Case{Dtype::kBf16, 70, 2, 128, {70, 49}, 0.1}, Case{Dtype::kBf16, 261, 1, 64, {259}, 0.1}})
     compare(backend, c);
+}
+
+// Small batches on a device that they fill.
+AERIE_KERNEL_TEST(Attention, SquaresOnChip) {
+  const auto on = [](int multiprocessors, Case c) {
+    c.multiprocessors = multiprocessors;
+    return c;
+  };
+  for (const Case& c : {on(1, {Dtype::kBf16, 65, 1, 64, {1}, 0.0}),
+                        on(2, {Dtype::kBf16, 192, 1, 64, {190, 0, 100}, 0.1}),
+                        on(1, {Dtype::kBf16, 131, 1, 64, {0, 129}, 0.1, -1, -1, 16, 2}),
+                        on(2, {Dtype::kBf16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false}),
+                        on(1, {Dtype::kHalf, 75, 2, 64, {75, 1}, 0.1})})
+    compare(backend, c);
+  compare_packed(backend, on(2, {Dtype::kBf16, 75, 1, 64, {66, 1, 0, 75}, 0.1}), {70, 2, 0, 75});
+  compare_packed(backend, on(2, {Dtype::kHalf, 67, 2, 64, {3, 65}, 0.1, 30, 3}), {8, 66});
 }
 
 }  // namespace

@@ -311,6 +311,15 @@ __device__ inline void store16(void* to, const Bits16& m) {
 #endif
 }
 
+// The same number, of which the compiler knows nothing: what is derived from it is computed anew
+// instead of being kept in registers.
+__device__ inline int forgotten(int x) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 __device__ inline float fast_exp2(float x) {
 #ifdef __CUDACC__
   float out;
