@@ -1,5 +1,6 @@
 // The first stage on tensor cores, for 16-bit types and up to kTensorBins bins of the output:
-// features -> conv 3x3/2 + ReLU -> depthwise 3x3/2, and back. Included by subsampling.cu alone.
+// features -> conv 3x3/2 + ReLU -> depthwise 3x3/2. The way back is in first_tensor_backward.h.
+// Included by subsampling.cu alone.
 //
 // The convolution from one channel is a product of weights (channels x taps) and windows (taps x
 // places), whose result has a lane's channels and places where the depthwise convolution wants
@@ -97,31 +98,14 @@ struct WindowMaker {
     return out;
   }
 };
-// The same for the gradient of weights: rows are the tile's places, columns high and low parts of
-// taps 0 to 7; then of tap 8, and ones.
-struct PlaceMaker {
-  int g, own, last;
-  __device__ explicit PlaceMaker(int lane) : g(lane / 4) {
-    const int first = 4 * kRun * (lane % 4);
-    own = first + g / 3 * kPackedStride + g % 3;
-    last = first + 2 * kPackedStride + 2;
-  }
-  __device__ Bits16 make(const uint32_t* from) const {
-    const uint32_t a = from[own], b = from[own + 2], c = from[last], d = from[last + 2];
-    Bits16 out;
-    out.w[0] = both_high(a, b);
-    out.w[1] = both_low(a, b);
-    out.w[2] = g == 0 ? both_high(c, d) : g == 1 ? both_low(c, d) : g == 2 ? kOnes : 0u;
-    out.w[3] = 0;
-    return out;
-  }
-};
 
 // The weights' side. Tile q holds channels 4g + 2q in row g and 4g + 2q + 1 in row g + 8.
 struct FirstWeights {
   FragmentA a[2][2];  // [tile of channels][half of the slots]
 };
+template <bool kNegative>
 __device__ inline FirstWeights load_weights(const SubsampleFirst& a, int channel, int lane) {
+  constexpr float kSign = kNegative ? -1.0f : 1.0f;
   const int t = lane % 4;
   const SlotTaps taps = slot_taps(t);
   FirstWeights out;
@@ -132,8 +116,8 @@ __device__ inline FirstWeights load_weights(const SubsampleFirst& a, int channel
     uint32_t w[6];
     AERIE_UNROLL
     for (int k = 0; k < 6; ++k)
-      w[k] = split_number(inside ? a.weight0[(channel + i) * 9 + taps.k[k]] : 0.0f);
-    const uint32_t bias = split_number(inside ? a.bias0[channel + i] : 0.0f);
+      w[k] = split_number(inside ? kSign * a.weight0[(channel + i) * 9 + taps.k[k]] : 0.0f);
+    const uint32_t bias = split_number(inside ? kSign * a.bias0[channel + i] : 0.0f);
     out.a[q][0].r[row] = both_high(w[0], w[0]);
     out.a[q][0].r[2 + row] = both_high(w[1], w[1]);
     out.a[q][1].r[row] = t == 0 ? both_high(w[2], w[2]) : both_low(w[2], w[3]);
@@ -160,22 +144,27 @@ __device__ inline FragmentC product(const FragmentA& a, const FragmentB& b) {
   return c;
 }
 
-// relu(conv0 + bias) of a tile: the lane's four channels at an even bin of the middle and the next.
+// conv0 + bias of a tile: the lane's four channels at an even bin of the middle and the next.
 struct Middle {
   Quad even, odd;
 };
-__device__ inline Middle middle_of(const FirstWeights& weights, const Bits16& window) {
+__device__ inline Middle convolved(const FirstWeights& weights, const Bits16& window) {
   Middle out;
   AERIE_UNROLL
   for (int q = 0; q < 2; ++q) {
     FragmentC c = product(weights.a[q][0], {{window.w[0], window.w[1]}});
     mma<Bf16>(c, weights.a[q][1], {{window.w[2], window.w[3]}});
-    out.even.v[2 * q] = fmaxf(c.v[0], 0.0f);
-    out.odd.v[2 * q] = fmaxf(c.v[1], 0.0f);
-    out.even.v[2 * q + 1] = fmaxf(c.v[2], 0.0f);
-    out.odd.v[2 * q + 1] = fmaxf(c.v[3], 0.0f);
+    out.even.v[2 * q] = c.v[0];
+    out.odd.v[2 * q] = c.v[1];
+    out.even.v[2 * q + 1] = c.v[2];
+    out.odd.v[2 * q + 1] = c.v[3];
   }
   return out;
+}
+// The same behind the ReLU.
+__device__ inline Middle middle_of(const FirstWeights& weights, const Bits16& window) {
+  const Middle c = convolved(weights, window);
+  return {positive(c.even), positive(c.odd)};
 }
 
 constexpr int kTensorThreads = 256;
@@ -218,7 +207,7 @@ __global__ void __launch_bounds__(kTensorThreads, 2) first_forward_tensor(Subsam
   }
   if (live == 0) return;  // the whole block
   // Asked for before the windows are made, to be there behind them.
-  const FirstWeights weights = load_weights(a, c, lane);
+  const FirstWeights weights = load_weights<false>(a, c, lane);
   Taps<4> weight1 = {};
   Quad bias1 = {};
   if (mine) {
@@ -293,184 +282,6 @@ __global__ void __launch_bounds__(kTensorThreads, 2) first_forward_tensor(Subsam
     add_product(next[0], weight1.v[0], from);
     put(out, sums);
     out += stride;
-  }
-}
-
-constexpr int kBackThreads = 128;
-constexpr int kBackFrames = 4;  // of the output, whose windows a block has at a time
-constexpr int kBackRows = 2 * kBackFrames;
-constexpr int kBackFeatures = 2 * kBackRows + 1;
-constexpr int kBackBlocks = 396;  // three for each of 132 multiprocessors
-constexpr int kBackChannels = kBackThreads / 32 * 32;
-constexpr int kBackStride = kBackChannels + 16;  // quads of lanes in different banks
-constexpr int kBackGrads = (kBackFrames + 1) * (kTensorBins + 1) * kBackStride;
-constexpr size_t kBackShared = kBackFrames * kRun * 32 * (3 * sizeof(Bits16) + sizeof(FragmentB)) +
-                               kBackGrads * sizeof(uint16_t) + 9 * kBackChannels * sizeof(float) +
-                               kBackFeatures * kPackedStride * sizeof(uint32_t);
-static_assert(3 * (kBackShared + 1024) <= 228 * 1024);
-
-// Taps of this lane's four channels in shared memory: registers are for the sums.
-struct TapsInShared {
-  const float* first;
-  __device__ Quad tap(int k) const { return load_lanes<4>(first + k * kBackChannels); }
-};
-
-// Gradients of a unit's frames and the next one into shared memory, 16 bytes at a time; zero from
-// frame `last` and behind the bins.
-template <typename T>
-__device__ inline void copy_grads(const SubsampleFirstBackward& b, int item, int begin, int last,
-                                  T* tile) {
-  constexpr int kChunks = kBackChannels / 8, kStep = kBackThreads / kChunks;
-  const SubsampleFirst& a = b.forward;
-  const int frames2 = strided(strided(a.frames)), bins2 = strided(strided(a.bins));
-  const int channel = int(threadIdx.x) % kChunks * 8;
-  const bool mine = int(blockIdx.x) * kBackChannels + channel < a.channels;
-  const T* from = static_cast<const T*>(b.grad_out) +
-                  (size_t(item) * frames2 + begin) * bins2 * a.channels +
-                  (mine ? blockIdx.x * kBackChannels + channel : 0);
-  int place = int(threadIdx.x) / kChunks, frame = 0, bin = place;
-  AERIE_UNROLL
-  for (int i = 0; i < ((kBackFrames + 1) * (kTensorBins + 1) + kStep - 1) / kStep; ++i) {
-    const bool there = mine && bin < bins2 && begin + frame < last;
-    if (frame <= kBackFrames)
-      copy_async(tile + place * kBackStride + channel,
-                 from + (there ? (frame * bins2 + bin) * a.channels : 0), there);
-    place += kStep;
-    const bool around = bin >= kTensorBins + 1 - kStep;
-    bin += kStep - (around ? kTensorBins + 1 : 0);
-    frame += around ? 1 : 0;
-  }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kBackThreads, 3) first_backward_tensor(SubsampleFirstBackward b) {
-  AERIE_DYNAMIC_SHARED(memory);
-  constexpr int kTiles = kBackFrames * kRun * 32;
-  Bits16* windows = reinterpret_cast<Bits16*>(memory);  // (frames, kRun, two rows, lanes)
-  Bits16* places = windows + 2 * kTiles;                // (frames, kRun, lanes): taps 0 to 7
-  FragmentB* last_columns = reinterpret_cast<FragmentB*>(places + kTiles);  // tap 8 and ones
-  T* grads_tile = reinterpret_cast<T*>(last_columns + kTiles);  // (frames + 1, bins + 1, stride)
-  float* taps = reinterpret_cast<float*>(grads_tile + kBackGrads);  // (9, kBackChannels)
-  uint32_t* tile = reinterpret_cast<uint32_t*>(taps + 9 * kBackChannels);
-  const SubsampleFirst& a = b.forward;
-  const int frames2 = strided(strided(a.frames)), bins1 = strided(a.bins);
-  const int lane = threadIdx.x % 32, t = lane % 4, bin = kRun * t;
-  const int local = threadIdx.x / 32 * 32 + lane / 4 * 4;
-  const int c = blockIdx.x * kBackChannels + local;
-  const bool mine = c < a.channels, warp_mine = c - lane / 4 * 4 < a.channels;
-  for (int i = threadIdx.x; i < 9 * kBackChannels; i += kBackThreads) {
-    const int channel = blockIdx.x * kBackChannels + i / 9;
-    taps[i % 9 * kBackChannels + i / 9] =
-        channel < a.channels ? a.weight1[channel * 9 + i % 9] : 0.0f;
-  }
-  const FirstWeights weights = load_weights(a, c, lane);
-  const TapsInShared weight1 = {taps + local};
-  const WindowMaker windows_of(lane);
-  const PlaceMaker places_of(lane);
-  Taps<4> d_weight1 = {};
-  Quad d_bias1 = {};
-  FragmentC d_weight0[2][3] = {};  // [tile of channels][high parts, low parts, tap 8 and bias]
-
-  const int units = (frames2 + kBackFrames - 1) / kBackFrames;  // of an item
-  for (int unit = blockIdx.y; unit < a.batch * units; unit += gridDim.y) {
-    const int item = unit / units, begin = unit % units * kBackFrames;
-    const int length1 = strided(a.lengths[item]), length2 = strided(length1);
-    if (begin >= length2) continue;                          // the same for the whole block
-    const int last = length2 < frames2 ? length2 : frames2;  // frames from there on count as zero
-    __syncthreads();                                         // the last unit has been read
-    copy_grads(b, item, begin, last, grads_tile);
-    load_packed<kBackThreads, kBackFeatures>(a, item, 4 * begin - 1, tile);
-    __syncthreads();
-    for (int i = threadIdx.x / 32; i < kBackFrames * kRun; i += kBackThreads / 32) {
-      const int o = i / kRun, j = i % kRun;
-      const bool column = 2 * (kRun * (lane / 8) + j) + lane / 4 % 2 < bins1;
-      const uint32_t* upper = tile + 4 * o * kPackedStride + 4 * j;
-      const uint32_t* lower = upper + 2 * kPackedStride;
-      const Bits16 first = windows_of.make(upper), second = windows_of.make(lower);
-      Bits16* to = windows + i * 2 * 32 + lane;
-      to[0] = column && 2 * (begin + o) < length1 ? first : Bits16{};
-      to[32] = column && 2 * (begin + o) + 1 < length1 ? second : Bits16{};
-      // Registers of an operand side by side.
-      const Bits16 above = places_of.make(upper), below = places_of.make(lower);
-      places[i * 32 + lane] = {{above.w[0], below.w[0], above.w[1], below.w[1]}};
-      last_columns[i * 32 + lane] = {{above.w[2], below.w[2]}};
-    }
-    copy_wait();
-    __syncthreads();
-    if (!warp_mine) continue;
-    AERIE_UNROLL_BY(1)
-    for (int m = begin; m < begin + kBackFrames && m < last; ++m) {
-      const Bits16* window = windows + (m - begin) * kRun * 2 * 32 + lane;
-      const Bits16* place = places + (m - begin) * kRun * 32 + lane;
-      const FragmentB* rest = last_columns + (m - begin) * kRun * 32 + lane;
-      const T* grad = grads_tile + ((m - begin) * (kTensorBins + 1) + bin) * kBackStride + local;
-      AERIE_UNROLL_BY(1)
-      for (int j = 0; j < kRun; ++j) {
-        const T* below = grad + (kTensorBins + 1) * kBackStride;
-        const Quad grads[4] = {load_lanes<4>(grad), load_lanes<4>(grad + kBackStride),
-                               load_lanes<4>(below), load_lanes<4>(below + kBackStride)};
-        add(d_bias1, grads[0]);
-        const Middle upper = middle_of(weights, window[0]);
-        const Middle lower = middle_of(weights, window[32]);
-        const Quad d[4] = {depthwise_place<0>(grads, upper.even, weight1, d_weight1),
-                           depthwise_place<1>(grads, upper.odd, weight1, d_weight1),
-                           depthwise_place<2>(grads, lower.even, weight1, d_weight1),
-                           depthwise_place<3>(grads, lower.odd, weight1, d_weight1)};
-        const Bits16 sides = place[0];
-        const FragmentB columns[3] = {
-            {{sides.w[0], sides.w[1]}}, {{sides.w[2], sides.w[3]}}, rest[0]};
-        AERIE_UNROLL
-        for (int q = 0; q < 2; ++q) {
-          FragmentA high, low;
-          AERIE_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            const float even = d[i / 2 * 2].v[2 * q + i % 2],
-                        odd = d[i / 2 * 2 + 1].v[2 * q + i % 2];
-            high.r[i] = pack<Bf16>(even, odd);
-            low.r[i] = pack<Bf16>(even - low_of<Bf16>(high.r[i]), odd - high_of<Bf16>(high.r[i]));
-          }
-          AERIE_UNROLL
-          for (int n = 0; n < 3; ++n) mma<Bf16>(d_weight0[q][n], high, columns[n]);
-          mma<Bf16>(d_weight0[q][0], low, columns[0]);
-          mma<Bf16>(d_weight0[q][2], low, columns[2]);
-        }
-        window += 2 * 32;
-        place += 32;
-        rest += 32;
-        grad += kBackStride;
-      }
-    }
-  }
-  if (!warp_mine) return;
-  // Lanes of a quad have other bins of the same channels.
-  const auto over_bins = [&](Quad value) {
-    AERIE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      value.v[i] += __shfl_xor_sync(kFullWarp, value.v[i], 1);
-      value.v[i] += __shfl_xor_sync(kFullWarp, value.v[i], 2);
-    }
-    return value;
-  };
-  float* partial = b.partial + size_t(blockIdx.y) * kSections * a.channels + c;
-  AERIE_UNROLL
-  for (int k = 0; k < 9; ++k) {
-    const Quad total = over_bins(d_weight1.v[k]);
-    if (mine && t == 0) store_lanes(partial + size_t(kTaps1 + k) * a.channels, total);
-  }
-  const Quad total = over_bins(d_bias1);
-  if (!mine) return;
-  if (t == 0) store_lanes(partial + size_t(kBias1) * a.channels, total);
-  AERIE_UNROLL
-  for (int q = 0; q < 2; ++q) AERIE_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    float* own = partial + 2 * q + i;
-    AERIE_UNROLL
-    for (int k = 0; k < 2; ++k)
-      own[size_t(2 * t + k) * a.channels] =
-          d_weight0[q][0].v[2 * i + k] + d_weight0[q][1].v[2 * i + k];
-    const FragmentC& last = d_weight0[q][2];
-    if (t == 0) own[size_t(8) * a.channels] = last.v[2 * i] + last.v[2 * i + 1];
-    if (t == 1) own[size_t(kBias0) * a.channels] = last.v[2 * i];
   }
 }
 

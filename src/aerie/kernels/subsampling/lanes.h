@@ -95,10 +95,10 @@ __device__ inline Taps<N> load_taps(const float* weight, int channel) {
 // What every backward kernel of a strided depthwise convolution does at a place (m, n) of its
 // output: its input has up to four values there, at (2m, 2n) to (2m+1, 2n+1), and these were read
 // by the outputs (m, n), (m, n+1), (m+1, n), (m+1, n+1). grads[2*dm + dn] are theirs. Gives the
-// gradient of input (2m + place / 2, 2n + place % 2) and adds to the taps' gradient.
+// gradient of input (2m + place / 2, 2n + place % 2) behind its ReLU and adds to the taps'.
 template <int place, int N, typename Weight>
-__device__ inline Lanes<N> depthwise_place(const Lanes<N>* grads, const Lanes<N>& value,
-                                           const Weight& weight, Taps<N>& d_weight) {
+__device__ inline Lanes<N> depthwise_sums(const Lanes<N>* grads, const Lanes<N>& value,
+                                          const Weight& weight, Taps<N>& d_weight) {
   constexpr int dt = place / 2, df = place % 2;
   Lanes<N> out = {};
   AERIE_UNROLL
@@ -108,6 +108,13 @@ __device__ inline Lanes<N> depthwise_place(const Lanes<N>* grads, const Lanes<N>
     add_product(out, weight.tap(k), grads[2 * dm + dn]);
     add_product(d_weight.v[k], value, grads[2 * dm + dn]);
   }
+  return out;
+}
+// The same in front of the ReLU.
+template <int place, int N, typename Weight>
+__device__ inline Lanes<N> depthwise_place(const Lanes<N>* grads, const Lanes<N>& value,
+                                           const Weight& weight, Taps<N>& d_weight) {
+  Lanes<N> out = depthwise_sums<place>(grads, value, weight, d_weight);
   AERIE_UNROLL
   for (int i = 0; i < N; ++i) out.v[i] = value.v[i] > 0.0f ? out.v[i] : 0.0f;
   return out;

@@ -3,6 +3,7 @@
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/subsampling/first_stage.h"
 #include "aerie/kernels/subsampling/first_tensor.h"
+#include "aerie/kernels/subsampling/first_tensor_backward.h"
 #include "aerie/kernels/subsampling/subsampling.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
@@ -344,7 +345,7 @@ int subsample_first_backward(const SubsampleFirstBackward& b, void* stream) {
   int parts = 0;
   if (on_tensor_cores(a)) {
     const int side = ceil_div(a.channels, kBackChannels), rows = ceil_div(kBackBlocks, side);
-    parts = at_most(a.batch * ceil_div(frames2, kBackFrames), rows);
+    parts = at_most(a.batch * frames2, rows);
     const LaunchShape shape{dim3(unsigned(side), unsigned(parts)), dim3(kBackThreads), kBackShared};
     AERIE_TRY(a.dtype == Dtype::kBf16 ? launch(stream, shape, first_backward_tensor<Bf16>, b)
                                       : launch(stream, shape, first_backward_tensor<Half>, b));

@@ -21,10 +21,16 @@ const Case kCases[] = {{Dtype::kFloat, 1, 1, 4, 8, {1}, false},
                        {Dtype::kBf16, 2, 42, 80, 24, {42, 23}, false},
                        {Dtype::kHalf, 1, 13, 77, 136, {12}, true},
                        {Dtype::kBf16, 1, 21, 88, 24, {21}, false}};
-// More units than blocks: blocks go on to the next one.
+// Many items, most of them empty; and more frames than blocks take at a time: they go on to the
+// next ones, of the same item and of others.
 Case many_items() {
   Case c{Dtype::kBf16, 404, 7, 9, 8, {}, true};
   for (int i = 0; i < c.batch; ++i) c.lengths.push_back(i % 396 > 8 ? 0 : i % 8);
+  return c;
+}
+Case many_frames() {
+  Case c{Dtype::kBf16, 12, 242, 5, 8, {}, false};
+  for (int i = 0; i < c.batch; ++i) c.lengths.push_back(i % 9 == 5 ? 0 : 242 - i);
   return c;
 }
 
@@ -85,7 +91,10 @@ AERIE_KERNEL_TEST(SubsampleFirst, ForwardAndBackwardEqualTheReference) {
     SCOPED_TRACE(c.frames);
     compare(run_first(backend, c), run_first(*reference, c), c.dtype);
   }
-  compare(run_first(backend, many_items()), run_first(*reference, many_items()), Dtype::kBf16);
+  for (const Case& c : {many_items(), many_frames()}) {
+    SCOPED_TRACE(c.frames);
+    compare(run_first(backend, c), run_first(*reference, c), c.dtype);
+  }
 }
 
 Outcome run_next(Backend& b, const Case& c) {
