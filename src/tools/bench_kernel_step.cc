@@ -284,7 +284,7 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.tune = o.tune;
   for (const int valid : encoder_frames(c)) c.rows += kernels::encoder_rows(c, valid);
   c.rows = kernels::shared_rows(c.rows, c.batch * c.frames / 8);
-  c.chosen = (c.rows / 2 + 7) / 8 * 8;
+  c.chosen = kernels::shared_room(0, c.rows);
   return c;
 }
 
@@ -369,14 +369,10 @@ kernels::NestStepInputs make_inputs(const kernels::NestStepConfig& c, BenchMemor
     }
   std::vector<int32_t> begin = {0};
   std::vector<kernels::RowPlace> places;
-  int left = c.rows;
-  for (const int valid : eighth) left -= kernels::encoder_rows(c, valid);
+  const std::vector<int> rows = kernels::item_rows(c, eighth);
   for (size_t item = 0; item < items; ++item) {
-    const int rows = kernels::encoder_rows(c, eighth[item]);
-    const int more = std::min(left, c.frames / 8 - rows);
-    left -= more;
-    begin.push_back(begin.back() + rows + more);
-    for (int t = 0; t < rows + more; ++t) places.push_back({static_cast<int32_t>(item), t});
+    begin.push_back(begin.back() + rows[item]);
+    for (int t = 0; t < rows[item]; ++t) places.push_back({static_cast<int32_t>(item), t});
   }
   kernels::NestStepInputs in;
   in.audio = m.take<float>(2 * items * static_cast<size_t>(c.samples), 0.3f);

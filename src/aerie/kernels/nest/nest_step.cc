@@ -68,6 +68,23 @@ int shared_rows(int needed, int padded) {
   return std::min(padded, (needed + step - 1) / step * step);
 }
 
+int shared_room(int masked, int rows) {
+  const int half = (rows / 2 + 7) / 8 * 8;
+  return masked <= half ? half : rows;
+}
+
+std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid) {
+  std::vector<int> rows;
+  int left = config.rows;
+  for (const int frames : valid) left -= rows.emplace_back(encoder_rows(config, frames));
+  for (int& count : rows) {
+    const int more = std::clamp(config.frames / 8 - count, 0, std::max(left, 0));
+    count += more;
+    left -= more;
+  }
+  return rows;
+}
+
 int masked_rows(const NestStepConfig& config, const std::vector<int32_t>& frames,
                 const RandomState& random) {
   BlockMask mask = config.masking;

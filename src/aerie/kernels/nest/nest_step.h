@@ -145,6 +145,12 @@ int encoder_rows(const NestStepConfig& config, int valid);
 // What a batch that needs so many rows is given, so that batches share recordings: about two
 // percent of the padded batch more at most. Matrix products like round numbers, too.
 int shared_rows(int needed, int padded);
+// How many rows each item of a batch has, all of config.rows together; what is more than needed is
+// padding of the first items that have room for it.
+std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid);
+// Room for that many frames in the loss, shared in the same way: half the rows (with usual settings
+// a third of the frames is in the loss), or all of them.
+int shared_room(int masked, int rows);
 // How many frames of a batch of such features enter the loss, computed on the host.
 int masked_rows(const NestStepConfig& config, const std::vector<int32_t>& frames,
                 const RandomState& random);

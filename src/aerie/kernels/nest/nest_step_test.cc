@@ -198,15 +198,11 @@ Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples, b
   in.frames_encoder = b.upload(eighth);
   in.frames_counted = b.upload(std::vector<int32_t>{frames - 1});
   if (slack >= 0) {
-    testing::Packing packing;
-    for (const int32_t valid : eighth) packing.rows.push_back(encoder_rows(c, valid));
-    for (int& rows : packing.rows) {
-      const int more = std::min(slack, frames - rows);
-      rows += more;
-      slack -= more;
-    }
+    for (const int32_t valid : eighth) c.rows += encoder_rows(c, valid);
+    c.rows += slack;
+    const testing::Packing packing{item_rows(c, {eighth.begin(), eighth.end()})};
     in.layout = packing.upload(b);
-    c.rows = in.layout.rows;
+    EXPECT_EQ(in.layout.rows, c.rows);
     EXPECT_LT(c.rows, c.batch * frames);
   }
   in.random = b.upload(std::vector<RandomState>{testing::random_state(9, 4)});

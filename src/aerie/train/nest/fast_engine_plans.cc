@@ -66,11 +66,8 @@ FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first, 
     frames.push_back(static_cast<int32_t>(lengths.frames));
   }
   shape.rows = kernels::shared_rows(needed, static_cast<int>(count) * (c.frames / 8));
-  // With usual settings a third of the frames is in the loss: half the rows are room enough, and
-  // the decoder has half the work.
-  const int64_t half = (shape.rows / 2 + 7) / 8 * 8;
-  const kernels::RandomState random = random_state(seed, micro_step, first);
-  shape.chosen = kernels::masked_rows(c, frames, random) <= half ? half : shape.rows;
+  const int masked = kernels::masked_rows(c, frames, random_state(seed, micro_step, first));
+  shape.chosen = kernels::shared_room(masked, static_cast<int>(shape.rows));
   return shape;
 }
 
@@ -213,7 +210,7 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, i
   put(kLossRows, loss_rows);
   put(kUpdate, update_pending_ ? 1 : 0);
   const size_t items = static_cast<size_t>(shape.batch);
-  std::vector<int64_t> valid(items);  // encoder frames
+  std::vector<int> valid(items);  // encoder frames
   for (size_t signal = 0; signal < 2; ++signal)
     for (size_t b = 0; b < items; ++b) {
       const size_t row = static_cast<size_t>(first_item) + b;
@@ -227,23 +224,16 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, i
       if (signal == 1) {
         put(kLengths + (4 * items + b) * 4, lengths.frames_quarter);
         put(kLengths + (5 * items + b) * 4, lengths.frames_encoder);
-        valid[b] = lengths.frames_encoder;
+        valid[b] = static_cast<int>(lengths.frames_encoder);
       }
     }
-  // What rounding added is padding of the first items that have room for it.
-  const kernels::NestStepConfig& c = plans_.at(shape)->config;
-  std::vector<int64_t> rows(items);
-  int64_t left = shape.rows;
-  for (size_t b = 0; b < items; ++b)
-    left -= rows[b] = kernels::encoder_rows(c, static_cast<int>(valid[b]));
+  const std::vector<int> rows = kernels::item_rows(plans_.at(shape)->config, valid);
   int64_t begin = 0;
   size_t row = places_offset(shape.batch);
   for (size_t b = 0; b < items; ++b) {
-    const int64_t more = std::min(left, c.frames / 8 - rows[b]);
-    left -= more;
     put(begin_offset(shape.batch) + b * 4, begin);
-    begin += rows[b] + more;
-    for (int64_t t = 0; t < rows[b] + more; ++t, row += sizeof(kernels::RowPlace)) {
+    begin += rows[b];
+    for (int t = 0; t < rows[b]; ++t, row += sizeof(kernels::RowPlace)) {
       put(row, static_cast<int64_t>(b));
       put(row + sizeof(int32_t), t);
     }
