@@ -72,6 +72,22 @@ int launch(void*, LaunchShape shape, void (*kernel)(Params...), const Given&... 
     if (try_code != kOk) return try_code; \
   } while (false)
 
+// Of the current device; the emulation has a few.
+inline int multiprocessors() {
+#ifdef __CUDACC__
+  static const int count = [] {
+    int device = 0, out = 0;
+    const bool found =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&out, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    return found ? out : 1;
+  }();
+  return count;
+#else
+  return 4;
+#endif
+}
+
 template <typename A, typename B>
 __host__ __device__ constexpr A ceil_div(A a, B b) {
   return static_cast<A>((a + b - 1) / b);
@@ -199,6 +215,17 @@ __device__ inline uint32_t dropout8(const Dropout& dropout, const uint8_t* keep,
   AERIE_UNROLL
   for (int i = 0; i < 8; ++i) out[i] = (bits >> i) & 1u ? scale : 0.0f;
   return bits;
+}
+
+// The device's approximation: off by the last place or two, and without branches.
+__device__ inline float fast_sqrt(float x) {
+#ifdef __CUDA_ARCH__
+  float out;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+#else
+  return sqrtf(x);
+#endif
 }
 
 __device__ inline float sigmoid(float x) {

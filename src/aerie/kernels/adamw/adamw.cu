@@ -138,17 +138,8 @@ __device__ inline Rule rule_at(const AdamwStep& a, int64_t i) {
   return rule;
 }
 
-// Rounding of the last place or two, in a step that is far smaller than its weight; the exact ones
-// branch.
-__device__ inline float fast_sqrt(float x) {
-#ifdef __CUDA_ARCH__
-  float out;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
-  return out;
-#else
-  return sqrtf(x);
-#endif
-}
+// Rounding of the last place or two, in a step that is far smaller than its weight; exact division
+// (and the exact root) branch.
 __device__ inline float fast_divide(float x, float y) {
 #ifdef __CUDA_ARCH__
   return __fdividef(x, y);
@@ -247,21 +238,6 @@ __global__ void __launch_bounds__(kThreads) update(AdamwStep a, const uint32_t* 
   AERIE_UNROLL
   for (int g = 0; g < kGroups; ++g)
     if (i[g] < a.count) update4<Shadow>(a, c, rule_at(a, i[g]), i[g], values[g]);
-}
-
-inline int multiprocessors() {
-#ifdef __CUDACC__
-  static const int count = [] {
-    int device = 0, out = 0;
-    const bool found =
-        cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&out, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
-    return found ? out : 1;
-  }();
-  return count;
-#else
-  return 4;
-#endif
 }
 
 // All registers of a multiprocessor: a block has it to itself.

@@ -87,15 +87,6 @@ __device__ inline void dft16(Complex* x) {
 }
 
 // Functions of the device where there are some; errors are absolute, of the order of 1e-6.
-__device__ inline float quick_root(float x) {
-#ifdef __CUDA_ARCH__
-  float out;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(out) : "f"(x));
-  return out;
-#else
-  return sqrtf(x);
-#endif
-}
 __device__ inline float quick_log2(float x) {
 #ifdef __CUDA_ARCH__
   float out;
@@ -119,7 +110,7 @@ __device__ inline void quick_sine_cosine(float x, float* sine, float* cosine) {
 // 1e-3 where they are as small as that themselves: far below what float32 keeps of dithered audio.
 __device__ inline void add_normals(uint32_t a, uint32_t b, float scale, float* x) {
   const float log_u = quick_log2((float(a) + 1.0f) * 2.3283064365386963e-10f);
-  const float radius = scale * quick_root(fmaxf(log_u * -1.3862943611198906f, 0.0f));
+  const float radius = scale * fast_sqrt(fmaxf(log_u * -1.3862943611198906f, 0.0f));
   float sine, cosine;
   quick_sine_cosine(float(int32_t(b)) * 1.4629180792671596e-09f, &sine, &cosine);
   x[0] += radius * cosine;

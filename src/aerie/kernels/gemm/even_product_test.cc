@@ -123,6 +123,14 @@ Outcome run(Backend& b, const Case& c, GemmTile tile) {
   return Operands(b, c).multiply(tile);
 }
 
+std::vector<GemmTile> all_tiles() {
+  std::vector<GemmTile> out;
+  for (const int rows : kEvenRows)
+    for (const bool turns : {false, true})
+      if (!turns || rows <= kEvenTurnRows) out.push_back({rows, turns});
+  return out;
+}
+
 TEST(EvenProductGpuTest, EveryTileEqualsTheReference) {
   std::string reason;
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kHalf})
@@ -134,14 +142,12 @@ TEST(EvenProductGpuTest, EveryTileEqualsTheReference) {
       const auto backend = testing::cuda_backend(&reason);
       if (backend == nullptr) GTEST_SKIP() << reason;
       Operands operands(*backend, c);
-      for (const int rows : kEvenRows)
-        for (const bool turns : {false, true}) {
-          if (turns && rows > kEvenTurnRows) continue;
-          const Outcome a = operands.multiply({rows, turns});
-          if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
-          ASSERT_EQ(a.code, kOk);
-          testing::expect_close(a.c, expected, testing::tolerance(dtype), 0, "c");
-        }
+      for (const GemmTile& tile : all_tiles()) {
+        const Outcome a = operands.multiply(tile);
+        if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
+        ASSERT_EQ(a.code, kOk);
+        testing::expect_close(a.c, expected, testing::tolerance(dtype), 0, "c");
+      }
     }
 }
 
@@ -157,17 +163,15 @@ TEST(EvenProductGpuTest, ManyTilesEqualCublas) {
     const Outcome expected = operands.multiply({-1, false});
     ASSERT_EQ(expected.code, kOk);
     testing::expect_close(operands.multiply({}).c, expected.c, testing::tolerance(c.dtype), 0, "c");
-    for (const int rows : kEvenRows)
-      for (const bool turns : {false, true}) {
-        if (turns && rows > kEvenTurnRows) continue;
-        const Outcome a = operands.multiply({rows, turns});
-        if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
-        ASSERT_EQ(a.code, kOk);
-        testing::expect_close(a.c, expected.c, testing::tolerance(c.dtype), 0, "c");
-        if (rows % 64 == 0) {
-          EXPECT_EQ(operands.multiply({rows, turns}).c, a.c);
-        }
+    for (const GemmTile& tile : all_tiles()) {
+      const Outcome a = operands.multiply(tile);
+      if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
+      ASSERT_EQ(a.code, kOk);
+      testing::expect_close(a.c, expected.c, testing::tolerance(c.dtype), 0, "c");
+      if (tile.rows % 64 == 0) {
+        EXPECT_EQ(operands.multiply(tile).c, a.c);
       }
+    }
   }
 }
 

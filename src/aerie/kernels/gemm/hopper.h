@@ -222,13 +222,12 @@ inline bool describe(CUtensorMap& map, Dtype dtype, const void* data, int rows, 
 // Multiprocessors of the current device; 0 where it does not have these instructions.
 inline int processors() {
   static const int count = [] {
-    int index = 0, major = 0, minor = 0, out = 0;
+    int index = 0, major = 0, minor = 0;
     const bool ok =
         cudaGetDevice(&index) == cudaSuccess &&
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index) == cudaSuccess &&
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index) == cudaSuccess &&
-        cudaDeviceGetAttribute(&out, cudaDevAttrMultiProcessorCount, index) == cudaSuccess;
-    return ok && major == 9 && minor == 0 && encode() != nullptr ? out : 0;
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index) == cudaSuccess;
+    return ok && major == 9 && minor == 0 && encode() != nullptr ? multiprocessors() : 0;
   }();
   return count;
 }

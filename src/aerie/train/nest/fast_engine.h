@@ -144,7 +144,6 @@ class FastEngine final : public CoreEngine {
   Status run_and_record(Plan& plan, bool add);
   Status finish_step(const StepRequest& request);
   Status finish_update() override;
-  int begin_updates();
   int update_before(int part, const uint32_t* wanted);
   Status take_oldest();
   Status collect_all();

@@ -41,6 +41,11 @@ kernels::RandomState random_state(uint64_t seed, uint64_t micro_step, int64_t fi
           philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_item)};
 }
 
+// A queue waits for what is queued on another now, whose fence this is.
+int waits_for(device::Queue& queue, device::Fence& other) {
+  return other.set().ok() && queue.wait_for(other).ok() ? kernels::kOk : kernels::kUnsupported;
+}
+
 }  // namespace
 
 at::ScalarType torch_type(kernels::Dtype dtype) {
@@ -242,19 +247,12 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, i
   return upload(inputs_.mutable_data_ptr(), bytes.data(), bytes.size());
 }
 
-// Work on the weights of all parts may begin.
-int FastEngine::begin_updates() {
-  return update_begin_->set().ok() && update_->wait_for(*update_begin_).ok()
-             ? kernels::kOk
-             : kernels::kUnsupported;
-}
-
 // Queues a part's update beside the pass through the model, which waits for it.
 int FastEngine::update_before(int part, const uint32_t* wanted) {
   device::Fence& done = *part_updated_[static_cast<size_t>(part)];
   const int code = optimizer_->update_part(part, wanted, update_->stream());
   if (code != kernels::kOk) return code;
-  return done.set().ok() && compute_->wait_for(done).ok() ? kernels::kOk : kernels::kUnsupported;
+  return waits_for(*compute_, done);
 }
 
 Status FastEngine::run_plan(Plan& plan, bool accumulate) {
@@ -269,17 +267,14 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
   const auto work = [this, &plan, which, first](void* stream) {
     auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
     kernels::NestStepInputs inputs = inputs_of(plan);
-    const auto follows = [](device::Fence& fence, device::Queue& queue) {
-      return fence.set().ok() && queue.wait_for(fence).ok() ? kernels::kOk : kernels::kUnsupported;
-    };
     inputs.side.stream = side_->stream();
-    inputs.side.begin = [&] { return follows(*side_begin_, *side_); };
-    inputs.side.end = [&] { return follows(*side_end_, *compute_); };
+    inputs.side.begin = [&] { return waits_for(*side_, *side_begin_); };
+    inputs.side.end = [&] { return waits_for(*compute_, *side_end_); };
     if (first) {
       const auto* wanted =
           reinterpret_cast<const uint32_t*>(inputs_.const_data_ptr<uint8_t>() + kUpdate);
       inputs.before_part = [this, wanted](int part) { return update_before(part, wanted); };
-      const int code = begin_updates();
+      const int code = waits_for(*update_, *update_begin_);
       if (code != kernels::kOk) return code;
     }
     return plan.step[which]->run(

@@ -180,6 +180,7 @@ Status FastOptimizer::upload_segments() {
 }
 
 void FastOptimizer::make_stretches(const Squared& squared) {
+  squared_ = squared;
   const int64_t count = adamw_.count;
   std::vector<std::pair<int64_t, int64_t>> known;
   for (const auto& [grad, values] : squared) {
@@ -214,7 +215,7 @@ Status FastOptimizer::decide(std::span<const double> learning_rates, std::option
   if (core_.ema() != nullptr) core_.ema()->begin();
   kernels::AdamwStep step = adamw_;
   if (!squares.empty()) {
-    if (!stretches_.defined()) make_stretches(squared);
+    if (squared != squared_) make_stretches(squared);
     step.squares = squares.data();
     step.num_squares = static_cast<int64_t>(squares.size());
     step.stretches = static_cast<const kernels::AdamwStretch*>(stretches_.const_data_ptr());

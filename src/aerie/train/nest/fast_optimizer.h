@@ -43,8 +43,7 @@ class FastOptimizer {
   Result<bool> refresh(const at::Tensor& shadow, kernels::Dtype dtype,
                        kernels::AdamwControl* control, const float* bad_loss);
   // Queues norm and decision on the flat gradients, which stay as they are until the update.
-  // `squares`: sums of squares of some of them (device); empty: of none. `squared`: of which,
-  // always the same ones.
+  // `squares`: sums of squares of some of them (device); empty: of none. `squared`: of which.
   using Squared = std::vector<std::pair<const float*, size_t>>;
   Status decide(std::span<const double> learning_rates, std::optional<double> momentum,
                 std::span<const double> squares, const Squared& squared);
@@ -72,7 +71,8 @@ class FastOptimizer {
   std::vector<kernels::AdamwSegment> segments_;
   at::Tensor segments_device_, steps_, factors_, rates_, partial_, segment_of_;
   kernels::AdamwStep adamw_;
-  at::Tensor stretches_;         // of gradients whose squares nobody has summed
+  at::Tensor stretches_;         // of gradients whose squares nobody has summed:
+  Squared squared_;              // all but these
   at::Tensor chunks_;            // by part
   std::vector<int32_t> begins_;  // of the parts in chunks_, and the end
 };
