@@ -96,31 +96,37 @@ __device__ inline void multiply_columns(FragmentC* c, const FragmentA& a, Shared
 }
 
 // Products with a whole tile that the warps of a block make together (mma.h), begun here and ready
-// behind group_wait<kDim>(); where the device has none, every warp makes its own at once.
+// behind group_wait<kDim>(); where the device has none, every warp makes its own at once. Without
+// kAdd, what c had is forgotten.
 // c (16x64) += a (16 x kDim) * the tile's 64 rows, transposed.
-template <int kDim, typename T>
+template <int kDim, bool kAdd = true, typename T>
 __device__ inline void group_rows(FragmentC* c, const FragmentA* a, const T* tile, int lane) {
   if constexpr (kGroupProducts && kGrouped<kDim>) {
     const uint64_t b = group_operand(tile);
+    group_mma<T, false, kAdd>(c, a[0], b);
     AERIE_UNROLL
-    for (int k = 0; k < kDim / 16; ++k) group_mma<T, false>(c, a[k], b + 2 * k);
+    for (int k = 1; k < kDim / 16; ++k) group_mma<T, false>(c, a[k], b + 2 * k);
   } else {
     AERIE_UNROLL
-    for (int n = 0; n < kTile / 8; ++n) multiply_rows<kDim>(c[n], a, tile, n * 8, lane);
+    for (int n = 0; n < kTile / 8; ++n) {
+      if (!kAdd) c[n] = {};
+      multiply_rows<kDim>(c[n], a, tile, n * 8, lane);
+    }
   }
 }
 // The same with a = the warp's 16 rows of `left`.
-template <int kDim, typename T>
+template <int kDim, bool kAdd = true, typename T>
 __device__ inline void group_rows(FragmentC* c, const T* left, const T* tile, int warp, int lane) {
   if constexpr (kGroupProducts && kGrouped<kDim>) {
     const uint64_t a = group_operand(left), b = group_operand(tile);
+    group_mma<T, false, kAdd>(c, a, b);
     AERIE_UNROLL
-    for (int k = 0; k < kDim / 16; ++k) group_mma<T>(c, a + 2 * k, b + 2 * k);
+    for (int k = 1; k < kDim / 16; ++k) group_mma<T>(c, a + 2 * k, b + 2 * k);
   } else {
     FragmentA rows[kDim / 16];
     AERIE_UNROLL
     for (int k = 0; k < kDim / 16; ++k) rows[k] = load_a<kDim>(left, warp * 16, k, lane);
-    group_rows<kDim>(c, rows, tile, lane);
+    group_rows<kDim, kAdd>(c, rows, tile, lane);
   }
 }
 // c (16 x kDim) += a (16x64) * the tile's 64 rows.

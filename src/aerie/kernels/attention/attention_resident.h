@@ -1,13 +1,17 @@
 // Backward on tensor cores for 65 to 192 frames and 64 values per head, included by attention.cu
 // alone: weights and gradients of scores never leave the multiprocessor. A block takes one head of
 // one item after the other; each of its three groups of four warps has 64 queries. It walks over
-// tiles of 64 keys: the groups make weights and gradients of scores of their queries as forward
-// does, leave them in shared memory as blocks of 16 x 16, and share the sums over queries: of every
-// tile of keys, one group makes the gradients of the values, another those of the keys.
+// tiles of 64 keys. The groups make weights and gradients of scores of their queries, leave them in
+// shared memory as tiles, and share the sums over queries: of every tile of keys one group makes
+// the gradients of the values, another those of the keys, the third what bias u gets of them.
 //
-// The gradients of scores are kept by relative position too, in columns of 16 positions; behind the
-// last tile of keys every group makes the gradients of two tiles of positions. Parts of the block's
-// items are added in device memory, always by the same thread; a second kernel adds the blocks'.
+// What moves along the diagonal goes through shared memory: products of queries and positions are
+// written by position and read by key, one row of a warp's 16 after the other a place further; the
+// gradients of scores are written by position too, where they stay. Behind the last tile of keys
+// every group makes the gradients of two tiles of positions of them. Parts of the block's items are
+// added in device memory, always by the same thread; a second kernel adds the blocks'.
+//
+// Weights carry the scale of the scores' gradients: softmax's times dropout's.
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"
@@ -18,58 +22,54 @@ constexpr int kResidentGroups = 3;
 constexpr int kResidentThreads = kResidentGroups * kMmaThreads;
 constexpr int kResidentFrames = kAttentionResidentFrames;
 static_assert(kResidentFrames == kResidentGroups * kTile);
-constexpr int kResidentRing = kResidentGroups + 1;     // tiles of p that are in use
-constexpr int kResidentBlocks = kResidentFrames / 16;  // of queries or keys
-constexpr int kResidentColumns = kResidentBlocks + 1;  // of positions, for 16 queries
-constexpr int kResidentTiles = 2 * kResidentGroups;    // of positions
+constexpr int kResidentRing = kResidentGroups + 1;   // tiles of p that are in use
+constexpr int kResidentTiles = 2 * kResidentGroups;  // of positions
 constexpr int kResidentWarps = kResidentThreads / 32;
+// Values from row to row of what is kept by position: 16 more than keys, and against bank
+// conflicts.
+constexpr int kSkewedRow = kResidentFrames + 16 + 8;
+// Of products with positions on their way: floats from row to row; half of a warp's rows at a time,
+// four in its part of the weights and four in that of the scores' gradients.
+constexpr int kTurningRow = kTile + 8;
 
-// A warp's 16 x 16 values in shared memory: four matrices of 8 x 8, so that they can be read the
-// other way round.
-template <typename T>
-__device__ inline void store_block(T* block, const FragmentA& a, int lane) {
-  AERIE_UNROLL
-  for (int r = 0; r < 4; ++r) memcpy(block + r * 64 + lane * 2, &a.r[r], 4);
-}
-template <typename T>
-__device__ inline FragmentA load_block_transposed(const T* block, int lane) {
-  const int matrix = lane / 8 % 2 * 2 + lane / 16;  // the second and third change places
-  const Bits16 m = load_matrices<true>(shared_address(block) + matrix * 128 + lane % 8 * 16);
-  return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
-}
+// Where an item lies: its first row, how many it has, how many count.
+struct ResidentPlace {
+  int first, rows, length;
+};
 
 template <typename T, int kDim>
 struct ResidentMemory {
-  T *queries, *grads;            // tiles of the groups: q + u; gradients of out
-  T *keys, *values;              // the current tile
-  T* band;                       // a ring of tiles of p
-  T *weights, *scores, *skewed;  // blocks of every 16 queries: of the tile's keys; by position
-  float* difference;             // v - u
-  float* sums;                   // of the scores' gradients of every key
-  float* totals;                 // of all items: sums of the queries' gradients, and bias u's
-  int* place;                    // the item's first row, how many it has
+  T *queries, *grads;     // tiles of the groups: q + u; gradients of out
+  T *weights, *scores;    // tiles of the groups: weights, gradients of scores
+  T *keys, *values;       // the current tile
+  T* band;                // a ring of tiles of p
+  T* skewed;              // gradients of scores by position, of every warp's 16 queries
+  T* zeros;               // a row of a matrix
+  float* sums;            // of the scores' gradients of every key
+  float* totals;          // of all items: sums of the queries' gradients, and bias u's
+  ResidentPlace* places;  // of this item and the next
 
   __device__ explicit ResidentMemory(unsigned char* bytes)
       : queries(reinterpret_cast<T*>(bytes)),
         grads(queries + kResidentGroups * kTileSize<kDim>),
-        keys(grads + kResidentGroups * kTileSize<kDim>),
+        weights(grads + kResidentGroups * kTileSize<kDim>),
+        scores(weights + kResidentGroups * kTileSize<kDim>),
+        keys(scores + kResidentGroups * kTileSize<kDim>),
         values(keys + kTileSize<kDim>),
         band(values + kTileSize<kDim>),
-        weights(band + kResidentRing * kTileSize<kDim>),
-        scores(weights + kResidentFrames * kTile),
-        skewed(scores + kResidentFrames * kTile),
-        difference(reinterpret_cast<float*>(skewed + kResidentBlocks * kResidentColumns * 256)),
-        sums(difference + kDim),
+        skewed(band + kResidentRing * kTileSize<kDim>),
+        zeros(skewed + kResidentFrames * kSkewedRow),
+        sums(reinterpret_cast<float*>(zeros + 8)),
         totals(sums + kResidentFrames),
-        place(reinterpret_cast<int*>(totals + 2 * kDim)) {}
+        places(reinterpret_cast<ResidentPlace*>(totals + 2 * kDim)) {}
 };
 template <int kDim>
 constexpr size_t resident_shared() {
-  return sizeof(uint16_t) *
-             ((2 * kResidentGroups + 2 + kResidentRing) * kTileSize<kDim> +
-              2 * kResidentFrames * kTile + kResidentBlocks * kResidentColumns * 256) +
-         sizeof(float) * (3 * kDim + kResidentFrames + 4);
+  return sizeof(uint16_t) * ((4 * kResidentGroups + 2 + kResidentRing) * kTileSize<kDim> +
+                             kResidentFrames * kSkewedRow + 8) +
+         sizeof(float) * (kResidentFrames + 2 * kDim) + 2 * sizeof(ResidentPlace);
 }
+static_assert(kTile == kAttentionResidentDim, "tiles of weights are as large as those of queries");
 
 // Where the gradients of 64 positions of a block wait, in the order of a group's threads: the
 // scratch memory of the two squares is free.
@@ -80,6 +80,42 @@ __device__ inline Quad* resident_part(const AttentionBackward& b, int slot, int 
          (head_of(a, slot, head) * tiles + size_t(k % tiles)) * (kTile * kAttentionResidentDim / 4);
 }
 
+// A warp's 16 x 16 values of a tile of 64 columns, from column 16k on.
+template <typename T>
+__device__ inline void store_block(T* tile, const FragmentA& a, int warp, int k, int lane) {
+  store_matrices(shared_address(tile) + (warp * 16 + lane % 16) * (2 * kTile) +
+                     ((lane / 16 ^ lane % 8) ^ 2 * k) * 16,
+                 a);
+}
+// A of columns [16 * warp, 16 * warp + 16) and rows [16k, 16k + 16) of a tile: turned around.
+template <typename T>
+__device__ inline FragmentA load_turned(const T* tile, int warp, int k, int lane) {
+  const Bits16 m =
+      load_matrices<true>(shared_address(tile) + (16 * k + lane / 16 * 8 + lane % 8) * (2 * kTile) +
+                          ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
+  return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
+}
+// c (16x64) += 16 columns of the left tile, turned around, times the right tile; a product of the
+// group.
+template <int kDim, bool kAdd, typename T>
+__device__ inline void group_turned(FragmentC* c, const T* left, const T* right, int warp,
+                                    int lane) {
+  if constexpr (kGroupProducts) {
+    const uint64_t a = group_operand(left), b = group_operand(right);
+    group_mma<T, true, kAdd>(c, a, b);
+    AERIE_UNROLL
+    for (int k = 1; k < kTile / 16; ++k)
+      group_mma<T, true>(c, a + k * (2048 >> 4), b + k * (2048 >> 4));
+  } else {
+    AERIE_UNROLL
+    for (int n = 0; n < kDim / 8 && !kAdd; ++n) c[n] = {};
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k)
+      multiply_columns<kDim, T>(c, load_turned(left, warp, k, lane),
+                                shared_address(right) + k * (32 * kDim), lane);
+  }
+}
+
 template <typename T, int kDim>
 struct ResidentBlock {
   const AttentionBackward& b;
@@ -87,10 +123,11 @@ struct ResidentBlock {
   ResidentMemory<T, kDim> m;
   int lane, warp, group, thread;  // the last three within their group of warps
   int head, slot;
-  int item, length, end;  // end: of the tiles of keys
+  int item, turn = 0;  // turn: which of the two places is the item's
+  int length, end;     // end: of the tiles of keys
   int jt = 0, ring = 0;
 
-  __device__ ResidentBlock(const AttentionBackward& back, unsigned char* bytes, int of, int number)
+  __device__ ResidentBlock(const AttentionBackward& back, unsigned char* bytes, int number)
       : b(back),
         a(back.forward),
         m(bytes),
@@ -101,41 +138,112 @@ struct ResidentBlock {
         thread(number % kMmaThreads),
         head(int(blockIdx.x)),
         slot(int(blockIdx.y)),
-        item(of),
-        length(attention_length(a, of)),
-        end(ceil_div(length, kTile)) {}
+        item(slot),
+        length(0),
+        end(0) {}
 
-  __device__ size_t first_row() const { return size_t(m.place[forgotten(0)]); }
-  __device__ int rows() const { return m.place[forgotten(1)]; }
+  __device__ const ResidentPlace& place() const { return m.places[forgotten(turn)]; }
+  __device__ size_t first_row() const { return size_t(place().first); }
+  __device__ int rows() const { return place().rows; }
+  __device__ int items_apart() const { return int(gridDim.y); }
+  // By one thread, for all behind a barrier.
+  __device__ void find_place(int which, int of) const {
+    if (of < a.batch)
+      m.places[which] = {int(attention_first(a, of)), rows_of(a.layout, of, a.frames),
+                         attention_length(a, of)};
+  }
+  __device__ void enter() {
+    length = place().length;
+    end = ceil_div(length, kTile);
+  }
   __device__ T* tile_of(T* memory, int number) const { return memory + number * kTileSize<kDim>; }
-  __device__ T* block_of(T* memory, int row, int column) const {
-    return memory + (row * (kTile / 16) + column) * 256;
-  }
-  __device__ T* skewed_block(int row, int column) const {
-    return m.skewed + (row * kResidentColumns + column) * 256;
-  }
+  // Of 16 queries.
+  __device__ T* skewed_rows(int number) const { return m.skewed + number * (16 * kSkewedRow); }
   __device__ bool block_exists(int number) const { return number * 16 < length; }
   // Where the ring has the tile of positions that is `back` before the newest.
   __device__ int ring_slot(int back) const { return (ring - back) & (kResidentRing - 1); }
-  __device__ Band<kDim, kResidentRing> band() const {
-    return {m.band, ring_slot(group + 1) * kTile + 48 - 16 * warp};
-  }
-  __device__ void copy_rows(T* tile, const void* from, size_t row, int number, int stride) const {
-    copy_tile<kDim>(tile, static_cast<const T*>(from) + row * stride + head * kDim, number * kTile,
-                    length, stride);
+  // The two tiles of positions that this group's queries see.
+  __device__ T* band_tile(int which) const { return tile_of(m.band, ring_slot(group + 1 - which)); }
+  __device__ void copy_rows(T* tile, const void* from, const ResidentPlace& of, int number,
+                            int stride) const {
+    copy_tile<kDim>(tile, static_cast<const T*>(from) + size_t(of.first) * stride + head * kDim,
+                    number * kTile, of.length, stride);
   }
   // Positions that key tile `number` and the first query begin with.
-  __device__ void copy_band(int place, int number) const {
-    copy_tile<kDim>(tile_of(m.band, place), static_cast<const T*>(a.p) + head * kDim,
+  __device__ void copy_band(int slot_of_ring, int number) const {
+    copy_tile<kDim>(tile_of(m.band, slot_of_ring), static_cast<const T*>(a.p) + head * kDim,
                     a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride);
+  }
+  // What an item begins with, but its queries: while those of the one before are in use.
+  __device__ void copy_early(const ResidentPlace& of) const {
+    const int dense = a.heads * kDim;
+    copy_rows(tile_of(m.grads, group), b.grad_out, of, group, dense);
+    copy_rows(tile_of(m.scores, group), a.out, of, group, dense);  // where none are yet
+    if (group == 0) copy_rows(m.keys, a.k, of, 0, a.stride);
+    if (group == 1) copy_rows(m.values, a.v, of, 0, a.stride);
+    copy_band(kResidentRing - 2 - group, -group - 1);
+    if (group == 2) copy_band(kResidentRing - 1, 0);
+  }
+  __device__ void copy_early_of_next() const {
+    if (item + items_apart() < a.batch) copy_early(m.places[turn ^ 1]);
+  }
+  __device__ void copy_queries() const {
+    copy_rows(tile_of(m.queries, group), a.q, place(), group, a.stride);
   }
   // Of the next tile of keys, one tile for each group.
   __device__ void copy_next() const {
     if (jt + 1 >= end) return;
-    if (group == 0) copy_rows(m.keys, a.k, first_row(), jt + 1, a.stride);
-    if (group == 1) copy_rows(m.values, a.v, first_row(), jt + 1, a.stride);
+    if (group == 0) copy_rows(m.keys, a.k, place(), jt + 1, a.stride);
+    if (group == 1) copy_rows(m.values, a.v, place(), jt + 1, a.stride);
     if (group == 2) copy_band(ring_slot(-1), jt + 1);
-    copy_commit();
+  }
+  // Rows from `from` on of what is read later come near.
+  __device__ void announce(const void* rows_of_all, const ResidentPlace& of, int from, int stride,
+                           int number) const {
+    if (from + number < of.length)
+      prefetch(static_cast<const T*>(rows_of_all) + size_t(of.first + from + number) * stride +
+               head * kDim);
+  }
+
+  // Products of the warp's queries with positions, as its group has made them with two tiles, by
+  // key: row r (of 16), key j is position j - r + 16 of the warp's 80, which begin with
+  // position 48 - 16 * kWarp of the 128. Half of the rows: r = lane / 4 + 8 * kHalf.
+  template <int kWarp, int kHalf>
+  __device__ static void place_rows(float* row, const FragmentC* products, int lane) {
+    const FragmentC* const first = products + 6 - 2 * kWarp;
+    const int g = lane / 4, t = lane % 4;
+    // Position p lies at key p - 16 + 8 * kHalf; of the last eight of these a row sees some, and
+    // the others 64 positions earlier.
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 8; ++k) {
+      Pair x = {first[k + 2 - kHalf].v[2 * kHalf], first[k + 2 - kHalf].v[2 * kHalf + 1]};
+      if (k == kTile / 8 - 1) {
+        if (2 * t >= 8 - g) x.low = first[1 - kHalf].v[2 * kHalf];
+        if (2 * t + 1 >= 8 - g) x.high = first[1 - kHalf].v[2 * kHalf + 1];
+      }
+      *reinterpret_cast<Pair*>(row + k * 8) = x;
+    }
+  }
+  // Adds them to the scores.
+  template <int kHalf>
+  __device__ void add_turned(FragmentC* scores, const FragmentC* products) const {
+    const int g = lane / 4, t = lane % 4;
+    float* const row =
+        reinterpret_cast<float*>(tile_of(g < 4 ? m.weights : m.scores, group) + warp * 16 * kTile) +
+        g % 4 * kTurningRow;
+    __syncwarp();
+    if (warp == 0) place_rows<0, kHalf>(row + 2 * t, products, lane);
+    if (warp == 1) place_rows<1, kHalf>(row + 2 * t, products, lane);
+    if (warp == 2) place_rows<2, kHalf>(row + 2 * t, products, lane);
+    if (warp == 3) place_rows<3, kHalf>(row + 2 * t, products, lane);
+    __syncwarp();
+    AERIE_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      const int at = 2 * t + e - g;
+      scores[0].v[2 * kHalf + e] = row[at & (kTile - 1)];
+      AERIE_UNROLL
+      for (int n = 1; n < kTile / 8; ++n) scores[n].v[2 * kHalf + e] = row[at + n * 8];
+    }
   }
 
   // A group's 64 rows of a gradient. Neighbours exchange values, so that both store 8 bytes.
@@ -171,64 +279,84 @@ struct ResidentBlock {
 
   // Sums over queries of the weights times the gradients of out, or of the scores' gradients times
   // the queries: of this tile of keys.
-  __device__ void sum_keys(bool of_values) {
-    FragmentC grad[kDim / 8] = {}, sums = {};
-    T* const blocks = of_values ? m.weights : m.scores;
-    FragmentA d[kResidentGroups][kTile / 16];
+  template <bool kOfValues>
+  __device__ void sum_keys() const {
+    FragmentC grad[kDim / 8];
+    T *const left = kOfValues ? m.weights : m.scores, *const right =
+                                                          kOfValues ? m.grads : m.queries;
+    group_begin<kDim>();
+    group_turned<kDim, false>(grad, left, right, warp, lane);
     AERIE_UNROLL
-    for (int i = 0; i < kResidentGroups; ++i) {
-      AERIE_UNROLL
-      for (int k = 0; k < kTile / 16; ++k) {
-        d[i][k] = {};
-        if (block_exists(i * (kTile / 16) + k))
-          d[i][k] = load_block_transposed(block_of(blocks, i * (kTile / 16) + k, warp), lane);
-      }
-      group_begin<kDim>();
-      group_columns<kDim>(grad, d[i], tile_of(of_values ? m.grads : m.queries, i), lane);
-      group_commit<kDim>();
-    }
+    for (int i = 1; i < kResidentGroups; ++i)
+      group_turned<kDim, true>(grad, tile_of(left, i), tile_of(right, i), warp, lane);
+    group_commit<kDim>();
+    group_wait<kDim>();
+    group_ready<kDim>(grad);
+    store_rows(static_cast<T*>(kOfValues ? b.grad_v : b.grad_k), grad, jt,
+               kOfValues ? sqrtf(float(kDim)) : 1.0f);
+  }
+  // Sums over queries of the scores' gradients of this tile of keys.
+  __device__ void sum_scores() const {
+    FragmentC sums = {};
     AERIE_UNROLL
-    for (int i = 0; i < kResidentBlocks; ++i)
-      mma<T>(sums, d[i / (kTile / 16)][i % (kTile / 16)], ones<T>());
-    if (!of_values && lane % 4 == 0) {
+    for (int i = 0; i < kResidentGroups; ++i) AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k)
+      mma<T>(sums, load_turned(tile_of(m.scores, i), warp, k, lane), ones<T>());
+    if (lane % 4 == 0) {
       m.sums[jt * kTile + warp * 16 + lane / 4] = sums.v[0];
       m.sums[jt * kTile + warp * 16 + lane / 4 + 8] = sums.v[2];
     }
-    group_wait<kDim>();
-    group_ready<kDim>(grad);
-    const float factor = of_values && a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
-    store_rows(static_cast<T*>(of_values ? b.grad_v : b.grad_k), grad, jt, factor);
+  }
+  // Of the gradient of bias u, two columns: 16 keys times the sums of their scores' gradients.
+  __device__ void sum_bias(float* sum) const {
+    const int first = (group * kMmaWarps + warp) * 16, count = length - first;
+    const T* const keys =
+        static_cast<const T*>(a.k) + (first_row() + first) * a.stride + head * kDim + lane * 2;
+    uint32_t pairs[16];
+    AERIE_UNROLL
+    for (int r = 0; r < 16; ++r) {
+      pairs[r] = 0;
+      if (r < count) pairs[r] = *reinterpret_cast<const uint32_t*>(keys + r * a.stride);
+    }
+    AERIE_UNROLL
+    for (int r = 0; r < 16; ++r) {
+      const float weight = r < count ? m.sums[first + r] : 0.0f;
+      sum[0] += weight * low_of<T>(pairs[r]);
+      sum[1] += weight * high_of<T>(pairs[r]);
+    }
   }
 
   // Gradients of the 64 positions from 64 * (number - 3) on.
   __device__ void sum_positions(int number) const {
-    FragmentC grad[kDim / 8] = {}, sums = {};
+    FragmentC grad[kDim / 8] = {};
+    const int row = lane / 16 * 8 + lane % 8;  // a query whose positions this lane names
     AERIE_UNROLL_BY(1)
     for (int i = 0; i < kResidentGroups; ++i) {
       const int step = number - kResidentGroups + i;  // positions begin with this tile of keys
       if (step < -1 || step >= end || i * kTile >= length) continue;
+      const SharedAddress zero = shared_address(m.zeros);
+      const int first = step * (kTile / 16) + 1 + warp;
+      const SharedAddress from =
+          shared_address(skewed_rows(i * (kTile / 16)) + row * kSkewedRow + lane / 8 % 2 * 8) +
+          first * 32;
       FragmentA d[kTile / 16];
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k) {
-        const int column = step * (kTile / 16) + 1 + warp + k, row = i * (kTile / 16) + k;
-        d[k] = {};
-        if (column >= 0 && column <= end * (kTile / 16) && block_exists(row))
-          d[k] = load_block_transposed(skewed_block(row, column), lane);
+        const bool inside = unsigned(first + k) <= unsigned(end * (kTile / 16)) &&
+                            block_exists(i * (kTile / 16) + k);
+        const Bits16 x = load_matrices<true>(inside ? from + k * (16 * kSkewedRow * 2 + 32) : zero);
+        d[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
       }
       group_begin<kDim>();
       group_columns<kDim>(grad, d, tile_of(m.queries, i), lane);
       group_commit<kDim>();
-      AERIE_UNROLL
-      for (int k = 0; k < kTile / 16; ++k) mma<T>(sums, d[k], ones<T>());
       group_wait<kDim>();
       group_ready<kDim>(grad);
     }
     Quad* const part = resident_part(b, slot, head, number) + thread;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
-      const Pair d = *reinterpret_cast<const Pair*>(m.difference + n * 8 + lane % 4 * 2);
-      Quad x = {{grad[n].v[0] + sums.v[0] * d.low, grad[n].v[1] + sums.v[0] * d.high,
-                 grad[n].v[2] + sums.v[2] * d.low, grad[n].v[3] + sums.v[2] * d.high}};
+      Quad x = {{grad[n].v[0], grad[n].v[1], grad[n].v[2], grad[n].v[3]}};
       if (item != slot) {
         const Quad more = part[n * kMmaThreads];
         AERIE_UNROLL
@@ -237,67 +365,63 @@ struct ResidentBlock {
       part[n * kMmaThreads] = x;
     }
   }
-  // Of the gradient of the bias u, two columns: the keys times the sums of their scores' gradients.
-  __device__ void sum_bias(float* sum) const {
-    const int first = (group * kMmaWarps + warp) * 16;
-    const T* const keys = static_cast<const T*>(a.k) + first_row() * a.stride + head * kDim;
-    AERIE_UNROLL
-    for (int r = 0; r < 16; ++r) {
-      if (first + r >= length) continue;
-      const uint32_t pair =
-          *reinterpret_cast<const uint32_t*>(keys + size_t(first + r) * a.stride + lane * 2);
-      sum[0] += m.sums[first + r] * low_of<T>(pair);
-      sum[1] += m.sums[first + r] * high_of<T>(pair);
-    }
-  }
 };
 
 // kDraw: the decisions of dropout are drawn again.
-// sum_q: of this item's gradients of queries, two columns are added to it.
+// sum_q, sum_u: of this item's gradients of queries and of bias u, two columns are added to them.
 template <bool kDraw, typename T, int kDim>
-__device__ inline void resident_item(ResidentBlock<T, kDim>& q, size_t first_row, float* sum_q) {
+__device__ inline void resident_item(ResidentBlock<T, kDim>& q, float* sum_q, float* sum_u) {
   static_assert(kGrouped<kDim>);
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
-  const int lane = q.lane, warp = q.warp, g = lane / 4, dense = a.heads * kDim;
-  const int it = q.group, i = it * kTile + warp * 16, row_block = q.group * kMmaWarps + warp;
+  const int lane = q.lane, warp = q.warp, g = lane / 4, t = lane % 4;
+  const int it = q.group, i = it * kTile + warp * 16;
   T *const queries = q.tile_of(q.m.queries, q.group), *const grads = q.tile_of(q.m.grads, q.group);
-  T* const outs = q.tile_of(q.m.weights, q.group);  // every warp's lie where its blocks will
-  const bool exists = i < q.length;                 // any of the warp's queries
+  T* const weight_tile = q.tile_of(q.m.weights, q.group);
+  T *const score_tile = q.tile_of(q.m.scores, q.group), *const outs = score_tile;
+  T* const skewed = q.skewed_rows(q.group * kMmaWarps + warp);
+  const bool active = it * kTile < q.length;  // any of the group's queries
   FragmentA with_v[kDim / 16];
   const float softmax_scale = 1.0f / sqrtf(float(kDim));
+  const float drop_scale = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
+  const bool decided = !kDraw && a.dropout.threshold != 0;
+  const uint32_t* decisions =
+      decided ? a.keep + attention_keep_at(a, q.item, q.head, it * kMmaWarps + warp, 0) + lane
+              : nullptr;
+  const bool keeps = decided && i < q.length;
   float inner[2] = {0.0f, 0.0f}, log_sum[2] = {INFINITY, INFINITY};
 
   q.jt = 0;
   q.ring = kResidentRing - 1;
-  q.copy_rows(queries, a.q, first_row, it, a.stride);
-  q.copy_band(q.ring_slot(q.group + 1), -q.group - 1);
-  if (q.group == 0) q.copy_band(q.ring_slot(0), 0);
-  copy_commit();
-  if (q.group == 0) q.copy_rows(q.m.keys, a.k, first_row, 0, a.stride);
-  if (q.group == 1) q.copy_rows(q.m.values, a.v, first_row, 0, a.stride);
-  q.copy_rows(grads, b.grad_out, first_row, it, dense);
-  q.copy_rows(outs, a.out, first_row, it, dense);
-  copy_commit();
+  const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane), bias_v(a.bias_v + q.head * kDim, lane);
+  uint32_t next_keep = keeps ? *decisions : ~0u;
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = i + g + r * 8;
-    if (row < q.length)
-      log_sum[r] = a.log_sum[head_of(a, q.item, q.head) * a.frames + row] * kLog2E;
+    if (row < q.length) log_sum[r] = a.log_sum[head_of(a, q.item, q.head) * a.frames + row];
   }
+  q.announce(it == 0 ? a.k : a.v, q.place(), kTile, a.stride, it < 2 ? q.thread : kResidentFrames);
+  // Positions that no key of a row has: before the first key, and behind the last.
+  AERIE_UNROLL
+  for (int e = 0; e < 2; ++e)
+    *reinterpret_cast<Bits16*>(skewed + lane / 2 * kSkewedRow + lane % 2 * 8 +
+                               e * q.end * kTile) = {};
+  if (!active) {
+    for (int e = q.thread; e < kTileSize<kDim> / 8; e += kMmaThreads)
+      reinterpret_cast<Bits16*>(weight_tile)[e] = {};
+  }
+  copy_wait();
+  __syncthreads();
   {
-    const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane), bias_v(a.bias_v + q.head * kDim, lane);
     FragmentA with_u[kDim / 16];
-    copy_wait_but<1>();
-    __syncthreads();
     load_queries<kDim>(with_v, queries, warp, lane);
     bias_u.template add<T>(with_u, with_v);
     bias_v.template add<T>(with_v, with_v);
-    store_queries<kDim>(queries, with_u, warp, lane);
+    __syncwarp();
+    AERIE_UNROLL
+    for (int k = 0; k < kDim / 16; ++k) store_block(queries, with_u[k], warp, k, lane);
   }
-  copy_wait();
   group_publish<kDim>();
-  __syncthreads();
   AERIE_UNROLL
   for (int k = 0; k < kDim / 16; ++k) {
     const FragmentA mine = load_a<kDim>(outs, warp * 16, k, lane);
@@ -307,114 +431,140 @@ __device__ inline void resident_item(ResidentBlock<T, kDim>& q, size_t first_row
       inner[r % 2] += low_of<T>(mine.r[r]) * low_of<T>(grad.r[r]) +
                       high_of<T>(mine.r[r]) * high_of<T>(grad.r[r]);
   }
+  // Weights times both scales; scores' gradients of them, and of what goes through.
   AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) inner[r] = quad_sum(inner[r]) * softmax_scale;
+  for (int r = 0; r < 2; ++r) {
+    inner[r] = quad_sum(inner[r]) / drop_scale;
+    log_sum[r] = log_sum[r] * kLog2E - log2f(softmax_scale * drop_scale);
+  }
+  __syncthreads();
 
   const KeyTiles own = tiles_of(a, q.length, it);
   const float scale = kLog2E * softmax_scale;
-  const float kept = softmax_scale * (a.dropout.threshold != 0 ? a.dropout.scale : 1.0f);
   FragmentC grad_q[kDim / 8] = {};
-  FragmentA carried = {};  // a block by position that the next tile of keys completes
   for (; q.jt < q.end; ++q.jt) {
-    const Skew skew = skew_of(forgotten(lane));
-    FragmentA d_scores[kTile / 16] = {};
-    if (it * kTile < q.length) {
-      uint32_t keep = ~0u, visible = ~0u;
-      if (!kDraw && a.dropout.threshold != 0 && exists)
-        keep = a.keep[attention_keep_at(a, q.item, q.head, i / 16, q.jt) + lane];
-      FragmentC scores[kTile / 8] = {}, d_weights[kTile / 8] = {};
-      group_begin<kDim>();
-      group_rows<kDim>(d_weights, grads, q.m.values, warp, lane);
-      group_commit<kDim>();
-      Relative<T, kDim, kResidentRing> relative(with_v, q.band(), skew, lane);
-      AERIE_UNROLL
-      for (int n = 0; n < kTile / 8; ++n) scores[n] = relative.scores(n);
+    if (active) {
+      uint32_t keep = next_keep;
+      if (keeps && q.jt + 1 < q.end) next_keep = decisions[(q.jt + 1) * 32];
+      T *const lower = q.band_tile(0), *const upper = q.band_tile(1);
+      FragmentC scores[kTile / 8], d_weights[kTile / 8];
+      {
+        FragmentC products[2 * kTile / 8];
+        group_begin<kDim>();
+        group_rows<kDim, false>(products, with_v, lower, lane);
+        group_rows<kDim, false>(products + kTile / 8, with_v, upper, lane);
+        group_commit<kDim>();
+        if constexpr (kDraw) {
+          KeepDraw draws(a.dropout, q.item, q.head, i, lane);
+          draws.draw(q.jt);
+          keep = draws.finish(lane);
+        }
+        group_wait<kDim>();
+        group_ready<kDim>(products);
+        group_ready<kDim>(products + kTile / 8);
+        q.template add_turned<0>(scores, products);
+        q.template add_turned<1>(scores, products);
+      }
       group_begin<kDim>();
       group_rows<kDim>(scores, queries, q.m.keys, warp, lane);
+      group_rows<kDim, false>(d_weights, grads, q.m.values, warp, lane);
       group_commit<kDim>();
-      if constexpr (kDraw) {
-        KeepDraw draws(a.dropout, q.item, q.head, i, lane);
-        draws.draw(q.jt);
-        keep = draws.finish(lane);
-      }
-      if (q.jt * kTile < own.open || q.jt * kTile + kTile > own.close) {
-        const KeyRange seen[2] = {keys_of(a, q.length, i + g), keys_of(a, q.length, i + g + 8)};
-        visible = seen_bits(seen, q.jt, lane);
-      }
       group_wait<kDim>();
       group_ready<kDim>(scores);
       group_ready<kDim>(d_weights);
+      if (q.jt * kTile < own.open || q.jt * kTile + kTile > own.close) {
+        const KeyRange seen[2] = {keys_of(a, q.length, i + g), keys_of(a, q.length, i + g + 8)};
+        mask_tile(scores, seen, q.jt, lane);
+      }
+      FragmentA weights[kTile / 16], d_scores[kTile / 16];
+      __syncwarp();
+      T* const along = skewed + g * kSkewedRow + q.jt * kTile + 16 + 2 * t - g;
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k) {
-        FragmentA weights;
         AERIE_UNROLL
         for (int n = 2 * k; n < 2 * k + 2; ++n) {
-          float weight[4], d_score[4];
+          float kept[4], d_score[4];
           AERIE_UNROLL
           for (int e = 0; e < 4; ++e) {
-            weight[e] = fast_exp2(scores[n].v[e] * scale - log_sum[e / 2]);
-            const float through = bit_of(keep, n, e) ? d_weights[n].v[e] : 0.0f;
-            d_score[e] = weight[e] * (through * kept - inner[e / 2]);
+            const float weight = fast_exp2(scores[n].v[e] * scale - log_sum[e / 2]);
+            kept[e] = bit_of(keep, n, e) ? weight : 0.0f;
+            d_score[e] = kept[e] * d_weights[n].v[e] - weight * inner[e / 2];
           }
           AERIE_UNROLL
           for (int r = 0; r < 2; ++r) {
-            weights.r[n % 2 * 2 + r] =
-                pack<T>(weight[2 * r], weight[2 * r + 1]) & pair_mask(keep & visible, n, r);
-            d_scores[k].r[n % 2 * 2 + r] =
-                pack<T>(d_score[2 * r], d_score[2 * r + 1]) & pair_mask(visible, n, r);
+            weights[k].r[n % 2 * 2 + r] = pack<T>(kept[2 * r], kept[2 * r + 1]);
+            const uint32_t pair = pack<T>(d_score[2 * r], d_score[2 * r + 1]);
+            d_scores[k].r[n % 2 * 2 + r] = pair;
+            along[r * 8 * (kSkewedRow - 1) + n * 8] = T{uint16_t(pair)};
+            along[r * 8 * (kSkewedRow - 1) + n * 8 + 1] = T{uint16_t(pair >> 16)};
           }
         }
-        store_block(q.block_of(q.m.weights, row_block, k), weights, lane);
-        store_block(q.block_of(q.m.scores, row_block, k), d_scores[k], lane);
+        store_block(score_tile, d_scores[k], warp, k, lane);
       }
-      if (exists) {
-        // Row r, column c of the band is key c + r - 16.
-        const Band<kDim, kResidentRing> band = q.band();
-        const auto at = [&](int n, int r) {
-          return n >= 0 && n < kTile / 8 ? d_scores[n / 2].r[n % 2 * 2 + r] : 0u;
-        };
-        const auto along = [&](int n, int r) { return move_left(skew, at(n, r), at(n + 1, r)); };
-        const auto use = [&](const FragmentA& skewed, int k) {
-          multiply_columns<kDim, T>(grad_q, skewed, band.at(k * 16), lane);
-          store_block(q.skewed_block(row_block, q.jt * (kTile / 16) + k), skewed, lane);
-        };
+      __syncwarp();
+      // The warp's positions are 16 to 64 of 64 that come with the next 64; the 16 behind them are
+      // complete with the next tile of keys.
+      FragmentA skews[2 * kTile / 16];
+      {
+        const SharedAddress zero = shared_address(q.m.zeros);
+        const SharedAddress from =
+            shared_address(skewed + lane % 16 * kSkewedRow + q.jt * kTile + lane / 16 * 8);
+        const unsigned count = kTile / 16 + (q.jt + 1 == q.end ? 1 : 0);
         AERIE_UNROLL
-        for (int k = 0; k < kTile / 16; ++k) {
-          FragmentA skewed = {{k > 0 ? along(2 * k - 2, 0) : 0u, along(2 * k - 1, 1),
-                               along(2 * k - 1, 0), along(2 * k, 1)}};
-          AERIE_UNROLL
-          for (int r = 0; r < 4 && k == 0; ++r) skewed.r[r] |= carried.r[r];
-          use(skewed, k);
+        for (int k = 0; k < 2 * kTile / 16; ++k) {
+          const int number = k - 3 + warp;
+          const Bits16 x =
+              load_matrices<false>(unsigned(number) < count ? from + number * 32 : zero);
+          skews[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
         }
-        constexpr int kLast = kTile / 8 - 2;
-        carried = {{along(kLast, 0), along(kLast + 1, 1), along(kLast + 1, 0), 0u}};
-        if (q.jt + 1 == q.end) use(carried, kTile / 16);
       }
       group_begin<kDim>();
       group_columns<kDim>(grad_q, d_scores, q.m.keys, lane);
+      group_columns<kDim>(grad_q, skews, lower, lane);
+      group_columns<kDim>(grad_q, skews + kTile / 16, upper, lane);
       group_commit<kDim>();
+      AERIE_UNROLL
+      for (int k = 0; k < kTile / 16; ++k) store_block(weight_tile, weights[k], warp, k, lane);
       group_wait<kDim>();
       group_ready<kDim>(grad_q);
     }
+    group_publish<kDim>();
     __syncthreads();
     q.copy_next();
     const int turn = (q.jt + q.group) % kResidentGroups;
-    if (turn < 2) q.sum_keys(turn == 0);
+    if (turn == 0) q.template sum_keys<true>();
+    if (turn == 1) q.template sum_keys<false>();
+    if (turn == 2) q.sum_scores();
     copy_wait();
     group_publish<kDim>();
     __syncthreads();
     q.ring = q.ring_slot(-1);
   }
+  q.copy_early_of_next();
+  // Positions want the queries with their own bias.
+  AERIE_UNROLL
+  for (int k = 0; k < kDim / 16; ++k) store_block(queries, with_v[k], warp, k, lane);
   q.store_rows(static_cast<T*>(b.grad_q), grad_q, it, 1.0f);
-  // Both biases' gradients together: sums over queries. Every lane keeps two of the columns.
+  // Both biases' gradients together: sums over queries. A lane ends with two of the columns: of the
+  // lanes that share columns, half hand over half of theirs, three times.
+  float sum[kDim / 8][2];
   AERIE_UNROLL
   for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
-  for (int e = 0; e < 2; ++e) {
-    float sum = grad_q[n].v[e] + grad_q[n].v[e + 2];
+  for (int e = 0; e < 2; ++e) sum[n][e] = grad_q[n].v[e] + grad_q[n].v[e + 2];
+  AERIE_UNROLL
+  for (int half = kDim / 16; half > 0; half /= 2) {
+    const bool second = (g & half) != 0;
     AERIE_UNROLL
-    for (int mask = 4; mask < 32; mask *= 2) sum += __shfl_xor_sync(kFullWarp, sum, mask);
-    if (g == n) sum_q[e] += sum;
+    for (int n = 0; n < half; ++n) AERIE_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      const float mine = second ? sum[n + half][e] : sum[n][e];
+      const float other = second ? sum[n][e] : sum[n + half][e];
+      sum[n][e] = mine + __shfl_xor_sync(kFullWarp, other, half * 4);
+    }
   }
+  sum_q[0] += sum[0][0];
+  sum_q[1] += sum[0][1];
+  q.sum_bias(sum_u);
 }
 
 template <typename T, int kDim, bool kDraw>
@@ -422,28 +572,35 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
   static_assert(kDim / 8 == 32 / 4);
   AERIE_DYNAMIC_SHARED(memory);
   const Attention& a = b.forward;
-  for (int item = int(blockIdx.y); item < a.batch; item += int(gridDim.y)) {
+  {
+    const ResidentBlock<T, kDim> q(b, memory, int(threadIdx.x));
+    if (threadIdx.x < 2)
+      q.find_place(int(threadIdx.x), q.slot + int(threadIdx.x) * q.items_apart());
+    if (threadIdx.x == 2) *reinterpret_cast<Bits16*>(q.m.zeros) = {};
+    if (threadIdx.x < 2 * kDim) q.m.totals[threadIdx.x] = 0.0f;
+    __syncthreads();
+    q.copy_early(q.place());
+  }
+  int turn = 0;
+  for (int item = int(blockIdx.y); item < a.batch; item += int(gridDim.y), turn ^= 1) {
     // What follows from the thread's number is not worth being kept from item to item.
     const int thread = forgotten(int(threadIdx.x));
-    ResidentBlock<T, kDim> q(b, memory, item, thread);
-    const size_t first_row = attention_first(a, q.item);
-    __syncthreads();
-    if (thread < kDim)
-      q.m.difference[thread] = a.bias_v[q.head * kDim + thread] - a.bias_u[q.head * kDim + thread];
-    if (thread == kDim) {
-      q.m.place[0] = int(first_row);
-      q.m.place[1] = rows_of(a.layout, q.item, a.frames);
-    }
-    if (thread < 2 * kDim && item == q.slot) q.m.totals[thread] = 0.0f;
+    ResidentBlock<T, kDim> q(b, memory, thread);
+    q.item = item;
+    q.turn = turn;
+    q.enter();
+    q.copy_queries();
     if (q.length > 0) {
       float sums[2][2] = {};  // a lane has two columns
-      resident_item<kDraw>(q, first_row, sums[0]);
-      q.sum_bias(sums[1]);
+      resident_item<kDraw>(q, sums[0], sums[1]);
       float* const parts = reinterpret_cast<float*>(q.m.weights);  // of every warp
       AERIE_UNROLL
       for (int e = 0; e < 4; ++e)
         parts[thread / 32 * (2 * kDim) + e / 2 * kDim + q.lane * 2 + e % 2] = sums[e / 2][e % 2];
+    } else {
+      q.copy_early_of_next();
     }
+    group_publish<kDim>();
     __syncthreads();
     if (q.length > 0 && thread < 2 * kDim) {
       float sum = q.m.totals[thread];
@@ -458,8 +615,9 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
     q.store_zeros(b.grad_q, q.length > 0 ? kResidentFrames : 0);
     q.store_zeros(b.grad_k, q.end * kTile);
     q.store_zeros(b.grad_v, q.end * kTile);
+    __syncthreads();
+    if (thread == 0) q.find_place(turn, item + 2 * q.items_apart());
   }
-  __syncthreads();
   if (threadIdx.x >= kDim) return;
   const float* const totals = ResidentMemory<T, kDim>(memory).totals + threadIdx.x;
   const int dense = a.heads * kDim;

@@ -77,6 +77,15 @@ inline SharedAddress shared_address(const void* p) {
 }
 #endif
 
+// A word behind an address.
+__device__ inline void store_word(SharedAddress address, unsigned number, uint32_t word) {
+#ifdef __CUDACC__
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 4 * number), "r"(word) : "memory");
+#else
+  memcpy(const_cast<unsigned char*>(address) + 4 * number, &word, 4);
+#endif
+}
+
 // Four 8x8 matrices from shared memory: lane l names the 16 bytes of row l % 8 of matrix l / 8.
 // Transposed, a lane gets rows 2t, 2t+1 of column g instead.
 template <bool kTransposed>
@@ -180,6 +189,13 @@ __device__ inline void copy_wait_but() {
 #endif
 }
 
+// Brings a line of device memory into the device's cache.
+__device__ inline void prefetch([[maybe_unused]] const void* from) {
+#ifdef __CUDACC__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
+#endif
+}
+
 // Products of a whole block of four warps, which read B (and A) straight from shared memory while
 // other work goes on: where the device has them (sm_90a) and rows are 64 values long. A tile is
 // 64 rows of 128 bytes whose 16-byte pieces are exchanged as copy_tile does; it begins at a
@@ -219,38 +235,39 @@ __device__ inline uint64_t group_operand([[maybe_unused]] const void* tile) {
   return uint64_t((address & 0x3ffffu) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 |
          uint64_t(1) << 62;
 }
-// c (16x64) += a (16x16) * B, which is 16 columns of a tile, or 16 rows of it (kRows).
-template <typename T, bool kRows>
+// c (16x64) += a (16x16) * B, which is 16 columns of a tile, or 16 rows of it (kRows). Without kAdd
+// c is only written.
+template <typename T, bool kRows, bool kAdd = true>
 __device__ inline void group_mma([[maybe_unused]] FragmentC* c, [[maybe_unused]] const FragmentA& a,
                                  [[maybe_unused]] uint64_t b) {
   if constexpr (is_half<T>) {
     AERIE_GROUP_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " AERIE_GROUP_REGISTERS
-                    "{%32,%33,%34,%35}, %36, 1, 1, 1, %37;"
+                    "{%32,%33,%34,%35}, %36, %38, 1, 1, %37;"
                     : AERIE_GROUP_C
                     : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b),
-                      "n"(kRows ? 1 : 0));
+                      "n"(kRows ? 1 : 0), "n"(kAdd ? 1 : 0));
   } else {
     AERIE_GROUP_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " AERIE_GROUP_REGISTERS
-                    "{%32,%33,%34,%35}, %36, 1, 1, 1, %37;"
+                    "{%32,%33,%34,%35}, %36, %38, 1, 1, %37;"
                     : AERIE_GROUP_C
                     : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b),
-                      "n"(kRows ? 1 : 0));
+                      "n"(kRows ? 1 : 0), "n"(kAdd ? 1 : 0));
   }
 }
-// The same, A being 16 columns of a tile too.
-template <typename T>
+// The same, A being 16 columns of a tile too; or 16 rows of one, turned around (kRows).
+template <typename T, bool kRows = false, bool kAdd = true>
 __device__ inline void group_mma([[maybe_unused]] FragmentC* c, [[maybe_unused]] uint64_t a,
                                  [[maybe_unused]] uint64_t b) {
   if constexpr (is_half<T>) {
     AERIE_GROUP_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " AERIE_GROUP_REGISTERS
-                    "%32, %33, 1, 1, 1, 0, 0;"
+                    "%32, %33, %34, 1, 1, %35, %35;"
                     : AERIE_GROUP_C
-                    : "l"(a), "l"(b));
+                    : "l"(a), "l"(b), "n"(kAdd ? 1 : 0), "n"(kRows ? 1 : 0));
   } else {
     AERIE_GROUP_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " AERIE_GROUP_REGISTERS
-                    "%32, %33, 1, 1, 1, 0, 0;"
+                    "%32, %33, %34, 1, 1, %35, %35;"
                     : AERIE_GROUP_C
-                    : "l"(a), "l"(b));
+                    : "l"(a), "l"(b), "n"(kAdd ? 1 : 0), "n"(kRows ? 1 : 0));
   }
 }
 template <int kDim>
@@ -274,6 +291,23 @@ __device__ inline void group_ready([[maybe_unused]] FragmentC* c) {
 template <int kDim>
 __device__ inline void group_publish() {
   if constexpr (kGrouped<kDim>) AERIE_GROUP_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// A warp's 16x16 values to shared memory: lane l names the 16 bytes for row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(SharedAddress address, const FragmentA& a) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3])
+               : "memory");
+#else
+  // Row g of matrix q: its address is lane 8q + g's, and it is held by lanes 4g to 4g + 3.
+  AERIE_UNROLL
+  for (int q = 0; q < 4; ++q) {
+    const unsigned lane = threadIdx.x % 32;
+    const SharedAddress row = __shfl_sync(kFullWarp, address, int(8 * q + lane / 4));
+    store_word(row, lane % 4, a.r[q]);
+  }
+#endif
 }
 
 // Two values rounded into one register.
