@@ -46,7 +46,6 @@ struct ResidentMemory {
   T* skewed;              // gradients of scores by position, of every warp's 16 queries
   T* zeros;               // a row of a matrix
   float* sums;            // of the scores' gradients of every key
-  float* totals;          // of all items: sums of the queries' gradients, and bias u's
   ResidentPlace* places;  // of this item and the next
 
   __device__ explicit ResidentMemory(unsigned char* bytes)
@@ -60,14 +59,13 @@ struct ResidentMemory {
         skewed(band + kResidentRing * kTileSize<kDim>),
         zeros(skewed + kResidentFrames * kSkewedRow),
         sums(reinterpret_cast<float*>(zeros + 8)),
-        totals(sums + kResidentFrames),
-        places(reinterpret_cast<ResidentPlace*>(totals + 2 * kDim)) {}
+        places(reinterpret_cast<ResidentPlace*>(sums + kResidentFrames)) {}
 };
 template <int kDim>
 constexpr size_t resident_shared() {
   return sizeof(uint16_t) * ((4 * kResidentGroups + 2 + kResidentRing) * kTileSize<kDim> +
                              kResidentFrames * kSkewedRow + 8) +
-         sizeof(float) * (kResidentFrames + 2 * kDim) + 2 * sizeof(ResidentPlace);
+         sizeof(float) * kResidentFrames + 2 * sizeof(ResidentPlace);
 }
 static_assert(kTile == kAttentionResidentDim, "tiles of weights are as large as those of queries");
 
@@ -174,11 +172,13 @@ struct ResidentBlock {
     copy_tile<kDim>(tile_of(m.band, slot_of_ring), static_cast<const T*>(a.p) + head * kDim,
                     a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride);
   }
-  // What an item begins with, but its queries: while those of the one before are in use.
+  // What an item begins with, while the queries of the one before are in use.
   __device__ void copy_early(const ResidentPlace& of) const {
     const int dense = a.heads * kDim;
     copy_rows(tile_of(m.grads, group), b.grad_out, of, group, dense);
-    copy_rows(tile_of(m.scores, group), a.out, of, group, dense);  // where none are yet
+    // Where neither weights nor scores are yet; what an inactive group leaves there is zero.
+    copy_rows(tile_of(m.weights, group), a.q, of, group, a.stride);
+    copy_rows(tile_of(m.scores, group), a.out, of, group, dense);
     if (group == 0) copy_rows(m.keys, a.k, of, 0, a.stride);
     if (group == 1) copy_rows(m.values, a.v, of, 0, a.stride);
     copy_band(kResidentRing - 2 - group, -group - 1);
@@ -187,15 +187,25 @@ struct ResidentBlock {
   __device__ void copy_early_of_next() const {
     if (item + items_apart() < a.batch) copy_early(m.places[turn ^ 1]);
   }
-  __device__ void copy_queries() const {
-    copy_rows(tile_of(m.queries, group), a.q, place(), group, a.stride);
-  }
   // Of the next tile of keys, one tile for each group.
   __device__ void copy_next() const {
     if (jt + 1 >= end) return;
     if (group == 0) copy_rows(m.keys, a.k, place(), jt + 1, a.stride);
     if (group == 1) copy_rows(m.values, a.v, place(), jt + 1, a.stride);
     if (group == 2) copy_band(ring_slot(-1), jt + 1);
+  }
+  // What the next item begins with, a row after the other; every group has its share.
+  __device__ void announce_next() const {
+    if (item + items_apart() >= a.batch) return;
+    const ResidentPlace& of = m.places[turn ^ 1];
+    const int dense = a.heads * kDim, number = group * kTile + thread % kTile;
+    if (thread < kTile) {
+      announce(a.q, of, 0, a.stride, number);
+      announce(b.grad_out, of, 0, dense, number);
+    } else {
+      announce(a.out, of, 0, dense, number);
+      if (group < 2) announce(group == 0 ? a.k : a.v, of, 0, a.stride, thread % kTile);
+    }
   }
   // Rows from `from` on of what is read later come near.
   __device__ void announce(const void* rows_of_all, const ResidentPlace& of, int from, int stride,
@@ -297,30 +307,38 @@ struct ResidentBlock {
   }
   // Sums over queries of the scores' gradients of this tile of keys.
   __device__ void sum_scores() const {
-    FragmentC sums = {};
+    // Chains that do not wait for each other.
+    FragmentA d[kResidentGroups][kTile / 16];
+    FragmentC sums[kTile / 16] = {};
     AERIE_UNROLL
     for (int i = 0; i < kResidentGroups; ++i) AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k)
-      mma<T>(sums, load_turned(tile_of(m.scores, i), warp, k, lane), ones<T>());
+    for (int k = 0; k < kTile / 16; ++k) d[i][k] = load_turned(tile_of(m.scores, i), warp, k, lane);
+    AERIE_UNROLL
+    for (int i = 0; i < kResidentGroups; ++i) AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) mma<T>(sums[k], d[i][k], ones<T>());
     if (lane % 4 == 0) {
-      m.sums[jt * kTile + warp * 16 + lane / 4] = sums.v[0];
-      m.sums[jt * kTile + warp * 16 + lane / 4 + 8] = sums.v[2];
+      float* const out = m.sums + jt * kTile + warp * 16 + lane / 4;
+      out[0] = (sums[0].v[0] + sums[1].v[0]) + (sums[2].v[0] + sums[3].v[0]);
+      out[8] = (sums[0].v[2] + sums[1].v[2]) + (sums[2].v[2] + sums[3].v[2]);
     }
   }
-  // Of the gradient of bias u, two columns: 16 keys times the sums of their scores' gradients.
-  __device__ void sum_bias(float* sum) const {
+  // Two columns of the warp's 16 keys.
+  __device__ void load_keys(uint32_t* pairs) const {
     const int first = (group * kMmaWarps + warp) * 16, count = length - first;
-    const T* const keys =
+    const T* keys =
         static_cast<const T*>(a.k) + (first_row() + first) * a.stride + head * kDim + lane * 2;
-    uint32_t pairs[16];
     AERIE_UNROLL
-    for (int r = 0; r < 16; ++r) {
+    for (int r = 0; r < 16; ++r, keys += a.stride) {
       pairs[r] = 0;
-      if (r < count) pairs[r] = *reinterpret_cast<const uint32_t*>(keys + r * a.stride);
+      if (r < count) pairs[r] = *reinterpret_cast<const uint32_t*>(keys);
     }
+  }
+  // Of the gradient of bias u: these times the sums of their scores' gradients.
+  __device__ void sum_bias(float* sum, const uint32_t* pairs) const {
+    const int first = (group * kMmaWarps + warp) * 16;
     AERIE_UNROLL
     for (int r = 0; r < 16; ++r) {
-      const float weight = r < count ? m.sums[first + r] : 0.0f;
+      const float weight = first + r < end * kTile ? m.sums[first + r] : 0.0f;
       sum[0] += weight * low_of<T>(pairs[r]);
       sum[1] += weight * high_of<T>(pairs[r]);
     }
@@ -330,39 +348,45 @@ struct ResidentBlock {
   __device__ void sum_positions(int number) const {
     FragmentC grad[kDim / 8] = {};
     const int row = lane / 16 * 8 + lane % 8;  // a query whose positions this lane names
-    AERIE_UNROLL_BY(1)
+    // Of the items before; on its way while the products are made.
+    Quad* const part = resident_part(b, slot, head, number) + thread;
+    Quad before[kDim / 8];
+    AERIE_UNROLL
+    for (int n = 0; n < kDim / 8; ++n) {
+      before[n] = {};
+      if (item != slot) before[n] = part[n * kMmaThreads];
+    }
+    const SharedAddress zero = shared_address(m.zeros);
+    const SharedAddress rows = shared_address(m.skewed + row * kSkewedRow + lane / 8 % 2 * 8);
+    FragmentA d[kResidentGroups][kTile / 16];
+    AERIE_UNROLL
     for (int i = 0; i < kResidentGroups; ++i) {
-      const int step = number - kResidentGroups + i;  // positions begin with this tile of keys
-      if (step < -1 || step >= end || i * kTile >= length) continue;
-      const SharedAddress zero = shared_address(m.zeros);
-      const int first = step * (kTile / 16) + 1 + warp;
-      const SharedAddress from =
-          shared_address(skewed_rows(i * (kTile / 16)) + row * kSkewedRow + lane / 8 % 2 * 8) +
-          first * 32;
-      FragmentA d[kTile / 16];
+      // The tile of keys that these queries' positions begin with, in blocks of 16.
+      const int first = (number - kResidentGroups + i) * (kTile / 16) + 1 + warp;
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k) {
-        const bool inside = unsigned(first + k) <= unsigned(end * (kTile / 16)) &&
-                            block_exists(i * (kTile / 16) + k);
-        const Bits16 x = load_matrices<true>(inside ? from + k * (16 * kSkewedRow * 2 + 32) : zero);
-        d[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
+        const int block = i * (kTile / 16) + k;
+        const bool inside =
+            unsigned(first + k) <= unsigned(end * (kTile / 16)) && block_exists(block);
+        const Bits16 x = load_matrices<true>(
+            inside ? rows + block * (16 * kSkewedRow * 2) + (first + k) * 32 : zero);
+        d[i][k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
       }
+    }
+    if (length > 0) {  // otherwise nobody has written queries
       group_begin<kDim>();
-      group_columns<kDim>(grad, d, tile_of(m.queries, i), lane);
+      AERIE_UNROLL
+      for (int i = 0; i < kResidentGroups; ++i)
+        group_columns<kDim>(grad, d[i], tile_of(m.queries, i), lane);
       group_commit<kDim>();
       group_wait<kDim>();
       group_ready<kDim>(grad);
     }
-    Quad* const part = resident_part(b, slot, head, number) + thread;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
-      Quad x = {{grad[n].v[0], grad[n].v[1], grad[n].v[2], grad[n].v[3]}};
-      if (item != slot) {
-        const Quad more = part[n * kMmaThreads];
-        AERIE_UNROLL
-        for (int e = 0; e < 4; ++e) x.v[e] += more.v[e];
-      }
-      part[n * kMmaThreads] = x;
+      AERIE_UNROLL
+      for (int e = 0; e < 4; ++e) before[n].v[e] += grad[n].v[e];
+      part[n * kMmaThreads] = before[n];
     }
   }
 };
@@ -406,18 +430,13 @@ __device__ inline void resident_item(ResidentBlock<T, kDim>& q, float* sum_q, fl
   for (int e = 0; e < 2; ++e)
     *reinterpret_cast<Bits16*>(skewed + lane / 2 * kSkewedRow + lane % 2 * 8 +
                                e * q.end * kTile) = {};
-  if (!active) {
-    for (int e = q.thread; e < kTileSize<kDim> / 8; e += kMmaThreads)
-      reinterpret_cast<Bits16*>(weight_tile)[e] = {};
-  }
   copy_wait();
   __syncthreads();
   {
     FragmentA with_u[kDim / 16];
-    load_queries<kDim>(with_v, queries, warp, lane);
+    load_queries<kDim>(with_v, weight_tile, warp, lane);
     bias_u.template add<T>(with_u, with_v);
     bias_v.template add<T>(with_v, with_v);
-    __syncwarp();
     AERIE_UNROLL
     for (int k = 0; k < kDim / 16; ++k) store_block(queries, with_u[k], warp, k, lane);
   }
@@ -535,11 +554,14 @@ __device__ inline void resident_item(ResidentBlock<T, kDim>& q, float* sum_q, fl
     if (turn == 0) q.template sum_keys<true>();
     if (turn == 1) q.template sum_keys<false>();
     if (turn == 2) q.sum_scores();
+    if (q.jt == 0) q.announce_next();
     copy_wait();
     group_publish<kDim>();
     __syncthreads();
     q.ring = q.ring_slot(-1);
   }
+  uint32_t pairs[16];
+  q.load_keys(pairs);
   q.copy_early_of_next();
   // Positions want the queries with their own bias.
   AERIE_UNROLL
@@ -564,7 +586,7 @@ __device__ inline void resident_item(ResidentBlock<T, kDim>& q, float* sum_q, fl
   }
   sum_q[0] += sum[0][0];
   sum_q[1] += sum[0][1];
-  q.sum_bias(sum_u);
+  q.sum_bias(sum_u, pairs);
 }
 
 template <typename T, int kDim, bool kDraw>
@@ -577,37 +599,25 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
     if (threadIdx.x < 2)
       q.find_place(int(threadIdx.x), q.slot + int(threadIdx.x) * q.items_apart());
     if (threadIdx.x == 2) *reinterpret_cast<Bits16*>(q.m.zeros) = {};
-    if (threadIdx.x < 2 * kDim) q.m.totals[threadIdx.x] = 0.0f;
     __syncthreads();
     q.copy_early(q.place());
   }
   int turn = 0;
+  float sums[2][2] = {};  // of the queries' gradients and of bias u's: a lane has two columns
   for (int item = int(blockIdx.y); item < a.batch; item += int(gridDim.y), turn ^= 1) {
     // What follows from the thread's number is not worth being kept from item to item.
-    const int thread = forgotten(int(threadIdx.x));
-    ResidentBlock<T, kDim> q(b, memory, thread);
+    ResidentBlock<T, kDim> q(b, memory, forgotten(int(threadIdx.x)));
     q.item = item;
     q.turn = turn;
     q.enter();
-    q.copy_queries();
     if (q.length > 0) {
-      float sums[2][2] = {};  // a lane has two columns
       resident_item<kDraw>(q, sums[0], sums[1]);
-      float* const parts = reinterpret_cast<float*>(q.m.weights);  // of every warp
-      AERIE_UNROLL
-      for (int e = 0; e < 4; ++e)
-        parts[thread / 32 * (2 * kDim) + e / 2 * kDim + q.lane * 2 + e % 2] = sums[e / 2][e % 2];
     } else {
+      __syncthreads();  // for the next item's place
       q.copy_early_of_next();
     }
     group_publish<kDim>();
     __syncthreads();
-    if (q.length > 0 && thread < 2 * kDim) {
-      float sum = q.m.totals[thread];
-      for (int w = 0; w < kResidentWarps; ++w)
-        sum += reinterpret_cast<const float*>(q.m.weights)[w * (2 * kDim) + thread];
-      q.m.totals[thread] = sum;
-    }
     const int tiles = attention_tiles(a.frames);
     for (int number = q.group; number < kResidentTiles; number += kResidentGroups)
       if (number >= kResidentGroups - tiles && number < kResidentGroups + tiles)
@@ -616,14 +626,22 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
     q.store_zeros(b.grad_k, q.end * kTile);
     q.store_zeros(b.grad_v, q.end * kTile);
     __syncthreads();
-    if (thread == 0) q.find_place(turn, item + 2 * q.items_apart());
+    if (threadIdx.x == 0) q.find_place(turn, item + 2 * q.items_apart());
   }
+  const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
+  float* const parts = reinterpret_cast<float*>(memory);  // of every warp
+  AERIE_UNROLL
+  for (int e = 0; e < 4; ++e)
+    parts[warp * (2 * kDim) + e / 2 * kDim + lane * 2 + e % 2] = sums[e / 2][e % 2];
+  __syncthreads();
   if (threadIdx.x >= kDim) return;
-  const float* const totals = ResidentMemory<T, kDim>(memory).totals + threadIdx.x;
+  float total[2] = {};  // both biases', and u's
+  for (int w = 0; w < kResidentWarps; ++w) AERIE_UNROLL
+  for (int e = 0; e < 2; ++e) total[e] += parts[w * (2 * kDim) + e * kDim + threadIdx.x];
   const int dense = a.heads * kDim;
   float* const out = b.partial + size_t(blockIdx.y) * dense + blockIdx.x * kDim + threadIdx.x;
-  out[0] = totals[kDim];
-  out[size_t(gridDim.y) * dense] = totals[0] - totals[kDim];
+  out[0] = total[1];
+  out[size_t(gridDim.y) * dense] = total[0] - total[1];
 }
 
 // Adds what the blocks of a head have for positions, in their order.
