@@ -18,6 +18,7 @@ a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDes
 a.add_argument("--batch", type=int, default=16)
 a.add_argument("--seconds", type=float, default=15.0)
 a.add_argument("--precision", choices=["32", "16", "bf16"], default="32")
+a.add_argument("--tf32", action="store_true", help="in float32 matrix products, too (torch uses it in convolutions anyway)")
 a.add_argument("--steps", type=int, default=12)
 a.add_argument("--warmup", type=int, default=4)
 a.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -43,6 +44,7 @@ from omegaconf import OmegaConf
 nemo_logging.setLevel(logging.ERROR)
 if a.threads:
     torch.set_num_threads(a.threads)
+torch.backends.cuda.matmul.allow_tf32 = a.tf32
 torch.manual_seed(0)
 
 MODULES = "nemo.collections.asr.modules."
@@ -110,6 +112,6 @@ ms = times[len(times) // 2]
 peak = torch.cuda.max_memory_allocated() / 2**30 if a.device == "cuda" else None
 print(json.dumps(dict(
     what=f"NeMo {nemo.__version__}, torch {torch.__version__}, {a.device}", ms=round(ms, 3), ms_p10=round(times[len(times) // 10], 3),
-    ms_p90=round(times[len(times) * 9 // 10], 3), batch=a.batch, seconds=a.seconds, precision=a.precision, steps=a.steps,
+    ms_p90=round(times[len(times) * 9 // 10], 3), batch=a.batch, seconds=a.seconds, precision=a.precision, tf32=a.tf32, steps=a.steps,
     parameters=sum(p.numel() for p in parameters), padded_audio_s_per_s=round(a.batch * a.seconds / ms * 1e3, 1), peak_memory_gib=peak,
     loss=round(float(loss), 4))))

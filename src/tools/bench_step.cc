@@ -49,9 +49,9 @@ void print_help() {
       "                      or with a bench_step.py of its own\n"
       "  --table             the cases of the published table, 50 steps each: NEST-L and XL, long "
       "and\n"
-      "                      short batches, all precisions; needs a GPU; every case must run on "
-      "the fast\n"
-      "                      engine\n"
+      "                      short batches, all precisions, float32 with TF32 too; needs a GPU; "
+      "every\n"
+      "                      case must run on the fast engine\n"
       "  --python EXE        for the peer (default python3)\n"
       "  --json              machine-readable output\n"
       "%s\n"
@@ -66,6 +66,7 @@ struct Case {
   double seconds = 15.0;
   config::Precision precision = config::Precision::k32;
   int64_t d_model = 0, layers = 0;  // 0: the request's
+  bool tf32 = false;                // everywhere; otherwise where the request says
 };
 
 struct Request {
@@ -139,6 +140,7 @@ std::vector<Case> table_cases() {
           {"NEST-L 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 512, 17},
           {"NEST-L 16 x 15 s", 16, 15.0, Precision::k16Mixed, 512, 17},
           {"NEST-L 16 x 15 s", 16, 15.0, Precision::k32, 512, 17},
+          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k32, 512, 17, /*tf32=*/true},
           {"NEST-L 64 x 15 s", 64, 15.0, Precision::kBf16Mixed, 512, 17},
           {"NEST-L 68 x 30 s", 68, 30.0, Precision::kBf16Mixed, 512, 17},
           {"NEST-XL 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 1024, 24}};
@@ -190,7 +192,7 @@ Result<Request> read_request(const config::ConfigArgs& parsed) {
     out.cases = table_cases();
   } else {
     for (const int64_t batch : batches)
-      out.cases.push_back({"", batch, out.measure.seconds, out.run.trainer.precision, 0, 0});
+      out.cases.push_back({"", batch, out.measure.seconds, out.run.trainer.precision, 0, 0, false});
   }
   AERIE_ASSIGN_OR_RETURN(out.measure.steps,
                          integer_option(parsed, "--steps", out.table ? 50 : 12, 1, 1'000'000));
@@ -203,10 +205,18 @@ Result<Request> read_request(const config::ConfigArgs& parsed) {
   return out;
 }
 
+// With TF32 everywhere, float32 is something else.
+bool has_tf32(const config::RunConfig& run) {
+  return run.trainer.precision == config::Precision::k32 && run.aerie.tf32 == config::Tf32::kAll;
+}
+std::string precision_text(const config::RunConfig& run) {
+  return str_cat(config::precision_name(run.trainer.precision), has_tf32(run) ? " with TF32" : "");
+}
+
 ordered_json to_json(const train::NestMeasurement& m, const Request& request) {
   ordered_json json{{"batch", m.batch_size},
                     {"seconds", m.seconds},
-                    {"precision", config::precision_name(request.run.trainer.precision)},
+                    {"precision", precision_text(request.run)},
                     {"engine", m.engine},
                     {"d_model", request.run.model.encoder.d_model},
                     {"layers", request.run.model.encoder.n_layers},
@@ -239,6 +249,7 @@ ordered_json run_peer_case(Request& request, const train::NestMeasurement& ours,
   peer.batch = ours.batch_size;
   peer.seconds = ours.seconds;
   peer.precision = config::precision_name(request.run.trainer.precision);
+  peer.tf32 = has_tf32(request.run);
   peer.d_model = request.run.model.encoder.d_model;
   peer.layers = request.run.model.encoder.n_layers;
   peer.heads = request.run.model.encoder.n_heads;
@@ -304,10 +315,12 @@ Status run_bench_step(const std::vector<std::string>& args) {
   }
   ordered_json all = ordered_json::array();
   std::string fell_back;
+  const config::Tf32 tf32 = request.run.aerie.tf32;
   for (const Case& one : request.cases) {
     request.measure.batch_size = one.batch;
     request.measure.seconds = one.seconds;
     request.run.trainer.precision = one.precision;
+    request.run.aerie.tf32 = one.tf32 ? config::Tf32::kAll : tf32;
     if (one.d_model > 0) set_sizes(request.run, one.d_model, one.layers);
     auto measured = train::measure(request.run, request.measure);
     if (!measured.ok()) return measured.status().with_context(str_cat("batch of ", one.batch));
@@ -317,7 +330,7 @@ Status run_bench_step(const std::vector<std::string>& args) {
     const bool gpu = measured->engine.find("cuda") != std::string::npos;
     if (request.table && gpu && json["engine_kind"] != "fast")
       fell_back += str_cat(fell_back.empty() ? "" : ", ", json["case"].get<std::string>(), " in ",
-                           config::precision_name(one.precision));
+                           precision_text(request.run));
     if (!request.json) print_text(*measured, request);
     if (!request.peer.tree.empty() && caught_signal() == 0) {
       json["peer"] = run_peer_case(request, *measured, model_file);

@@ -132,6 +132,9 @@ Result<PeerResult> run_peer_step(const PeerRequest& request) {
     if (!request.model_file.empty())
       return unsupported(str_cat(own, " measures NEST of any size, not a configuration"))
           .with_hint("leave the configuration out, or give a folder with NeMo itself");
+    if (request.tf32)
+      return unsupported(str_cat(own, " measures float32 without TF32 alone"))
+          .with_hint("give a folder with NeMo itself");
     args.push_back(own);
     args.push_back(str_cat(request.batch, "x", number(request.seconds), "x",
                            short_precision(request.precision), "x", request.d_model, "x",
@@ -155,6 +158,7 @@ Result<PeerResult> run_peer_step(const PeerRequest& request) {
     add("--steps", str_cat(request.steps));
     add("--warmup", str_cat(request.warmup));
     add("--device", request.gpu ? "cuda" : "cpu");
+    if (request.tf32) args.push_back("--tf32");
     if (!request.model_file.empty()) {
       add("--model", request.model_file);
     } else {

@@ -15,6 +15,7 @@ struct PeerRequest {
   int64_t batch = 16;
   double seconds = 15.0;
   std::string precision = "32";  // 32, 16-mixed, bf16-mixed
+  bool tf32 = false;             // in matrix products, too
   int64_t d_model = 512, layers = 17, heads = 8;
   int64_t steps = 12, warmup = 4;
   bool gpu = false;

@@ -62,6 +62,9 @@ TEST(PeerProcessTest, RunsTheScriptOfATree) {
   request.model_file = "model.yaml";  // that script knows sizes only
   EXPECT_EQ(run_peer_step(request).status().code(), StatusCode::kUnsupported);
   request.model_file.clear();
+  request.tf32 = true;  // nor does it know this
+  EXPECT_EQ(run_peer_step(request).status().code(), StatusCode::kUnsupported);
+  request.tf32 = false;
   request.tree = dir.file("nothing");
   EXPECT_EQ(run_peer_step(request).status().code(), StatusCode::kNotFound);
 }
