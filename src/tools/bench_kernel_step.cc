@@ -280,11 +280,11 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.classes = c.code_classes = o.classes;
   c.masking.block = 48;
   c.masking.probability = 0.01;
-  c.recompute = !o.keep;
   c.tune = o.tune;
   for (const int valid : encoder_frames(c)) c.rows += kernels::encoder_rows(c, valid);
   c.rows = kernels::shared_rows(c.rows, c.batch * c.frames / 8);
   c.chosen = kernels::shared_room(0, c.rows);
+  c.recompute = !o.keep && kernels::cheap_to_recompute(c);
   return c;
 }
 

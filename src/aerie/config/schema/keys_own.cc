@@ -55,7 +55,8 @@ constexpr KeySpec kOwn[] = {
      "TF32 at precision 32 on a GPU: nowhere, convolutions only (torch's default), or everywhere."},
     {"aerie.activation_checkpointing", "bool", "false", "", "", kWorks,
      "Recompute each encoder layer in the backward pass: less memory, about a third more time. "
-     "The fast engine always recomputes what is cheap and has no further level."},
+     "The fast engine recomputes what norms and SiLU put out, and without this only where that is "
+     "cheap or memory is short."},
     {"aerie.on_nan", "str", "skip", "", "skip|fallback|stop", kWorks,
      "Non-finite loss or gradient: skip the step, fall back from 16-mixed to bf16-mixed (32 where "
      "there is no bf16), or stop."},

@@ -68,6 +68,14 @@ int shared_rows(int needed, int padded) {
   return std::min(padded, (needed + step - 1) / step * step);
 }
 
+bool cheap_to_recompute(const NestStepConfig& config) {
+  constexpr size_t kNear = size_t{16} << 20;
+  const int rows = config.rows > 0 ? config.rows : config.batch * (config.frames / 8);
+  return static_cast<size_t>(rows) * static_cast<size_t>(config.feed_forward) *
+             dtype_size(config.dtype) <=
+         kNear;
+}
+
 int shared_room(int masked, int rows) {
   const int half = (rows / 2 + 7) / 8 * 8;
   return masked <= half ? half : rows;

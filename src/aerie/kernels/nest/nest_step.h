@@ -148,6 +148,9 @@ int shared_rows(int needed, int padded);
 // How many rows each item of a batch has, all of config.rows together; what is more than needed is
 // padding of the first items that have room for it.
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid);
+// Whether computing again what norms and SiLU put out (NestStepConfig::recompute) costs little:
+// while such a tensor stays in the device's cache.
+bool cheap_to_recompute(const NestStepConfig& config);
 // Room for that many frames in the loss, shared in the same way: half the rows (with usual settings
 // a third of the frames is in the loss), or all of them.
 int shared_room(int masked, int rows);

@@ -320,6 +320,22 @@ AERIE_KERNEL_TEST(NestStep, PackedRowsGiveTheSame) {
   }
 }
 
+TEST(NestStep, ComputesAgainWhatStaysNear) {
+  NestStepConfig c;
+  c.dtype = Dtype::kBf16;
+  c.feed_forward = 2048;
+  c.rows = 2816;  // 16 clips of 15 s
+  EXPECT_TRUE(cheap_to_recompute(c));
+  c.rows = 4 * 2816;
+  EXPECT_FALSE(cheap_to_recompute(c));
+  c.rows = 0;  // all of a padded batch
+  c.batch = 64;
+  c.frames = 1504;
+  EXPECT_FALSE(cheap_to_recompute(c));
+  c.batch = 2;
+  EXPECT_TRUE(cheap_to_recompute(c));
+}
+
 // Computing activations again must change no bit.
 AERIE_KERNEL_TEST(NestStep, RecomputingGivesTheSame) {
   const std::vector<int32_t> samples = {10000, 200, 7777};

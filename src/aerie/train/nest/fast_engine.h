@@ -123,6 +123,7 @@ class FastEngine final : public CoreEngine {
   Shape shape_of(const data::Batch& batch, int64_t first, int64_t count, uint64_t seed,
                  uint64_t micro_step) const;
   Result<Plan*> plan_for(const Shape& shape);
+  bool has_room_for(const kernels::NestStep& step) const;
   Status reserve(const Plan& plan);
   kernels::NestStepInputs inputs_of(const Plan& plan) const;
   // Where the rows of a plan's audio go, (2B,N).

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -97,6 +98,7 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     c.tune =
         config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
     if (shape.part) c.nan_when_empty = false;
+    c.recompute = config_.aerie.activation_checkpointing || kernels::cheap_to_recompute(c);
 
     const int64_t frames = c.frames / 8;
     at::Tensor& positions = positions_[frames];
@@ -130,6 +132,8 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
       plan->params.layers[i].running_var = values + c.width;
       plan->params.layers[i].num_batches = counters_.mutable_data_ptr<int64_t>() + layer;
     }
+    if (!c.recompute && !has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params)))
+      c.recompute = true;
     for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
       c.accumulate = accumulate == 1;
       plan->step[accumulate] =
@@ -138,6 +142,15 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
   }
   plan->last_used = ++clock_;
   return plan.get();
+}
+
+// Whether the device has the memory a step wants, with a margin for what others allocate.
+bool FastEngine::has_room_for(const kernels::NestStep& step) const {
+  if (!device_.is_cuda()) return true;
+  const size_t here = memory_.defined() ? static_cast<size_t>(memory_.numel()) : 0;
+  const auto [free, total] =
+      at::accelerator::getMemoryInfo(std::max<c10::DeviceIndex>(device_.index(), 0));
+  return step.memory_bytes() + total / 32 <= free + here;
 }
 
 // Memory for a plan. Recordings hold addresses: they go when something moves.
