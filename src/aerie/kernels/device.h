@@ -146,20 +146,37 @@ __device__ inline void store8(T* p, const Vec8& x) {
   *reinterpret_cast<Bits16*>(p) = a;
 }
 
-// Eight values as they lie in memory: half the registers of Vec8 for 16-bit types.
+// Eight values as they lie in memory: half the registers of Vec8 for 16-bit types. In whole words:
+// taking 16-bit ones apart is work that would wait for the load.
 template <typename T>
 struct alignas(16) Raw8 {
-  T v[8];
+  uint32_t w[2 * sizeof(T)];
 };
 template <typename T>
 __device__ inline Raw8<T> load_raw(const T* p) {
-  return *reinterpret_cast<const Raw8<T>*>(p);
+  Raw8<T> out;
+  AERIE_UNROLL
+  for (int i = 0; i < int(sizeof(T) / 2); ++i) {
+    const Bits16 bits = reinterpret_cast<const Bits16*>(p)[i];
+    AERIE_UNROLL
+    for (int k = 0; k < 4; ++k) out.w[4 * i + k] = bits.w[k];
+  }
+  return out;
 }
 template <typename T>
 __device__ inline Vec8 unpack(const Raw8<T>& raw) {
   Vec8 out;
   AERIE_UNROLL
-  for (int k = 0; k < 8; ++k) out.v[k] = to_float(raw.v[k]);
+  for (int i = 0; i < 4; ++i) {
+    out.v[2 * i] = to_float(T{static_cast<uint16_t>(raw.w[i] & 0xffffu)});
+    out.v[2 * i + 1] = to_float(T{static_cast<uint16_t>(raw.w[i] >> 16)});
+  }
+  return out;
+}
+__device__ inline Vec8 unpack(const Raw8<float>& raw) {
+  Vec8 out;
+  AERIE_UNROLL
+  for (int k = 0; k < 8; ++k) memcpy(&out.v[k], &raw.w[k], 4);
   return out;
 }
 
