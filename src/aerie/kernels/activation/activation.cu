@@ -1,6 +1,7 @@
 // Bound by memory: one 16-byte access per operand and thread. Backward walks down columns, so that
 // sums for the bias stay in registers.
 #include "aerie/kernels/activation/activation.h"
+#include "aerie/kernels/attention/mma.h"
 #include "aerie/kernels/device.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
@@ -9,74 +10,149 @@ namespace {
 constexpr int kThreads = kColumnThreads;
 constexpr int kWarps = kThreads / 32;
 
-__device__ inline void add8(Vec8& x, const float* bias, int column) {
-  if (bias == nullptr) return;
-  const Vec8 more = load8(bias + column);
-  AERIE_UNROLL
-  for (int k = 0; k < 8; ++k) x.v[k] += more.v[k];
-}
-
 // Forward, blocks stay: they walk down the rows with the next one on its way, while the draws of
 // dropout keep them busy.
 constexpr int kForwardBlocks = 5 * 132;  // that run at the same time
 
+__device__ inline void pack8(const Vec8& x, Raw8<float>& out) {
+  memcpy(out.w, x.v, sizeof(out.w));
+}
 template <typename T>
+__device__ inline void pack8(const Vec8& x, Raw8<T>& out) {
+  AERIE_UNROLL
+  for (int i = 0; i < 4; ++i) out.w[i] = pack2<T>(x.v[2 * i], x.v[2 * i + 1]);
+}
+
+// Decisions of dropout without a comparison per value: draws are 16-bit numbers in the halves of
+// words, and the mean of a draw and of 2^16 - threshold reaches 2^15 where the draw reaches the
+// threshold. The sign of a half then says whether its value is kept.
+struct Decisions {
+  uint32_t w[4];
+
+  __device__ Decisions(const PhiloxBlock& draws, uint32_t threshold) {
+    const uint32_t other = (0x10000u - threshold) * 0x10001u;
+    AERIE_UNROLL
+    for (int i = 0; i < 4; ++i)
+      w[i] = (draws.v[i] & other) + (((draws.v[i] ^ other) & 0xfffefffeu) >> 1);
+  }
+  // Zeros in place of what is not kept.
+  template <typename T>
+  __device__ void apply(Raw8<T>& values) const {
+    AERIE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (sizeof(T) == 2) {
+        values.w[i] &= pick_bytes(w[i], 0, 0xbb99u);
+      } else {
+        values.w[2 * i] &= pick_bytes(w[i], 0, 0x9999u);
+        values.w[2 * i + 1] &= pick_bytes(w[i], 0, 0xbbbbu);
+      }
+    }
+  }
+  // A bit per value.
+  __device__ uint32_t bits() const {
+    uint32_t even_odd = 0;  // of even values from bit 0 on, of odd ones from bit 16
+    AERIE_UNROLL
+    for (int i = 0; i < 4; ++i) even_odd |= (w[i] >> (15 - 2 * i)) & (0x10001u << 2 * i);
+    return (even_odd | even_odd >> 15) & 0xffu;
+  }
+};
+
+template <typename T, bool kDraws>
 __global__ void __launch_bounds__(kThreads, 5) silu_forward_kernel(SiluForward a) {
+  RandomState state = kDraws ? *a.dropout.state : RandomState{};
+  // From lane 0, so that the compiler knows the key to be the same in all lanes and computes those
+  // of the rounds once.
+  state.dropout_key.k0 = __shfl_sync(kFullWarp, state.dropout_key.k0, 0);
+  state.dropout_key.k1 = __shfl_sync(kFullWarp, state.dropout_key.k1, 0);
   const int column = int(blockIdx.y * blockDim.x + threadIdx.x) * 8;
   if (column >= a.channels) return;
   const int rows = num_rows(a.layout, a.batch, a.frames);
-  const bool draws = a.dropout.threshold != 0;
-  const RandomState state = draws ? *a.dropout.state : RandomState{};
-  Dropout dropout = a.dropout;
-  dropout.state = &state;
+  const float scale = kDraws ? a.dropout.scale : 1.0f;
   const Vec8 bias = a.bias != nullptr ? load8(a.bias + column) : Vec8{};
-  Raw8<T> next;
+  Raw8<T> next = {};
   RowPlace next_place = {};
-  const auto fetch = [&](int row) {
-    next = load_raw(static_cast<const T*>(a.x) + size_t(row) * a.channels + column);
-    if (draws) next_place = place_of(a.layout, row, a.frames);
-  };
-  fetch(int(blockIdx.x));
-  for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
+  const T* const x_begin = static_cast<const T*>(a.x);
+  int row = int(blockIdx.x);
+  size_t at = size_t(row) * a.channels + column;
+  const size_t step = size_t(gridDim.x) * a.channels;
+  // Zero, which the compiler does not know: what it takes for the same in all lanes goes to
+  // registers that have to wait for it, and places are asked for ahead.
+  const int zero = column < 0 ? 1 : 0;
+  next = load_raw(x_begin + at);
+  if constexpr (kDraws) next_place = place_of(a.layout, row + zero, a.frames);
+  for (; row < rows; row += int(gridDim.x), at += step) {
     Vec8 x = unpack(next);
     const RowPlace place = next_place;
     const int following = row + int(gridDim.x);
-    fetch(following < rows ? following : row);
-    const size_t at = size_t(row) * a.channels + column;
-    float factors[8];
-    const uint32_t bits = dropout8(dropout, nullptr, 0, uint64_t(place.item),
-                                   uint64_t(place.frame) * a.channels + column, factors);
-    if (a.keep != nullptr) a.keep[at / 8] = uint8_t(bits);
+    if (following < rows) {
+      next = load_raw(x_begin + at + step);
+      if constexpr (kDraws) next_place = place_of(a.layout, following + zero, a.frames);
+    }
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) {
       x.v[k] += bias.v[k];
-      x.v[k] *= sigmoid_for<T>(x.v[k]) * factors[k];
+      x.v[k] *= sigmoid_for<T>(x.v[k]) * scale;
     }
-    store8(static_cast<T*>(a.out) + at, x);
+    uint32_t bits = 0xffu;
+    Raw8<T> out;
+    pack8(x, out);
+    if constexpr (kDraws) {
+      const Decisions keep(
+          philox_block(state.dropout_key, a.dropout.site,
+                       item_position(state, uint32_t(place.item)),
+                       uint32_t(place.frame) * uint32_t(a.channels / 8) + uint32_t(column / 8)),
+          a.dropout.threshold);
+      keep.apply(out);
+      bits = keep.bits();
+    }
+    if (a.keep != nullptr) a.keep[at / 8] = uint8_t(bits);
+    *reinterpret_cast<Raw8<T>*>(static_cast<T*>(a.out) + at) = out;
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads) silu_backward_kernel(SiluBackward a) {
+// Backward, two rows are on their way: with what is stored between, the compiler would wait for
+// one before it asks for the next.
+template <typename T, bool kDraws>
+__global__ void __launch_bounds__(kThreads, 4) silu_backward_kernel(SiluBackward a) {
   AERIE_SHARED(float, sums, kThreads * 8);
   const int column = (blockIdx.x * 32 + threadIdx.x % 32) * 8;
   const int rows = num_rows(a.layout, a.batch, a.frames);
+  const bool reads = !kDraws && a.dropout.threshold != 0;
+  const float scale = a.dropout.threshold == 0 ? 1.0f : a.dropout.scale;
   Vec8 sum = {};
   if (column < a.channels) {
-    AERIE_UNROLL_BY(2)
-    for (int row = blockIdx.y * kWarps + threadIdx.x / 32; row < rows; row += gridDim.y * kWarps) {
+    struct Arrived {
+      Raw8<T> x, grad;
+      uint32_t keep;
+    };
+    const auto fetch = [&](int row) {
+      Arrived out;
+      const size_t at = size_t(row < rows ? row : rows - 1) * a.channels + column;
+      out.x = load_raw(static_cast<const T*>(a.x) + at);
+      out.grad = load_raw(static_cast<const T*>(a.grad_out) + at);
+      out.keep = reads ? a.keep[at / 8] : 0xffu;
+      return out;
+    };
+    const int step = int(gridDim.y) * kWarps;
+    int row = int(blockIdx.y) * kWarps + int(threadIdx.x) / 32;
+    const auto use = [&](Arrived& arrived) {
+      Vec8 x = unpack(arrived.x), grad = unpack(arrived.grad);
+      const uint32_t bits = arrived.keep;
+      const Vec8 bias = a.bias != nullptr ? load8(a.bias + column) : Vec8{};
+      arrived = fetch(row + 2 * step);
       const size_t at = size_t(row) * a.channels + column;
-      Vec8 x = load8(static_cast<const T*>(a.x) + at);
-      add8(x, a.bias, column);
-      Vec8 grad = load8(static_cast<const T*>(a.grad_out) + at);
       float factors[8];
-      // Asked for where dropout is drawn again alone.
-      const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
-      const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
-      dropout8(a.dropout, a.keep, at / 8, uint64_t(place.item),
-               uint64_t(place.frame) * a.channels + column, factors);
+      if constexpr (kDraws) {
+        const RowPlace place = place_of(a.layout, row, a.frames);
+        dropout8(a.dropout, uint64_t(place.item), uint64_t(place.frame) * a.channels + column,
+                 factors);
+      } else {
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) factors[k] = (bits >> k) & 1u ? scale : 0.0f;
+      }
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
+        x.v[k] += bias.v[k];
         const float s = sigmoid_for<T>(x.v[k]);
         grad.v[k] *= factors[k] * (s * (1.0f + x.v[k] * (1.0f - s)));
         sum.v[k] += grad.v[k];
@@ -84,6 +160,12 @@ __global__ void __launch_bounds__(kThreads) silu_backward_kernel(SiluBackward a)
       }
       store8(static_cast<T*>(a.grad_x) + at, grad);
       if (a.out != nullptr) store8(static_cast<T*>(a.out) + at, x);
+      row += step;
+    };
+    Arrived even = fetch(row), odd = fetch(row + step);
+    while (row < rows) {
+      use(even);
+      if (row < rows) use(odd);
     }
   }
   if (a.grad_bias != nullptr) write_partial(a.partial, a.channels, column, sum, sums);
@@ -125,10 +207,11 @@ int silu_forward(const SiluForward& a, void* stream) {
     const int threads = lanes < kThreads ? lanes : kThreads, columns = ceil_div(lanes, threads);
     const int rows = num_rows(a.layout, a.batch, a.frames);
     const int most = kForwardBlocks * (kThreads / threads) / columns;
-    return launch(
-        stream,
-        {dim3(unsigned(rows < most ? rows : most), unsigned(columns)), dim3(unsigned(threads))},
-        silu_forward_kernel<decltype(zero)>, a);
+    const LaunchShape shape{dim3(unsigned(rows < most ? rows : most), unsigned(columns)),
+                            dim3(unsigned(threads))};
+    return a.dropout.threshold != 0
+               ? launch(stream, shape, silu_forward_kernel<decltype(zero), true>, a)
+               : launch(stream, shape, silu_forward_kernel<decltype(zero), false>, a);
   });
 }
 
@@ -136,7 +219,10 @@ int silu_backward(const SiluBackward& a, void* stream) {
   if (!covered(a)) return kUnsupported;
   const int rows = num_rows(a.layout, a.batch, a.frames);
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
-    return launch(stream, column_shape(rows, a.channels), silu_backward_kernel<decltype(zero)>, a);
+    const LaunchShape shape = column_shape(rows, a.channels);
+    return a.dropout.threshold != 0 && a.keep == nullptr
+               ? launch(stream, shape, silu_backward_kernel<decltype(zero), true>, a)
+               : launch(stream, shape, silu_backward_kernel<decltype(zero), false>, a);
   }));
   return sum_bias(stream, a.grad_bias, a.partial, rows, a.channels, a.accumulate, a.later);
 }
