@@ -1,5 +1,10 @@
 // One warp per row, the row in registers: one read and one write of everything. Sums over rows go
 // to per-block partial results that a second launch adds in a fixed order.
+//
+// What counts is how long a row waits: all that it needs is asked for before anything is used or
+// stored. In backward, parameters and dropout's bits come by way of shared memory, without a
+// register, while the row is on its way.
+#include "aerie/kernels/attention/mma.h"
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/norm/layer_norm.h"
 
@@ -27,39 +32,111 @@ __device__ inline void normalize(const Vec8* x, int vecs, int channels, float ep
   *rstd = 1.0f / sqrtf(warp_sum(squares) / float(channels) + eps);
 }
 
-template <typename T, int kVecs>
+// A row of shared memory: kVecs * 256 values, the halves of a lane's vector apart, so that lanes
+// lie side by side.
+struct alignas(16) Four {
+  float v[4];
+};
+__device__ inline Four* half_of_vec(float* values, int j, int half) {
+  return reinterpret_cast<Four*>(values + j * 256 + half * 128 + threadIdx.x % 32 * 4);
+}
+__device__ inline int column_of(int at) {
+  return (at % 128 / 4 + at / 256 * 32) * 8 + at % 256 / 128 * 4 + at % 4;
+}
+__device__ inline Vec8 load_staged(const float* values, int j) {
+  Vec8 out;
+  AERIE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const Four four = *half_of_vec(const_cast<float*>(values), j, half);
+    AERIE_UNROLL
+    for (int k = 0; k < 4; ++k) out.v[half * 4 + k] = four.v[k];
+  }
+  return out;
+}
+
+// Starts copies of parameters, row after row; a null pointer means zeros. finish_stage() ends them.
+template <int kVecs, typename... Sources>
+__device__ inline void stage(float* to, int channels, const float* first, Sources... others) {
+  constexpr int kFours = kVecs * 64;
+  for (int i = threadIdx.x; i < kFours; i += blockDim.x) {
+    const int column = column_of(i * 4);
+    Four* at = reinterpret_cast<Four*>(to) + i;
+    const auto copy = [&](const float* from) {
+      const bool there = from != nullptr && column < channels;
+      copy_async(at, there ? from + column : first, there);
+      at += kFours;
+    };
+    copy(first);
+    (copy(others), ...);
+  }
+}
+__device__ inline void finish_stage() {
+  copy_wait();
+  __syncthreads();
+}
+
+// kFull: as many channels as lanes have room for. kNext: with a norm behind it.
+template <typename T, int kVecs, bool kFull, bool kNext>
 __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNormForward a) {
+  constexpr int kWidth = kVecs * 256;
+  const int channels = kFull ? kWidth : a.channels;
   const int lane = threadIdx.x % 32;
   const int row = blockIdx.x * kWarps + threadIdx.x / 32;
   if (row >= num_rows(a.layout, a.batch, a.frames)) return;  // whole warps leave
-  const RowPlace place = a.dropout.threshold != 0 ? place_of(a.layout, row, a.frames) : RowPlace{};
-  const int vecs = a.channels / 8;
-  const size_t base = size_t(row) * a.channels;
+  const int vecs = channels / 8;
+  const size_t base = size_t(row) * channels;
   Vec8 x[kVecs] = {};
+  Raw8<T> arrived[kVecs] = {};
+  Vec8 y_bias[kVecs] = {};
   AERIE_UNROLL
   for (int j = 0; j < kVecs; ++j) {
     const int vec = lane + 32 * j;
     if (vec >= vecs) continue;
-    const size_t at = base + vec * 8;
-    if (a.residual != nullptr) x[j] = load8(a.residual + at);
-    if (a.y != nullptr) {
-      Vec8 y = load8(static_cast<const T*>(a.y) + at);
-      if (a.y_bias != nullptr) {
-        const Vec8 bias = load8(a.y_bias + vec * 8);
-        AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) y.v[k] += bias.v[k];
-      }
+    if (a.residual != nullptr) x[j] = load8(a.residual + base + vec * 8);
+    if (a.y != nullptr) arrived[j] = load_raw(static_cast<const T*>(a.y) + base + vec * 8);
+    if (a.y_bias != nullptr) y_bias[j] = load8(a.y_bias + vec * 8);
+  }
+  const bool draws = a.dropout.threshold != 0 && a.y != nullptr;
+  const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
+  const RandomState state = draws ? *a.dropout.state : RandomState{};
+  Dropout dropout = a.dropout;
+  dropout.state = &state;
+  uint32_t kept[kVecs] = {};
+  if (a.y != nullptr) {
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const int vec = lane + 32 * j;
+      if (vec >= vecs) continue;
       float factors[8];
-      const uint32_t bits = dropout8(a.dropout, nullptr, 0, uint64_t(place.item),
-                                     uint64_t(place.frame) * a.channels + vec * 8, factors);
-      if (a.keep != nullptr) a.keep[at / 8] = uint8_t(bits);
+      const uint32_t bits = dropout8(dropout, nullptr, 0, uint64_t(place.item),
+                                     uint64_t(place.frame) * channels + vec * 8, factors);
+      const Vec8 y = unpack(arrived[j]);
       AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) x[j].v[k] += a.scale * (factors[k] * y.v[k]);
+      for (int k = 0; k < 8; ++k) x[j].v[k] += a.scale * (factors[k] * (y.v[k] + y_bias[j].v[k]));
+      kept[j] = bits;
     }
-    if (a.sum != nullptr) store8(a.sum + at, x[j]);
+  }
+  // Asked for before anything is stored, which the compiler would keep in this order.
+  Vec8 weights[kVecs] = {}, biases[kVecs] = {};
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int vec = lane + 32 * j;
+    if (vec >= vecs) continue;
+    weights[j] = load8(a.weight + vec * 8);
+    biases[j] = load8(a.bias + vec * 8);
+  }
+  if (a.keep != nullptr && a.y != nullptr) {
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j)
+      if (lane + 32 * j < vecs) a.keep[base / 8 + lane + 32 * j] = uint8_t(kept[j]);
+  }
+  if (a.sum != nullptr) {
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j)
+      if (lane + 32 * j < vecs) store8(a.sum + base + (lane + 32 * j) * 8, x[j]);
   }
   float mean, rstd;
-  normalize<kVecs>(x, vecs, a.channels, a.eps, &mean, &rstd);
+  normalize<kVecs>(x, vecs, channels, a.eps, &mean, &rstd);
   if (lane == 0) {
     a.mean[row] = mean;
     a.rstd[row] = rstd;
@@ -68,16 +145,20 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
   for (int j = 0; j < kVecs; ++j) {
     const int vec = lane + 32 * j;
     if (vec >= vecs) continue;
-    const Vec8 weight = load8(a.weight + vec * 8), bias = load8(a.bias + vec * 8);
+    const Vec8 weight = weights[j], bias = biases[j];
     Vec8 out;
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) out.v[k] = (x[j].v[k] - mean) * rstd * weight.v[k] + bias.v[k];
     if (a.out != nullptr) store8(static_cast<T*>(a.out) + base + vec * 8, out);
     if (a.out_float != nullptr) store8(a.out_float + base + vec * 8, out);
     x[j] = out;
+    if constexpr (kNext) {
+      weights[j] = load8(a.next.weight + vec * 8);
+      biases[j] = load8(a.next.bias + vec * 8);
+    }
   }
-  if (a.next.weight == nullptr) return;
-  normalize<kVecs>(x, vecs, a.channels, a.eps, &mean, &rstd);
+  if constexpr (!kNext) return;
+  normalize<kVecs>(x, vecs, channels, a.eps, &mean, &rstd);
   if (lane == 0) {
     a.next.mean[row] = mean;
     a.next.rstd[row] = rstd;
@@ -86,7 +167,7 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
   for (int j = 0; j < kVecs; ++j) {
     const int vec = lane + 32 * j;
     if (vec >= vecs) continue;
-    const Vec8 weight = load8(a.next.weight + vec * 8), bias = load8(a.next.bias + vec * 8);
+    const Vec8 weight = weights[j], bias = biases[j];
     Vec8 out;
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) out.v[k] = (x[j].v[k] - mean) * rstd * weight.v[k] + bias.v[k];
@@ -99,46 +180,90 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
 __host__ __device__ constexpr int backward_sums(bool next) {
   return next ? 5 : 3;
 }
+__host__ __device__ constexpr int backward_params(bool next) {
+  return next ? 4 : 2;
+}
 constexpr int backward_warps(int vecs, bool next) {  // of a block, at most
-  return (next ? 16 : 24) / (vecs <= 2 ? 1 : vecs / 2);
+  return (next ? 16 : 22) / (vecs <= 2 ? 1 : vecs / 2);
+}
+constexpr size_t backward_shared(int vecs, bool next, int warps) {
+  return size_t(warps * backward_sums(next) + backward_params(next)) * vecs * 256 * sizeof(float) +
+         size_t(warps) * vecs * 32;
 }
 
-// One sum of one warp: kVecs * 256 values, the halves of a lane's vector apart, so that lanes lie
-// side by side.
 __device__ inline void add_to_row_sum(float* sum, int j, const Vec8& x, bool first) {
   AERIE_UNROLL
   for (int half = 0; half < 2; ++half) {
-    struct alignas(16) Four {
-      float v[4];
-    };
-    Four* at = reinterpret_cast<Four*>(sum + j * 256 + half * 128 + threadIdx.x % 32 * 4);
+    Four* const at = half_of_vec(sum, j, half);
     Four value = first ? Four{} : *at;
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) value.v[k] += x.v[half * 4 + k];
     *at = value;
   }
 }
-__device__ inline int row_sum_column(int at) {
-  return (at % 128 / 4 + at / 256 * 32) * 8 + at % 256 / 128 * 4 + at % 4;
+
+// How backward is compiled: kFull, for kVecs * 256 channels, the bits of an earlier pass and no
+// second gradient of a single norm's output, or for everything.
+template <int kVecs, bool kFull>
+__device__ inline int channels_of(const LayerNormBackward& a) {
+  return kFull ? kVecs * 256 : a.channels;
 }
+
+// What a row brings along.
+template <typename T, int kVecs, bool kNext, bool kFull>
+struct ArrivedRow {
+  float mean, rstd, next_mean, next_rstd;
+  Vec8 sum[kVecs];
+  Vec8 more[kVecs];  // grad_sum, or grad_out_float where a norm follows
+  Raw8<T> grad[kVecs], next_grad[kNext ? kVecs : 1];
+
+  // `kept`: where dropout's bits go, (kVecs, 32), by the time of copy_wait(); where kFull.
+  __device__ void fetch(const LayerNormBackward& a, int row, uint8_t* kept) {
+    const int channels = channels_of<kVecs, kFull>(a);
+    const size_t base = size_t(row) * channels;
+    const float* const from = kNext ? a.grad_out_float : a.grad_sum;
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const int vec = int(threadIdx.x % 32) + 32 * j;
+      const bool inside = vec < channels / 8;
+      const size_t at = base + vec * 8;
+      sum[j] = inside ? load8(a.sum + at) : Vec8{};
+      more[j] = inside && from != nullptr ? load8(from + at) : Vec8{};
+      grad[j] = inside && a.grad_out != nullptr ? load_raw(static_cast<const T*>(a.grad_out) + at)
+                                                : Raw8<T>{};
+      if constexpr (kNext)
+        next_grad[j] = inside ? load_raw(static_cast<const T*>(a.grad_next_out) + at) : Raw8<T>{};
+    }
+    if (kFull && a.dropout.threshold != 0 && threadIdx.x % 32 < 2 * kVecs)
+      copy_async(kept + threadIdx.x % 32 * 16, a.keep + base / 8 + threadIdx.x % 32 * 16, true);
+    mean = a.mean[row];
+    rstd = a.rstd[row];
+    next_mean = kNext ? a.next.mean[row] : 0.0f;
+    next_rstd = kNext ? a.next.rstd[row] : 0.0f;
+  }
+};
 
 // Through the norm behind this one: adds what arrives at this one's output, normal * weight + bias,
 // to grad.
-template <typename T, int kVecs>
-__device__ inline void next_backward(const LayerNormBackward& a, int row, const Vec8* normal,
-                                     const Raw8<T>* raw, Vec8* grad, float* sums, bool first) {
-  const int lane = threadIdx.x % 32, vecs = a.channels / 8;
-  const float mean = a.next.mean[row], rstd = a.next.rstd[row];
+template <typename T, int kVecs, bool kFull>
+__device__ inline void next_backward(const LayerNormBackward& a, int row,
+                                     const ArrivedRow<T, kVecs, true, kFull>& in,
+                                     const Vec8* normal, Vec8* grad, const float* params,
+                                     float* sums, bool first) {
+  constexpr int kWidth = kVecs * 256;
+  const int channels = channels_of<kVecs, kFull>(a);
+  const int lane = threadIdx.x % 32, vecs = channels / 8;
+  const float mean = in.next_mean, rstd = in.next_rstd;
   Vec8 behind[kVecs] = {}, arriving[kVecs] = {};
   float sum_grad = 0.0f, sum_product = 0.0f;
   AERIE_UNROLL
   for (int j = 0; j < kVecs; ++j) {
     const int vec = lane + 32 * j;
     if (vec >= vecs) continue;
-    arriving[j] = unpack(raw[j]);
-    const Vec8 weight = load8(a.weight + vec * 8), bias = load8(a.bias + vec * 8);
-    const Vec8 next_weight = load8(a.next.weight + vec * 8);
-    const Vec8 next_bias = a.next.out != nullptr ? load8(a.next.bias + vec * 8) : Vec8{};
+    arriving[j] = unpack(in.next_grad[j]);
+    const Vec8 weight = load_staged(params, j), bias = load_staged(params + kWidth, j);
+    const Vec8 next_weight = load_staged(params + 2 * kWidth, j);
+    const Vec8 next_bias = load_staged(params + 3 * kWidth, j);
     Vec8 again, product;
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) {
@@ -147,7 +272,7 @@ __device__ inline void next_backward(const LayerNormBackward& a, int row, const 
       product.v[k] = arriving[j].v[k] * behind[j].v[k];
     }
     add_to_row_sum(sums, j, product, first);
-    add_to_row_sum(sums + kVecs * 256, j, arriving[j], first);
+    add_to_row_sum(sums + kWidth, j, arriving[j], first);
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) {
       arriving[j].v[k] *= next_weight.v[k];
@@ -155,104 +280,138 @@ __device__ inline void next_backward(const LayerNormBackward& a, int row, const 
       sum_product += arriving[j].v[k] * behind[j].v[k];
     }
     if (a.next.out != nullptr)
-      store8(static_cast<T*>(a.next.out) + size_t(row) * a.channels + vec * 8, again);
+      store8(static_cast<T*>(a.next.out) + size_t(row) * channels + vec * 8, again);
   }
-  sum_grad = warp_sum(sum_grad) / float(a.channels);
-  sum_product = warp_sum(sum_product) / float(a.channels);
+  sum_grad = warp_sum(sum_grad) / float(channels);
+  sum_product = warp_sum(sum_product) / float(channels);
   AERIE_UNROLL
   for (int j = 0; j < kVecs; ++j) AERIE_UNROLL
   for (int k = 0; k < 8; ++k)
     grad[j].v[k] += rstd * (arriving[j].v[k] - sum_grad - behind[j].v[k] * sum_product);
 }
 
-template <typename T, int kVecs, bool kNext>
+template <typename T, int kVecs, bool kNext, bool kFull>
+__device__ inline void row_backward(const LayerNormBackward& a, int row,
+                                    const ArrivedRow<T, kVecs, kNext, kFull>& in,
+                                    const uint8_t* kept, const float* params, float* mine,
+                                    bool first) {
+  constexpr int kWidth = kVecs * 256;
+  const int channels = channels_of<kVecs, kFull>(a);
+  const int lane = threadIdx.x % 32, vecs = channels / 8;
+  const size_t base = size_t(row) * channels;
+  const bool draws = !kFull && a.dropout.threshold != 0 && a.keep == nullptr;
+  const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
+  const float mean = in.mean, rstd = in.rstd;
+  Vec8 normal[kVecs], grad[kVecs];
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    grad[j] = unpack(in.grad[j]);
+    Vec8 more = {};
+    if constexpr (kNext) {
+      more = in.more[j];
+    } else if (!kFull && a.grad_out_float != nullptr && lane + 32 * j < vecs) {
+      more = load8(a.grad_out_float + base + (lane + 32 * j) * 8);
+    }
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      grad[j].v[k] += more.v[k];
+      normal[j].v[k] = (in.sum[j].v[k] - mean) * rstd;
+    }
+  }
+  if constexpr (kNext)
+    next_backward<T, kVecs, kFull>(a, row, in, normal, grad, params, mine + 3 * kWidth, first);
+  float sum_grad = 0.0f, sum_product = 0.0f;
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int vec = lane + 32 * j;
+    if (vec >= vecs) continue;
+    const Vec8 weight = load_staged(params, j);
+    Vec8 product;
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) product.v[k] = grad[j].v[k] * normal[j].v[k];
+    add_to_row_sum(mine, j, product, first);
+    add_to_row_sum(mine + kWidth, j, grad[j], first);
+    if (a.out != nullptr) {
+      const Vec8 bias = load_staged(params + kWidth, j);
+      Vec8 again;
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) again.v[k] = normal[j].v[k] * weight.v[k] + bias.v[k];
+      store8(static_cast<T*>(a.out) + base + vec * 8, again);
+    }
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      grad[j].v[k] *= weight.v[k];
+      sum_grad += grad[j].v[k];
+      sum_product += grad[j].v[k] * normal[j].v[k];
+    }
+  }
+  sum_grad = warp_sum(sum_grad) / float(channels);
+  sum_product = warp_sum(sum_product) / float(channels);
+  const float scale = a.dropout.threshold == 0 ? 1.0f : a.dropout.scale;
+  AERIE_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int vec = lane + 32 * j;
+    if (vec >= vecs) continue;
+    const size_t at = base + vec * 8;
+    Vec8 out = kNext ? Vec8{} : in.more[j];
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k)
+      out.v[k] += rstd * (grad[j].v[k] - sum_grad - normal[j].v[k] * sum_product);
+    store8(a.grad_residual + at, out);
+    if (a.grad_y == nullptr) continue;
+    float factors[8];
+    if (draws) {
+      dropout8(a.dropout, uint64_t(place.item), uint64_t(place.frame) * channels + vec * 8,
+               factors);
+    } else {
+      const uint32_t bits = a.dropout.threshold == 0 ? 0xffu : !kFull ? a.keep[at / 8] : kept[vec];
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) factors[k] = (bits >> k) & 1u ? scale : 0.0f;
+    }
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k) out.v[k] *= a.scale * factors[k];
+    add_to_row_sum(mine + 2 * kWidth, j, out, first);
+    store8(static_cast<T*>(a.grad_y) + at, out);
+  }
+}
+
+template <typename T, int kVecs, bool kNext, bool kFull>
 __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
     layer_norm_backward_kernel(LayerNormBackward a) {
   constexpr int kSums = backward_sums(kNext), kWidth = kVecs * 256;
+  const int channels = channels_of<kVecs, kFull>(a);
   const int warps = blockDim.x / 32;
   AERIE_DYNAMIC_SHARED(memory);
-  float* sums = reinterpret_cast<float*>(memory);  // (warps, kSums, kWidth)
+  float* const params = reinterpret_cast<float*>(memory);
+  float* const sums = params + backward_params(kNext) * kWidth;  // (warps, kSums, kWidth)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int rows = num_rows(a.layout, a.batch, a.frames), vecs = a.channels / 8;
+  const int rows = num_rows(a.layout, a.batch, a.frames), vecs = channels / 8;
+  const int step = gridDim.x * warps;
   float* const mine = sums + warp * kSums * kWidth;
+  uint8_t* const kept =
+      reinterpret_cast<uint8_t*>(sums + warps * kSums * kWidth) + warp * kVecs * 32;
+  int row = blockIdx.x * warps + warp;
+  if constexpr (kNext) {
+    stage<kVecs>(params, channels, a.weight, a.bias, a.next.weight,
+                 a.next.out != nullptr ? a.next.bias : nullptr);
+  } else {
+    stage<kVecs>(params, channels, a.weight, a.out != nullptr ? a.bias : nullptr);
+  }
   bool first = true;
-  for (int row = blockIdx.x * warps + warp; row < rows; row += gridDim.x * warps) {
-    // Asked for where dropout is drawn again alone.
-    const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
-    const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
-    const size_t base = size_t(row) * a.channels;
-    const float mean = a.mean[row], rstd = a.rstd[row];
-    // All loads before the first sum.
-    Vec8 normal[kVecs] = {}, grad[kVecs] = {}, out[kVecs] = {};
-    Raw8<T> arriving[kNext ? kVecs : 1];
-    AERIE_UNROLL
-    for (int j = 0; j < kVecs; ++j) {
-      const int vec = lane + 32 * j;
-      if (vec >= vecs) continue;
-      const size_t at = base + vec * 8;
-      normal[j] = load8(a.sum + at);
-      if (a.grad_out != nullptr) grad[j] = load8(static_cast<const T*>(a.grad_out) + at);
-      if constexpr (kNext) {
-        arriving[j] = load_raw(static_cast<const T*>(a.grad_next_out) + at);
-      } else if (a.grad_sum != nullptr) {
-        out[j] = load8(a.grad_sum + at);
-      }
-      if (a.grad_out_float != nullptr) {
-        const Vec8 more = load8(a.grad_out_float + at);
-        AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) grad[j].v[k] += more.v[k];
-      }
+  for (; row < rows; row += step) {
+    ArrivedRow<T, kVecs, kNext, kFull> arrived;
+    arrived.fetch(a, row, kept);
+    if (first) {
+      finish_stage();
+    } else {
+      copy_wait();
+      __syncwarp();
     }
-    AERIE_UNROLL
-    for (int j = 0; j < kVecs; ++j) AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) normal[j].v[k] = (normal[j].v[k] - mean) * rstd;
-    if constexpr (kNext)
-      next_backward<T, kVecs>(a, row, normal, arriving, grad, mine + 3 * kWidth, first);
-    float sum_grad = 0.0f, sum_product = 0.0f;
-    AERIE_UNROLL
-    for (int j = 0; j < kVecs; ++j) {
-      const int vec = lane + 32 * j;
-      if (vec >= vecs) continue;
-      const Vec8 weight = load8(a.weight + vec * 8);
-      const Vec8 bias = a.out != nullptr ? load8(a.bias + vec * 8) : Vec8{};
-      Vec8 again, product;
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        again.v[k] = normal[j].v[k] * weight.v[k] + bias.v[k];
-        product.v[k] = grad[j].v[k] * normal[j].v[k];
-      }
-      add_to_row_sum(mine, j, product, first);
-      add_to_row_sum(mine + kWidth, j, grad[j], first);
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        grad[j].v[k] *= weight.v[k];
-        sum_grad += grad[j].v[k];
-        sum_product += grad[j].v[k] * normal[j].v[k];
-      }
-      if (a.out != nullptr) store8(static_cast<T*>(a.out) + base + vec * 8, again);
-    }
-    sum_grad = warp_sum(sum_grad) / float(a.channels);
-    sum_product = warp_sum(sum_product) / float(a.channels);
-    AERIE_UNROLL
-    for (int j = 0; j < kVecs; ++j) {
-      const int vec = lane + 32 * j;
-      if (vec >= vecs) continue;
-      const size_t at = base + vec * 8;
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k)
-        out[j].v[k] += rstd * (grad[j].v[k] - sum_grad - normal[j].v[k] * sum_product);
-      store8(a.grad_residual + at, out[j]);
-      if (a.grad_y == nullptr) continue;
-      float factors[8];
-      dropout8(a.dropout, a.keep, at / 8, uint64_t(place.item),
-               uint64_t(place.frame) * a.channels + vec * 8, factors);
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) out[j].v[k] *= a.scale * factors[k];
-      add_to_row_sum(mine + 2 * kWidth, j, out[j], first);
-      store8(static_cast<T*>(a.grad_y) + at, out[j]);
-    }
+    row_backward<T, kVecs, kNext, kFull>(a, row, arrived, kept, params, mine, first);
+    __syncwarp();
     first = false;
   }
+  if (first) finish_stage();  // of warps without rows
 
   // Sums that nothing was added to: of warps without rows, of y without a gradient, behind the row.
   AERIE_UNROLL
@@ -261,14 +420,18 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
       if (first || lane + 32 * j >= vecs || (which == 2 && a.grad_y == nullptr))
         add_to_row_sum(mine + which * kWidth, j, Vec8{}, true);
   __syncthreads();
-  float* partial = a.partial + size_t(blockIdx.x) * kSums * a.channels;
-  for (int at = threadIdx.x; at < kSums * kWidth; at += blockDim.x) {
-    const int column = row_sum_column(at % kWidth);
-    if (column >= a.channels) continue;
-    float sum = 0.0f;
+  float* partial = a.partial + size_t(blockIdx.x) * kSums * channels;
+  for (int i = threadIdx.x; i < kSums * kWidth / 4; i += blockDim.x) {
+    const int column = column_of(i * 4 % kWidth);
+    if (column >= channels) continue;
+    Four total = {};
     AERIE_UNROLL_BY(8)
-    for (int w = 0; w < warps; ++w) sum += sums[w * kSums * kWidth + at];
-    partial[at / kWidth * a.channels + column] = sum;
+    for (int w = 0; w < warps; ++w) {
+      const Four one = reinterpret_cast<const Four*>(sums + w * kSums * kWidth)[i];
+      AERIE_UNROLL
+      for (int k = 0; k < 4; ++k) total.v[k] += one.v[k];
+    }
+    *reinterpret_cast<Four*>(partial + i * 4 / kWidth * channels + column) = total;
   }
 }
 
@@ -286,13 +449,23 @@ int with_vecs(int channels, Body body) {
 
 int layer_norm_forward(const LayerNormForward& a, void* stream) {
   const int rows = num_rows(a.layout, a.batch, a.frames);
-  const LaunchShape shape{dim3(unsigned(ceil_div(rows, kWarps))), dim3(kWarps * 32)};
   return dispatch(a.dtype, [&](auto zero) {
     return with_vecs(a.channels, [&](auto vecs) {
-      return rows == 0
-                 ? kOk
-                 : launch(stream, shape,
-                          layer_norm_forward_kernel<decltype(zero), decltype(vecs)::value>, a);
+      constexpr int kVecs = decltype(vecs)::value;
+      const LaunchShape shape{dim3(unsigned(ceil_div(rows, kWarps))), dim3(kWarps * 32)};
+      const auto start = [&](auto full, auto next) {
+        return launch(stream, shape,
+                      layer_norm_forward_kernel<decltype(zero), kVecs, decltype(full)::value,
+                                                decltype(next)::value>,
+                      a);
+      };
+      const auto choose = [&](auto next) {
+        return a.channels == kVecs * 256 ? start(std::true_type{}, next)
+                                         : start(std::false_type{}, next);
+      };
+      return rows == 0                  ? kOk
+             : a.next.weight != nullptr ? choose(std::true_type{})
+                                        : choose(std::false_type{});
     });
   });
 }
@@ -304,8 +477,8 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return with_vecs(a.channels, [&](auto vecs) {
       constexpr int kVecs = decltype(vecs)::value;
-      const auto start = [&](auto next) {
-        constexpr bool kNext = decltype(next)::value;
+      const auto start = [&](auto next, auto full) {
+        constexpr bool kNext = decltype(next)::value, kFull = decltype(full)::value;
         // Few rows are spread over all multiprocessors, four warps of a block at least.
         constexpr int kMost = backward_warps(kVecs, kNext);
         int warps = ceil_div(rows, kLayerNormParts);
@@ -315,10 +488,16 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
         parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
         return launch(stream,
                       {dim3(unsigned(parts)), dim3(unsigned(warps) * 32),
-                       size_t(warps) * backward_sums(kNext) * kVecs * 256 * sizeof(float)},
-                      layer_norm_backward_kernel<decltype(zero), kVecs, kNext>, a);
+                       backward_shared(kVecs, kNext, warps)},
+                      layer_norm_backward_kernel<decltype(zero), kVecs, kNext, kFull>, a);
       };
-      return a.next.weight != nullptr ? start(std::true_type{}) : start(std::false_type{});
+      const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
+      const bool full = !draws && a.channels == kVecs * 256 &&
+                        (a.next.weight != nullptr || a.grad_out_float == nullptr);
+      const auto choose = [&](auto next) {
+        return full ? start(next, std::true_type{}) : start(next, std::false_type{});
+      };
+      return a.next.weight != nullptr ? choose(std::true_type{}) : choose(std::false_type{});
     });
   }));
   ColumnSums sums;

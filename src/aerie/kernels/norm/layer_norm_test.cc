@@ -15,6 +15,7 @@ struct Case {
   bool full;          // residual, y, bias, both outputs; otherwise the least
   bool next = false;  // a norm behind it
   testing::Packing packing = {};
+  bool both = true;  // gradients of the output in both types
 };
 
 struct Outcome {
@@ -79,7 +80,7 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
   g.partial = b.scratch<float>(layer_norm_scratch(c.channels));
   if (c.full) {
     g.keep = use_keep ? f.keep : nullptr;
-    g.grad_out_float = b.upload(values(10));
+    if (c.both) g.grad_out_float = b.upload(values(10));
     if (!c.next) g.grad_sum = b.upload(values(7));
     g.grad_y = b.upload_as(c.dtype, std::vector<float>(n));
     g.grad_y_bias = b.upload(random_values(width, 11));
@@ -133,7 +134,11 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
         Case{Dtype::kFloat, 1, 2, 8, 0.0, false, true},
         Case{Dtype::kHalf, 1, 9, 1024, 0.1, true, true},
         Case{Dtype::kFloat, 3, 40, 64, 0.1, true, true, {{3, 40, 17}}},
-        Case{Dtype::kBf16, 2, 13, 176, 0.1, true, false, {{1, 12}}}}) {
+        Case{Dtype::kBf16, 2, 13, 176, 0.1, true, false, {{1, 12}}},
+        // As many channels as lanes have room for; several rows of a warp.
+        Case{Dtype::kBf16, 2, 61, 512, 0.1, true, false, {{61, 50}}, false},
+        Case{Dtype::kHalf, 1, 7, 2048, 1.0, true, false, {}, false},
+        Case{Dtype::kFloat, 1, 540, 2048, 0.0, true, true, {}, false}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     for (const bool use_keep : {false, true}) {
