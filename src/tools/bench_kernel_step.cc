@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "aerie/base/strings.h"
+#include "aerie/kernels/adamw/adamw_stretches.h"
 #include "aerie/kernels/nest/nest_step.h"
 #include "bench_memory.h"
 
@@ -104,7 +105,14 @@ Cost cost_of(const kernels::PartialSums& a) {
   return {bytes, 0.0};
 }
 Cost cost_of(const kernels::AdamwStep& a) {
-  return {34.0 * static_cast<double>(a.count), 0.0};
+  // Each sum of squares is that of so many gradients, which are not read.
+  const double each =
+      128.0 * 128.0 / static_cast<double>(kernels::weight_gradient_squares(128, 128));
+  const double squares = a.squares != nullptr ? static_cast<double>(a.num_squares) : 0.0;
+  return {8.0 * squares + 4.0 * (static_cast<double>(a.count) - each * squares), 0.0};
+}
+Cost cost_of(const kernels::AdamwUpdate& a) {
+  return {30.0 * static_cast<double>(a.step.count), 0.0};
 }
 Cost cost_of(const kernels::LogMel& a) {
   return {4.0 * a.rows * (static_cast<double>(a.samples) + static_cast<double>(a.frames) * a.bins),
@@ -442,7 +450,9 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   kernels::NestStepParams params = make_params(flat, config);
   fill_tables(params, config, memory);
   const kernels::NestStepInputs inputs = make_inputs(config, memory);
-  const kernels::AdamwStep adamw = make_adamw(count, values, grads, compute, memory);
+  kernels::AdamwUpdate update;
+  kernels::AdamwStep& adamw = update.step;
+  adamw = make_adamw(count, values, grads, compute, memory);
   kernels::NestStepOutputs outputs;
   outputs.loss = memory.take<float>(1);
   outputs.masked_rows = memory.take<int32_t>(1);
@@ -456,8 +466,19 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   recording = &calls;
   kernels::NestStep recorded(kRecordingKernels, config, params);
   const int failed = recorded.run(block, inputs, outputs, nullptr);
-  if (failed == kernels::kOk) kRecordingKernels.adamw_step(adamw, nullptr);
+  if (failed == kernels::kOk) {
+    if (recorded.num_squares() > 0) {
+      const auto stretches = kernels::adamw_stretches(grads, adamw.count, recorded.squared());
+      adamw.squares = outputs.squares;
+      adamw.num_squares = static_cast<int64_t>(recorded.num_squares());
+      adamw.stretches = memory.upload(stretches);
+      adamw.num_stretches = static_cast<int32_t>(stretches.size());
+    }
+    kRecordingKernels.adamw_decide(adamw, nullptr);
+    kRecordingKernels.adamw_update(update, nullptr);
+  }
   recording = nullptr;
+  AERIE_RETURN_IF_ERROR(memory.status());
   if (failed != kernels::kOk)
     return internal_error(str_cat("the step failed with CUDA error ", failed))
         .with_hint("widths and heads that the kernels do not cover are listed in docs/kernels.md");
@@ -470,8 +491,9 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
       const double all_us,
       module->time_us(
           [&](void* stream) {
-            const int code = plain.run(block, inputs, outputs, stream);
-            return code != kernels::kOk ? code : module->kernels().adamw_step(adamw, stream);
+            int code = plain.run(block, inputs, outputs, stream);
+            if (code == kernels::kOk) code = module->kernels().adamw_decide(adamw, stream);
+            return code == kernels::kOk ? module->kernels().adamw_update(update, stream) : code;
           },
           1, 15));
   float loss = 0.0f;
@@ -487,9 +509,13 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   for (const std::string& name : calls.order) {
     const Group& group = calls.groups[name];
     // Replayed out of order, gradients may overflow, and the optimizer would skip its step.
-    if (name == "adamw_step")
+    if (name == "adamw_decide") {
       AERIE_RETURN_IF_ERROR(module->copy_to_device(grads, std::vector<float>(count, 1e-3f).data(),
                                                    count * sizeof(float)));
+      const std::vector<double> squares(plain.max_squares(), 1e-3);
+      AERIE_RETURN_IF_ERROR(
+          module->copy_to_device(outputs.squares, squares.data(), squares.size() * sizeof(double)));
+    }
     AERIE_ASSIGN_OR_RETURN(const double us, module->time_us(
                                                 [&](void* stream) {
                                                   for (const auto& call : group.calls) {

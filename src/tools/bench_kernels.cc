@@ -90,8 +90,13 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   adamw.partial = m.take<double>(kernels::kAdamwParts);
   adamw.control = m.take<kernels::AdamwControl>(1);
   adamw.clip = 1.0;
-  rows.push_back({"adamw_step", 34.0 * static_cast<double>(p), 0.0,
-                  [=](void* s) { return k->adamw_step(adamw, s); }});
+  // Reads all gradients: here none come with sums of squares.
+  rows.push_back({"adamw_decide", 4.0 * static_cast<double>(p), 0.0,
+                  [=](void* s) { return k->adamw_decide(adamw, s); }});
+  kernels::AdamwUpdate update;
+  update.step = adamw;
+  rows.push_back({"adamw_update", 30.0 * static_cast<double>(p), 0.0,
+                  [=](void* s) { return k->adamw_update(update, s); }});
 
   kernels::LayerNormForward ln;
   fill(ln);

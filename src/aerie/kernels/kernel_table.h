@@ -23,7 +23,6 @@
 
 // X(name, arguments)
 #define AERIE_KERNELS(X)                              \
-  X(adamw_step, AdamwStep)                            \
   X(adamw_decide, AdamwStep)                          \
   X(adamw_update, AdamwUpdate)                        \
   X(layer_norm_forward, LayerNormForward)             \

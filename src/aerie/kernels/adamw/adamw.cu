@@ -299,11 +299,4 @@ int adamw_update(const AdamwUpdate& u, void* stream) {
                 u.num_chunks, u.wanted);
 }
 
-int adamw_step(const AdamwStep& a, void* stream) {
-  AdamwUpdate all;
-  all.step = a;
-  AERIE_TRY(adamw_decide(a, stream));
-  return adamw_update(all, stream);
-}
-
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -2,8 +2,8 @@
 // scale, bias corrections (device side), then a single pass that unscales, clips, updates with
 // AdamW or Adam (torch's arithmetic), writes the 16-bit copy of the weights and the moving average.
 //
-// adamw_step() does it all. adamw_decide() and adamw_update() are its halves: the second needs
-// memory's bandwidth and little else, so that it may run part by part beside work of another kind.
+// adamw_decide() and adamw_update() are its halves: the second needs memory's bandwidth and little
+// else, so that it may run part by part beside work of another kind.
 //
 // A step whose gradients or loss are not finite changes nothing but the loss scale. Everything that
 // changes from step to step is read from and written to device memory. The norm's summation order
@@ -102,7 +102,6 @@ struct AdamwUpdate {
 
 constexpr int kAdamwChunk = 4096;
 
-AERIE_DECLARE_KERNEL(adamw_step, AdamwStep)
 AERIE_DECLARE_KERNEL(adamw_decide, AdamwStep)
 AERIE_DECLARE_KERNEL(adamw_update, AdamwUpdate)
 

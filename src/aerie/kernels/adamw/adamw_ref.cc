@@ -99,11 +99,4 @@ int adamw_update(const AdamwUpdate& u, void*) {
   return kOk;
 }
 
-int adamw_step(const AdamwStep& a, void* stream) {
-  AdamwUpdate all;
-  all.step = a;
-  const int code = adamw_decide(a, stream);
-  return code == kOk ? adamw_update(all, stream) : code;
-}
-
 }  // namespace aerie::kernels::reference

@@ -18,9 +18,15 @@ struct State {
   int64_t ema_count = 0;
 };
 
-// The step at once, or in the parts that its elements' chunks were dealt to.
+// The step with its update at once, or in the parts that its elements' chunks were dealt to.
+int do_step(const Backend& b, const AdamwStep& a) {
+  AdamwUpdate all;
+  all.step = a;
+  const int code = b.kernels().adamw_decide(a, nullptr);
+  return code == kOk ? b.kernels().adamw_update(all, nullptr) : code;
+}
 int do_step(Backend& b, const AdamwStep& a, int num_parts) {
-  if (num_parts == 0) return b.kernels().adamw_step(a, nullptr);
+  if (num_parts == 0) return do_step(b, a);
   int code = b.kernels().adamw_decide(a, nullptr);
   for (int part = 0; part < num_parts && code == kOk; ++part) {
     std::vector<int32_t> chunks;
@@ -203,7 +209,7 @@ TEST(AdamwReferenceTest, OneStepByHand) {
   a.learning_rates = b->upload(std::vector<double>{1e-2});
   a.factors = b->scratch<AdamwFactors>(1);
   a.control = b->scratch<AdamwControl>(1);
-  ASSERT_EQ(b->kernels().adamw_step(a, nullptr), kOk);
+  ASSERT_EQ(do_step(*b, a), kOk);
   // The first step moves by the learning rate against the sign of the gradient, after the decay.
   EXPECT_NEAR(a.params[0], 1.0f - 1e-5f - 1e-2f, 1e-6f);
   EXPECT_NEAR(a.control->norm, 0.5 * std::sqrt(8.0), 1e-12);

@@ -1,6 +1,6 @@
 // Undoing the side effects of a step that the optimizer skips: what the forward pass changes
 // outside the parameters (BatchNorm's running statistics, its counters of batches) is copied aside
-// before it and copied back behind adamw_step when that decided to skip. The decision is read on
+// before it and copied back behind adamw_decide when that decided to skip. The decision is read on
 // the device.
 #pragma once
 

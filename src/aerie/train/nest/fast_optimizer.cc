@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "aerie/config/schema/run_config.h"
+#include "aerie/kernels/adamw/adamw_stretches.h"
 #include "aerie/models/nest/step_setup.h"
 
 namespace aerie::train {
@@ -181,22 +182,8 @@ Status FastOptimizer::upload_segments() {
 
 void FastOptimizer::make_stretches(const Squared& squared) {
   squared_ = squared;
-  const int64_t count = adamw_.count;
-  std::vector<std::pair<int64_t, int64_t>> known;
-  for (const auto& [grad, values] : squared) {
-    const int64_t begin = grad - adamw_.grads;
-    known.push_back({begin, begin + static_cast<int64_t>(values)});
-  }
-  known.push_back({count, count});
-  std::sort(known.begin(), known.end());
-  std::vector<kernels::AdamwStretch> stretches;
-  int64_t at = 0;
-  for (const auto& [begin, end] : known) {
-    for (; at < begin; at += kernels::AdamwStretch::kMost)
-      stretches.push_back(
-          {at, static_cast<int32_t>(std::min<int64_t>(kernels::AdamwStretch::kMost, begin - at))});
-    at = end;
-  }
+  const std::vector<kernels::AdamwStretch> stretches =
+      kernels::adamw_stretches(adamw_.grads, adamw_.count, squared);
   const auto bytes = static_cast<int64_t>(stretches.size() * sizeof(kernels::AdamwStretch));
   stretches_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
   std::memcpy(stretches_.mutable_data_ptr(), stretches.data(), static_cast<size_t>(bytes));
