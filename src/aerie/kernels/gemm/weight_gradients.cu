@@ -194,7 +194,7 @@ int weight_gradients(const WeightGradients& a, void* stream) {
         !describe(product.grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
         !describe(product.in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
       return kUnsupported;
-    if (tiles(p) >= processors()) continue;
+    if (a.share <= 1 && tiles(p) >= processors()) continue;
     g.tiles += tiles(p);
     product.out = p.out;
     product.squares = p.squares;
@@ -204,15 +204,16 @@ int weight_gradients(const WeightGradients& a, void* stream) {
   }
   for (int i = 0; i < a.count; ++i) {
     const WeightGradient& p = a.products[i];
-    if (tiles(p) < processors()) continue;
+    if (a.share > 1 || tiles(p) < processors()) continue;
     AERIE_TRY(gemm(gemm_of(a, p), stream));
     if (p.squares != nullptr)
       AERIE_TRY(
           launch(stream, {dim3(unsigned(tiles(p))), dim3(256)}, squares_kernel, p.out, p.squares));
   }
   if (count == 0) return kOk;
-  const LaunchShape shape = {dim3(unsigned(g.tiles < processors() ? g.tiles : processors())),
-                             dim3(kThreads), size_t(kSharedBytes)};
+  const int blocks = a.share > 1 ? ceil_div(processors(), a.share) : processors();
+  const LaunchShape shape = {dim3(unsigned(g.tiles < blocks ? g.tiles : blocks)), dim3(kThreads),
+                             size_t(kSharedBytes)};
   return a.dtype == Dtype::kBf16 ? launch(stream, shape, weight_gradients_kernel<Bf16>, g)
                                  : launch(stream, shape, weight_gradients_kernel<Half>, g);
 }

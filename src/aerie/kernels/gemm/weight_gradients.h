@@ -1,6 +1,6 @@
 // Gradients of several weights in one launch: out_i (+)= grad_i^T in_i, all over the same rows,
 // sums and results in float32. Alone, each of them would occupy a fraction of the device; those
-// that fill it are left to gemm, whose tiles may be larger.
+// that fill it are left to gemm, whose tiles may be larger, unless other work is to have a share.
 //
 // CUDA: compute capability 9.0 (code for 90a), bf16 and fp16, outputs and inputs multiples of 128;
 // anything else is kUnsupported, and the caller makes a call of gemm for each. Its instructions
@@ -29,10 +29,11 @@ constexpr size_t weight_gradient_squares(int outputs, int inputs) {
 }
 
 struct WeightGradients {
-  static constexpr int kMost = 8;
+  static constexpr int kMost = 10;
   Dtype dtype = Dtype::kFloat;
   int rows = 0;
   bool accumulate = false;
+  int share = 1;  // one multiprocessor in so many is used, if others have work to do
   // For gemm (gemm.h).
   bool tf32 = false, tune = false;
   void* workspace = nullptr;

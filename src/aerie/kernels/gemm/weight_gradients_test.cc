@@ -28,8 +28,9 @@ size_t size(int n) {
   return static_cast<size_t>(n);
 }
 
-Outcome run(Backend& b, const Case& c) {
+Outcome run(Backend& b, const Case& c, int share = 1) {
   WeightGradients w;
+  w.share = share;
   w.dtype = c.dtype;
   w.rows = c.rows;
   w.accumulate = c.accumulate;
@@ -100,6 +101,13 @@ TEST(WeightGradientsGpuTest, EqualTheReference) {
       EXPECT_NEAR(a.squares[i], e.squares[i], 1e-5 * e.squares[i]);
     }
     EXPECT_EQ(run(*backend, c).out, a.out);  // bitwise
+    // On few multiprocessors, nothing is left to gemm.
+    const Outcome few = run(*backend, c, 4);
+    ASSERT_EQ(few.code, kOk);
+    for (size_t i = 0; i < e.out.size(); ++i) {
+      testing::expect_close(few.out[i], e.out[i], 2e-6, 0, "out");
+      EXPECT_NEAR(few.squares[i], e.squares[i], 1e-5 * e.squares[i]);
+    }
   }
 }
 

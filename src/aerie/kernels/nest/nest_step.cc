@@ -16,6 +16,8 @@ namespace aerie::kernels {
 NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
                    const NestStepParams& params)
     : kernels_(&kernels), config_(config), params_(params), joined_(find_joined(config, params)) {
+  config_.beside = config.beside && config.training;
+  if (config_.beside) config_.recompute = false;
   Workspace w(*kernels_, config_, joined_, nullptr, nullptr);
   memory_bytes_ = w.used();
   audio_offset_ = w.audio_offset;
@@ -81,6 +83,13 @@ int shared_room(int masked, int rows) {
   return masked <= half ? half : rows;
 }
 
+bool gradients_beside(int rows) {
+  // NEST-L, H200: 2 x 15 s (352 rows) 4.64 to 4.37 ms, 8 x 15 s (1,408) 5.54 to 5.28 without the
+  // update. More rows gain as well, but memory of their own becomes too much.
+  constexpr int kMostRows = 1536;
+  return rows <= kMostRows;
+}
+
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid) {
   std::vector<int> rows;
   int left = config.rows;
@@ -124,27 +133,29 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   selected_ = w.selected;
   encoded_ = w.encoded;
   AERIE_TRY(front(w));
-  AERIE_TRY(position_products(w));
+  if (!config_.beside) AERIE_TRY(position_products(w));
   for (int i = 0; i < config_.layers; ++i) {
     AERIE_TRY(w.before_part(nest_layer_part(i)));
+    if (i == 0) AERIE_TRY(w.end_side());
     AERIE_TRY(layer_forward(w, i));
   }
   AERIE_TRY(w.before_part(nest_layer_part(config_.layers)));
   AERIE_TRY(head(w));
   if (!config_.training) return kOk;
-  for (int i = config_.layers - 1; i >= 0; --i) AERIE_TRY(layer_backward(w, i));
+  for (int i = config_.layers - 1; i >= 0; --i) {
+    AERIE_TRY(layer_backward(w, i));
+    if (i == 0) AERIE_TRY(position_gradients(w));
+    if (w.sums_added()) AERIE_TRY(w.start_waiting());
+  }
   squared_ = w.squared;
   num_squares_ = w.squares_used;
-  AERIE_TRY(position_gradients(w));
-  return front_backward(w);
+  AERIE_TRY(front_backward(w));
+  return config_.beside ? w.end_side() : kOk;
 }
 
 // Which frames enter the loss, and their tokens: needed by the loss alone.
 int NestStep::tokens(Workspace& w) {
   const NestStepConfig& c = config_;
-  const NestSide& side = w.inputs.side;
-  void* const stream = side.begin ? side.stream : w.stream;
-  if (side.begin) AERIE_TRY(side.begin());
   SelectRows select;
   select.batch = c.batch;
   select.frames = w.frames;
@@ -155,7 +166,7 @@ int NestStep::tokens(Workspace& w) {
   select.places = w.places;
   select.slots = w.slots;
   select.count = w.outputs.masked_rows;
-  AERIE_TRY(kernels_->select_rows(select, stream));
+  AERIE_TRY(kernels_->select_rows(select, w.side()));
   Quantize quantize;
   quantize.capacity = w.capacity;
   quantize.rows = w.chosen;
@@ -170,7 +181,7 @@ int NestStep::tokens(Workspace& w) {
   quantize.silent_tokens = params_.silent_tokens;
   quantize.tokens = w.tokens;
   quantize.scratch = w.quantizer;
-  return kernels_->quantize(quantize, stream);
+  return kernels_->quantize(quantize, w.side());
 }
 
 // Waveforms to the residual stream's first branch.
@@ -220,9 +231,10 @@ int NestStep::front(Workspace& w) {
   normalize.out = w.features;
   AERIE_TRY(kernels_->normalize_features(normalize, w.stream));
 
-  AERIE_TRY(tokens(w));
-
   AERIE_TRY(w.before_part(0));
+  AERIE_TRY(w.begin_side());
+  AERIE_TRY(tokens(w));
+  if (c.beside) AERIE_TRY(position_products(w));
   AERIE_TRY(kernels_->subsample_first(w.first(params_), w.stream));
   AERIE_TRY(w.product(w.conv1, params_.conv3.weight.compute, w.conv1_mixed, w.conv1_rows,
                       c.sub_channels, c.sub_channels));
@@ -280,15 +292,15 @@ int NestStep::project(Workspace& w, int index) {
   return kOk;
 }
 
-// From their gradients (w.grad_hidden) to that of the input (w.grad_in).
+// From their gradients (w.grad_qkv) to that of the input (w.grad_in).
 int NestStep::project_backward(Workspace& w, int index) {
   const int width = config_.width;
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   if (joined_.qkv)
-    return w.input_gradient(w.grad_hidden, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
+    return w.input_gradient(w.grad_qkv, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
-    AERIE_TRY(w.input_gradient(w.part(w.grad_hidden, i), linear->weight.compute, w.grad_in, w.rows,
+    AERIE_TRY(w.input_gradient(w.part(w.grad_qkv, i), linear->weight.compute, w.grad_in, w.rows,
                                width, width, 3 * width, i > 0));
     ++i;
   }
@@ -301,12 +313,12 @@ int NestStep::project_weights(Workspace& w, int index) {
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
   if (joined_.qkv) {
-    w.later_gradient(w.grad_hidden, in, p.q.weight, 3 * width, width);
-    return w.bias_gradient(w.grad_hidden, p.q.bias, w.rows, 3 * width, 3 * width, true);
+    w.later_gradient(w.grad_qkv, in, p.q.weight, 3 * width, width);
+    return w.bias_gradient(w.grad_qkv, p.q.bias, w.rows, 3 * width, 3 * width, true);
   }
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
-    const void* grad = w.part(w.grad_hidden, i++);
+    const void* grad = w.part(w.grad_qkv, i++);
     w.later_gradient(grad, in, linear->weight, width, width, 3 * width);
     AERIE_TRY(w.bias_gradient(grad, linear->bias, w.rows, width, 3 * width, true));
   }
@@ -316,10 +328,14 @@ int NestStep::project_weights(Workspace& w, int index) {
 // What every layer makes of the positions.
 int NestStep::position_products(Workspace& w) {
   const int count = 2 * w.frames - 1, width = config_.width;
+  const auto multiply = [&](Gemm g) {
+    if (config_.beside) g.workspace = w.side_workspace;
+    return kernels_->gemm(g, config_.beside ? w.side() : w.stream);
+  };
   if (joined_.pos_step == 0) {
     for (size_t i = 0; i < w.layers.size(); ++i)
-      AERIE_TRY(w.product(params_.positions, params_.layers[i].pos.weight.compute, w.layers[i].pos,
-                          count, width, width));
+      AERIE_TRY(multiply(w.product_of(params_.positions, params_.layers[i].pos.weight.compute,
+                                      w.layers[i].pos, count, width, width)));
     return kOk;
   }
   const size_t first = joined_.pos_step < 0 ? w.layers.size() - 1 : 0;
@@ -333,7 +349,7 @@ int NestStep::position_products(Workspace& w) {
   g.count = config_.layers;
   g.step_b = std::abs(joined_.pos_step);
   g.step_c = static_cast<int64_t>(w.pos_size);
-  return kernels_->gemm(g, w.stream);
+  return multiply(g);
 }
 
 int NestStep::position_gradients(Workspace& w) {
@@ -356,7 +372,8 @@ int NestStep::position_gradients(Workspace& w) {
   g.count = config_.layers;
   g.step_a = static_cast<int64_t>(w.pos_size);
   g.step_c = std::abs(joined_.pos_step);
-  return kernels_->gemm(g, w.stream);
+  g.workspace = w.side_workspace;
+  return w.at_leisure([this, g](void* on) { return kernels_->gemm(g, on); });
 }
 
 int NestStep::normalize_conv(Workspace& w, int index) {
@@ -444,7 +461,6 @@ int NestStep::layer_forward(Workspace& w, int index) {
 int NestStep::head(Workspace& w) {
   const NestStepConfig& c = config_;
   const int outputs = c.classes * c.books;
-  if (w.inputs.side.begin) AERIE_TRY(w.inputs.side.end());
   GatherRows gather;
   gather.dtype = c.dtype;
   gather.count = w.capacity;
@@ -479,11 +495,11 @@ int NestStep::head(Workspace& w) {
                               c.width));
   AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.capacity, outputs, outputs, false,
                             w.outputs.masked_rows));
-  AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.chosen_rows, w.capacity,
+  AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.grad_chosen, w.capacity,
                              outputs, c.width));
   gather.count = w.rows;
   gather.rows = w.slots;
-  gather.x = w.chosen_rows;
+  gather.x = w.grad_chosen;
   gather.out = w.grad_in;
   return kernels_->gather_rows(gather, w.stream);
 }
@@ -495,6 +511,7 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
                                     const void* hidden, void* activated, uint8_t* keep,
                                     uint32_t site) {
   const NestStepConfig& c = config_;
+  w.grad_hidden = w.hiddens.next();
   AERIE_TRY(w.input_gradient(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows, c.width,
                              c.feed_forward));
   SiluBackward silu;
@@ -532,7 +549,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   // follow.
   const auto first_weight = [&](const NestLayerParams::FeedForward& ff, NormKind kind) {
     w.later_gradient(w.grad_hidden, s.norms[kind].out, ff.first.weight, c.feed_forward, c.width);
-    return w.add_gradients();
+    return c.beside ? kOk : w.add_gradients();
   };
   if (index + 1 == c.layers) AERIE_TRY(norm(s.norms[kNormOut], index));
   AERIE_TRY(
@@ -544,6 +561,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
                              c.width, c.width));
   AERIE_TRY(normalize_conv_backward(w, index));
   w.later_gradient(w.grad_branch, s.normed, p.pointwise2.weight, c.width, c.width);
+  w.grad_gates = w.gates.next();
   GatedConvBackward conv;
   conv.forward = w.conv(s, p);
   conv.mean = s.bn_mean;
@@ -567,12 +585,13 @@ int NestStep::layer_backward(Workspace& w, int index) {
   w.later_gradient(w.grad_branch, s.attended, p.out.weight, c.width, c.width);
   AERIE_TRY(
       w.input_gradient(w.grad_branch, p.out.weight.compute, w.grad_conv, w.rows, c.width, c.width));
+  w.grad_qkv = w.hiddens.next();
   AttentionBackward attention;
   attention.forward = w.attention(s, p, w.dropout(sites + 2, c.dropout_att));
   attention.grad_out = w.grad_conv;
-  attention.grad_q = w.part(w.grad_hidden, 0);
-  attention.grad_k = w.part(w.grad_hidden, 1);
-  attention.grad_v = w.part(w.grad_hidden, 2);
+  attention.grad_q = w.part(w.grad_qkv, 0);
+  attention.grad_k = w.part(w.grad_qkv, 1);
+  attention.grad_v = w.part(w.grad_qkv, 2);
   attention.grad_stride = 3 * c.width;
   attention.grad_p = s.grad_pos;
   attention.grad_p_stride = c.width;
@@ -587,8 +606,10 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   AERIE_TRY(project_backward(w, index));
   AERIE_TRY(norm(s.norms[kNormSelfAtt], index));
-  AERIE_TRY(project_weights(w, index));
-  AERIE_TRY(w.add_gradients());
+  if (!c.beside) {
+    AERIE_TRY(project_weights(w, index));
+    AERIE_TRY(w.add_gradients());
+  }
 
   AERIE_TRY(
       feed_forward_backward(w, p.feed_forward1, s.ff1_hidden, s.ff1_active, s.ff1_keep, sites));
@@ -596,6 +617,10 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(index == 0 ? norm(s.norms[kNormFeedForward1], 0)
                        : norm(w.layers[static_cast<size_t>(index) - 1].norms[kNormOut], index - 1));
   AERIE_TRY(first_weight(p.feed_forward1, kNormFeedForward1));
+  if (c.beside) {
+    AERIE_TRY(project_weights(w, index));
+    AERIE_TRY(w.add_gradients());
+  }
   return w.add_waiting(index == 0);
 }
 
@@ -616,7 +641,7 @@ int NestStep::front_backward(Workspace& w) {
   swap.x = w.out_weight_grad;
   swap.out = params_.pre_encode_out.weight.grad;
   swap.accumulate = c.accumulate;
-  AERIE_TRY(kernels_->swap_inner(swap, w.stream));
+  AERIE_TRY(w.at_leisure([this, swap](void* on) { return kernels_->swap_inner(swap, on); }));
   AERIE_TRY(
       w.input_gradient(grad_branch, w.out_weight, w.grad_conv2, w.padded_rows, c.width, inputs));
 
@@ -630,11 +655,11 @@ int NestStep::front_backward(Workspace& w) {
   AERIE_TRY(kernels_->relu(relu, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_conv2, w.conv2, params_.conv6.weight, w.conv2_rows,
                               c.sub_channels, c.sub_channels));
-  AERIE_TRY(w.input_gradient(w.grad_conv2, params_.conv6.weight.compute, w.conv2_out, w.conv2_rows,
-                             c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.input_gradient(w.grad_conv2, params_.conv6.weight.compute, w.grad_conv2_in,
+                             w.conv2_rows, c.sub_channels, c.sub_channels));
   SubsampleNextBackward next;
   next.forward = w.next(params_);
-  next.grad_out = w.conv2_out;
+  next.grad_out = w.grad_conv2_in;
   next.grad_x = w.grad_conv1;
   next.grad_bias0 = params_.conv3.bias.grad;
   next.grad_weight1 = params_.conv5.weight.grad;
@@ -644,6 +669,7 @@ int NestStep::front_backward(Workspace& w) {
   AERIE_TRY(kernels_->subsample_next_backward(next, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_conv1, w.conv1, params_.conv3.weight, w.conv1_rows,
                               c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.start_waiting());
   AERIE_TRY(w.input_gradient(w.grad_conv1, params_.conv3.weight.compute, w.conv1_mixed,
                              w.conv1_rows, c.sub_channels, c.sub_channels));
   SubsampleFirstBackward first;

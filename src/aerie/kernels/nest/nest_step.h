@@ -99,6 +99,10 @@ struct NestStepConfig {
   // Less memory: what norms and SiLU put out is computed again in backward, where their inputs are
   // read anyway.
   bool recompute = true;
+  // For few rows, whose kernels leave most of a device idle: gradients of weights, sums over rows
+  // and products of positions go to NestStepInputs::side, beside the pass. What they read has
+  // memory of its own until the end, and nothing is computed again.
+  bool beside = false;
 };
 
 // The step reads trainable parameters part by part: the front end and every layer's positional
@@ -145,6 +149,8 @@ int encoder_rows(const NestStepConfig& config, int valid);
 // What a batch that needs so many rows is given, so that batches share recordings: about two
 // percent of the padded batch more at most. Matrix products like round numbers, too.
 int shared_rows(int needed, int padded);
+// Whether a batch of so many rows leaves a device idle enough for NestStepConfig::beside.
+bool gradients_beside(int rows);
 // How many rows each item of a batch has, all of config.rows together; what is more than needed is
 // padding of the first items that have room for it.
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "aerie/base/check.h"
@@ -39,6 +41,13 @@ struct LayerBuffers {
   void *qkv, *pos, *grad_pos, *attended, *gates, *conv, *normed;
   float *log_sum, *bn_mean, *bn_rstd;
   uint32_t* attention_keep = nullptr;
+};
+
+// Memory that is given out in turns: what was given out before is still in use.
+struct Turns {
+  std::vector<void*> all;
+  size_t at = 0;
+  void* next() { return all[at++ % all.size()]; }
 };
 
 struct NestStep::Workspace {
@@ -107,6 +116,7 @@ struct NestStep::Workspace {
     const size_t layers_end = used_;
     encoded_compute = layers.back().norms[kNormOut].out;
     chosen_rows = take_compute(size(capacity) * width);
+    grad_chosen = c.beside ? take_compute(size(capacity) * width) : chosen_rows;
     row_loss = take<float>(size(capacity) * size(c.books));
     if (!c.training) return;
     overlay(layers_begin, layers_end, [&] {
@@ -114,16 +124,40 @@ struct NestStep::Workspace {
       grad_conv2 = take_compute(size(conv2_rows) * channels);
       out_weight_grad = take<float>(width * size(bins3) * channels);
     });
+    grad_conv2_in = c.beside ? take_compute(size(conv2_rows) * channels) : conv2_out;
     grad_in = take_compute(n * width);
     partial = take<float>(bias_gradient_scratch(c.classes * c.books));
     alternatives([&] { take_attention_scratch(); },
                  [&] { front_partial = take<float>(subsample_scratch(c.sub_channels)); },
                  [&] { gemm_workspace = take<unsigned char>(kGemmWorkspace); });
+    side_workspace = c.beside ? take<unsigned char>(kGemmWorkspace) : gemm_workspace;
   }
 
   size_t used() const { return used_; }
 
   int before_part(int part) const { return inputs.before_part ? inputs.before_part(part) : kOk; }
+
+  // The second queue, where there is one. It sees what was queued before begin_side(); the pass
+  // sees what is on it behind end_side().
+  void* side() const { return inputs.side.begin ? inputs.side.stream : stream; }
+  int begin_side() const { return inputs.side.begin ? inputs.side.begin() : kOk; }
+  int end_side() const { return inputs.side.begin ? inputs.side.end() : kOk; }
+  // Work that only the end of the pass waits for: at once, or beside it (NestStepConfig::beside),
+  // where it is queued by start_waiting(). Each time a queue waits for another costs a few
+  // microseconds.
+  template <typename Work>
+  int at_leisure(Work work) {
+    if (!c.beside) return work(stream);
+    beside_.push_back(work);
+    return kOk;
+  }
+  int start_waiting() {
+    if (beside_.empty()) return kOk;
+    int code = begin_side();
+    for (const auto& work : std::exchange(beside_, {}))
+      if (code == kOk) code = work(side());
+    return code;
+  }
 
   Gemm gemm(int m, int n, int k) const {
     Gemm g;
@@ -141,6 +175,10 @@ struct NestStep::Workspace {
   // Products with a weight (n,k): forward, and the gradients of weight, input and bias.
   int product(const void* in, const void* weight, void* out, int count, int n, int k,
               int stride = 0, const void* bias = nullptr) {
+    return kernels->gemm(product_of(in, weight, out, count, n, k, stride, bias), stream);
+  }
+  Gemm product_of(const void* in, const void* weight, void* out, int count, int n, int k,
+                  int stride = 0, const void* bias = nullptr) const {
     Gemm g = gemm(count, n, k);
     g.a = in;
     g.lda = k;
@@ -151,7 +189,7 @@ struct NestStep::Workspace {
     g.ldc = stride > 0 ? stride : n;
     g.out_dtype = c.dtype;
     g.bias = bias;
-    return kernels->gemm(g, stream);
+    return g;
   }
   int weight_gradient(const void* grad, const void* in, const NestParam& weight, int count, int n,
                       int k) {
@@ -161,10 +199,12 @@ struct NestStep::Workspace {
                       int k, bool accumulate) {
     WeightGradients one;
     describe(one, count, accumulate);
-    return kernels->gemm(gemm_of(one, {n, k, grad, n, in, weight.grad}), stream);
+    const Gemm g = gemm_of(one, {n, k, grad, n, in, weight.grad});
+    return at_leisure([this, g](void* on) { return kernels->gemm(g, on); });
   }
   // A layer's gradients of weights wait for each other, where nothing overwrites what they read
-  // until add_gradients(): alone they would not fill a device.
+  // until add_gradients(): alone they would not fill a device, and beside the pass they are few
+  // launches.
   void later_gradient(const void* grad, const void* in, const NestParam& weight, int n, int k,
                       int stride = 0) {
     AERIE_CHECK(waiting_gradients_.count < WeightGradients::kMost, "too many gradients wait");
@@ -180,15 +220,19 @@ struct NestStep::Workspace {
                              of(2 * width, width));
   }
   int add_gradients() {
-    WeightGradients& all = waiting_gradients_;
-    describe(all, rows, c.accumulate);
+    describe(waiting_gradients_, rows, c.accumulate);
+    const WeightGradients all = std::exchange(waiting_gradients_, {});
+    return at_leisure([this, all](void* on) { return add_gradients(all, on); });
+  }
+  int add_gradients(WeightGradients all, void* on) {
     size_t used = squares_used;
     for (int i = 0; i < all.count && outputs.squares != nullptr; ++i) {
       WeightGradient& p = all.products[i];
       p.squares = outputs.squares + used;
       used += weight_gradient_squares(p.outputs, p.inputs);
     }
-    int code = kernels->weight_gradients(all, stream);
+    if (c.beside) all.share = kSideShare;
+    int code = kernels->weight_gradients(all, on);
     if (code == kOk && outputs.squares != nullptr) {
       squares_used = used;
       for (int i = 0; i < all.count; ++i)
@@ -198,9 +242,8 @@ struct NestStep::Workspace {
     if (code == kUnsupported) {
       code = kOk;
       for (int i = 0; i < all.count && code == kOk; ++i)
-        code = kernels->gemm(gemm_of(all, all.products[i]), stream);
+        code = kernels->gemm(gemm_of(all, all.products[i]), on);
     }
-    all.count = 0;
     return code;
   }
   // Everything but the products.
@@ -210,8 +253,8 @@ struct NestStep::Workspace {
     g.accumulate = accumulate;
     g.tf32 = c.tf32;
     g.tune = c.tune;
-    g.workspace = gemm_workspace;
-    g.workspace_bytes = gemm_workspace != nullptr ? kGemmWorkspace : 0;
+    g.workspace = side_workspace;
+    g.workspace_bytes = side_workspace != nullptr ? kGemmWorkspace : 0;
   }
   int input_gradient(const void* grad, const void* weight, void* out, int count, int n, int k,
                      int stride = 0, bool accumulate = false) {
@@ -257,7 +300,7 @@ struct NestStep::Workspace {
     } else {
       b.partial = partial;
     }
-    return kernels->bias_gradient(b, stream);
+    return at_leisure([this, b](void* on) { return kernels->bias_gradient(b, on); });
   }
 
   // Scratch of a kernel that sums over rows, and the list that its second stage goes to; both are
@@ -269,12 +312,17 @@ struct NestStep::Workspace {
     args.later = &waiting_;
     later_used_ += scratch;
   }
-  // Adds what waits unless there is room for one more layer's sums; `last`: in any case.
+  bool sums_added() const { return layers_waiting_ == 0; }
+  // Behind a layer: adds what waits of two of them; `last`: in any case.
   int add_waiting(bool last) {
-    if (!last && later_used_ + layer_sums_ <= later_size_) return kOk;
-    const int code = waiting_.count > 0 ? kernels->add_partials(waiting_, stream) : kOk;
-    waiting_.count = 0;
-    later_used_ = 0;
+    if (++layers_waiting_ < kLayersWait && !last) return kOk;
+    layers_waiting_ = 0;
+    const int code = at_leisure([this](void* on) {
+      const int added = waiting_.count > 0 ? kernels->add_partials(waiting_, on) : kOk;
+      waiting_.count = 0;
+      return added;
+    });
+    if (!c.beside) later_used_ = 0;
     return code;
   }
 
@@ -403,7 +451,7 @@ struct NestStep::Workspace {
     b.keep = b.dropout.threshold != 0 ? n.keep : nullptr;
     b.scale = place.scale;
     // The gradient so far may be waited for. Behind conv's and attention's branches, two do.
-    grad_branch = n.kind == kNormConv ? conv_branch : (turn_ ^= 1, branches_[turn_]);
+    grad_branch = n.kind == kNormConv ? conv_branches.next() : branches.next();
     b.grad_y = grad_branch;
     b.grad_y_bias = place.y_bias.grad;
     b.grad_weight = place.norm->weight.grad;
@@ -490,16 +538,22 @@ struct NestStep::Workspace {
   float* row_loss = nullptr;
   // Gradients, reused by every layer.
   void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
-  void *conv_branch = nullptr, *grad_gates = nullptr;
-  void *grad_conv1 = nullptr, *grad_conv2 = nullptr;
+  void *grad_qkv = nullptr, *grad_gates = nullptr;
+  void* grad_chosen = nullptr;  // of chosen_rows
+  // Of those above that gradients of weights are made of: beside the pass, each has its own memory.
+  Turns branches, conv_branches, hiddens, gates;
+  void *grad_conv1 = nullptr, *grad_conv2 = nullptr, *grad_conv2_in = nullptr;
   float *norm_partial = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
         *partial = nullptr, *front_partial = nullptr;
   void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
   float* attention_p_partial = nullptr;
-  void* gemm_workspace = nullptr;
+  void *gemm_workspace = nullptr, *side_workspace = nullptr;
 
  private:
   static constexpr size_t kGemmWorkspace = size_t{32} << 20;
+  // Of the multiprocessors, one in so many makes gradients of weights beside the pass.
+  static constexpr int kSideShare = 2;
+  static constexpr int kLayersWait = 2;  // for the second stage of sums
 
   static size_t size(int value) { return static_cast<size_t>(value); }
 
@@ -585,29 +639,34 @@ struct NestStep::Workspace {
     if (c.recompute) {
       shared_active = take_compute(n * size(c.feed_forward));
     }
+    const size_t each = c.beside ? size(c.layers) : 1;
+    const auto take_turns = [&](Turns& turns, size_t count, size_t values) {
+      turns.all.clear();
+      for (size_t i = 0; i < count; ++i) turns.all.push_back(take_compute(n * values));
+    };
     // Between the two feed-forward modules, in either direction.
     overlay(active_begin, used_, [&] {
       if (c.recompute) shared_conv_out = take_compute(n * width);
       if (!c.training) return;
-      conv_branch = take_compute(n * width);
-      grad_gates = take_compute(n * 2 * width);
+      take_turns(conv_branches, each, width);
+      take_turns(gates, each, 2 * width);
     });
     if (c.recompute) {
       shared_normed = take_compute(n * width);
       shared_out = take_compute(n * width);
     }
     if (!c.training) return;
-    for (void*& buffer : branches_) buffer = take_compute(n * width);
-    grad_hidden = take_compute(n * std::max(size(c.feed_forward), 3 * width));
+    take_turns(branches, c.beside ? 3 * each + 1 : 2, width);
+    take_turns(hiddens, c.beside ? 3 * each : 1, std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
     grad_stream = take<float>(n * width);
-    // Sums of two layers wait for their second stage.
-    layer_sums_ = size(kNumNorms) * layer_norm_scratch(c.width) +
-                  2 * activation_scratch(c.feed_forward) +
-                  gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
-                  batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
-                  attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);
-    later_size_ = 2 * layer_sums_;
+    // Sums of layers wait for their second stage; beside the pass, nobody waits for that.
+    const size_t layer_sums = size(kNumNorms) * layer_norm_scratch(c.width) +
+                              2 * activation_scratch(c.feed_forward) +
+                              gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
+                              batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
+                              attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);
+    later_size_ = (c.beside ? size(c.layers) : size(kLayersWait)) * layer_sums;
     later_ = take<float>(later_size_);
   }
 
@@ -629,9 +688,10 @@ struct NestStep::Workspace {
   }
 
   // Takes memory from [begin, end), which something else uses at other times; beside it if it is
-  // too small.
+  // too small, or if work beside the pass may still use it.
   template <typename Body>
   void overlay(size_t begin, size_t end, Body body) {
+    if (c.beside) return body();
     const size_t before = used_;
     used_ = begin;
     body();
@@ -650,12 +710,12 @@ struct NestStep::Workspace {
 
   unsigned char* base_;
   size_t used_ = 0;
-  void* branches_[2] = {};
-  int turn_ = 0;
   WeightGradients waiting_gradients_;
+  std::vector<std::function<int(void* on)>> beside_;
   PartialSums waiting_;
   float* later_ = nullptr;
-  size_t layer_sums_ = 0, later_size_ = 0, later_used_ = 0;
+  int layers_waiting_ = 0;
+  size_t later_size_ = 0, later_used_ = 0;
 };
 
 }  // namespace aerie::kernels

@@ -99,6 +99,9 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
         config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
     if (shape.part) c.nan_when_empty = false;
     c.recompute = config_.aerie.activation_checkpointing || kernels::cheap_to_recompute(c);
+    // A part of a batch that did not fit has no memory to spare.
+    c.beside = shape.training && !shape.part && !config_.aerie.activation_checkpointing &&
+               kernels::gradients_beside(c.rows);
 
     const int64_t frames = c.frames / 8;
     at::Tensor& positions = positions_[frames];
@@ -132,8 +135,11 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
       plan->params.layers[i].running_var = values + c.width;
       plan->params.layers[i].num_batches = counters_.mutable_data_ptr<int64_t>() + layer;
     }
-    if (!c.recompute && !has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params)))
+    if ((!c.recompute || c.beside) &&
+        !has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params))) {
       c.recompute = true;
+      c.beside = false;
+    }
     for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
       c.accumulate = accumulate == 1;
       plan->step[accumulate] =
