@@ -12,6 +12,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/device/gpu.h"
 #include "aerie/nn/cpu_runtime.h"
+#include "aerie/nn/torch_error.h"
 
 namespace aerie::features {
 
@@ -73,7 +74,8 @@ Result<ClipBatch> make_clip_batch(std::span<const std::vector<float>* const> cli
     }
     return ClipBatch{audio.to(device), lengths.to(device)};
   } catch (const std::exception& error) {
-    return out_of_memory(error.what()).with_hint("a smaller batch size, or shorter recordings");
+    return out_of_memory(nn::torch_message(error))
+        .with_hint("a smaller batch size, or shorter recordings");
   }
 }
 

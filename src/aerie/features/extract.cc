@@ -19,6 +19,7 @@
 #include "aerie/ckpt/restore.h"
 #include "aerie/features/clips.h"
 #include "aerie/features/input_list.h"
+#include "aerie/nn/torch_error.h"
 
 namespace aerie::features {
 namespace {
@@ -207,7 +208,7 @@ class Extractor final {
       }
       return ok_status();
     } catch (const std::exception& error) {
-      return internal_error(error.what()).with_context("feature extraction");
+      return internal_error(nn::torch_message(error)).with_context("feature extraction");
     }
   }
 

@@ -17,6 +17,7 @@
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/features/clips.h"
+#include "aerie/nn/torch_error.h"
 
 namespace aerie::probe {
 namespace {
@@ -195,7 +196,8 @@ Result<FeatureTable> make_table(const FeatureSource& source, const std::vector<U
     if (request.pooled) out.pooled = gather(&UtteranceFeatures::pooled, true);
     return out;
   } catch (const std::exception& error) {
-    return internal_error(error.what()).with_context(str_cat("features: ", source.name));
+    return internal_error(nn::torch_message(error))
+        .with_context(str_cat("features: ", source.name));
   }
 }
 

@@ -26,6 +26,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "aerie/nn/torch_error.h"
+
 namespace aerie::probe {
 namespace {
 
@@ -146,7 +148,7 @@ Result<ProbeFitter> ProbeFitter::create(const at::Tensor& x, const at::Tensor& y
     out.start_ = at::zeros({(x.size(1) + 1) * num_classes}, x.options());
     return out;
   } catch (const std::exception& error) {
-    return internal_error(error.what()).with_context("fitting a linear probe");
+    return internal_error(nn::torch_message(error)).with_context("fitting a linear probe");
   }
 }
 
@@ -196,7 +198,7 @@ Result<LinearProbe> ProbeFitter::fit(double l2, const MinimizeOptions& options) 
     out.iterations_ = minimum.iterations;
     return out;
   } catch (const std::exception& error) {
-    return internal_error(error.what()).with_context("fitting a linear probe");
+    return internal_error(nn::torch_message(error)).with_context("fitting a linear probe");
   }
 }
 
@@ -230,7 +232,7 @@ Result<double> LinearProbe::accuracy(const at::Tensor& x, const at::Tensor& y) c
     if (y.size(0) == 0) return std::numeric_limits<double>::quiet_NaN();
     return predict(x).eq(y).sum().item<double>() / static_cast<double>(y.size(0));
   } catch (const std::exception& error) {
-    return internal_error(error.what()).with_context("testing a linear probe");
+    return internal_error(nn::torch_message(error)).with_context("testing a linear probe");
   }
 }
 

@@ -23,6 +23,7 @@
 #include "aerie/base/thread_pool.h"
 #include "aerie/ckpt/restore.h"
 #include "aerie/features/clips.h"
+#include "aerie/nn/torch_error.h"
 #include "aerie/probe/feature_sources.h"
 #include "aerie/probe/linear_probe.h"
 #include "aerie/probe/probe_data.h"
@@ -455,7 +456,7 @@ Result<ProbeReport> run_probe(const ProbeOptions& options, Env& env) {
   } catch (const std::bad_alloc&) {
     return out_of_memory("no host memory left").with_hint("fewer --train-utterances");
   } catch (const std::exception& error) {
-    return internal_error(error.what()).with_context("probe");
+    return internal_error(nn::torch_message(error)).with_context("probe");
   }
 }
 

@@ -10,10 +10,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/nn/init.h"
+#include "aerie/nn/torch_error.h"
 
 namespace aerie::nest {
 namespace {
@@ -26,19 +26,13 @@ constexpr int64_t kMaxCombine = 1 << 12;
 constexpr int64_t kMaxBlock = 1 << 24;
 
 Status from_exception(const std::exception& error) {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr)
-    return out_of_memory(error.what()).with_hint("use a smaller batch or shorter clips");
-  if (const auto* c10_error = dynamic_cast<const c10::Error*>(&error)) {
-    const std::string text = c10_error->what_without_backtrace();
-    // The CPU allocator has no exception of its own.
-    if (text.find("not enough memory") != std::string::npos ||
-        text.find("can't allocate memory") != std::string::npos)
-      return out_of_memory(text).with_hint("use a smaller model or batch");
-    return internal_error(text);
-  }
+  std::string text = nn::torch_message(error);
+  if (nn::is_out_of_memory(error))
+    return out_of_memory(std::move(text))
+        .with_hint("use a smaller model or batch, or shorter clips");
   if (dynamic_cast<const std::length_error*>(&error) != nullptr)
-    return invalid_argument(error.what()).with_hint("check the sizes in the model section");
-  return internal_error(error.what());
+    return invalid_argument(std::move(text)).with_hint("check the sizes in the model section");
+  return internal_error(std::move(text));
 }
 
 // Names the state dict of post_conv repeats: NeMo keeps the wrapper {pre_encode, masking} both
