@@ -5,6 +5,7 @@
 #include "aerie/kernels/attention/attention_backward.h"
 #include "aerie/kernels/attention/attention_float.h"
 #include "aerie/kernels/attention/attention_forward.h"
+#include "aerie/kernels/attention/attention_query_grad.h"
 #include "aerie/kernels/attention/attention_resident.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
@@ -89,17 +90,63 @@ int backward_resident(const AttentionBackward& b, void* stream) {
                 attention_add_positions<T, kDim>, b, slots);
 }
 
+// launch() for a kernel that waits for the ones before by itself, wait_for_launches(): where the
+// device can, it comes to its place earlier.
+template <typename... Params, typename... Given>
+int launch_early(void* stream, LaunchShape shape, void (*kernel)(Params...),
+                 const Given&... given) {
+#ifdef __CUDACC__
+  static const bool can = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+  }();
+  if (can) {
+    AERIE_TRY(int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       int(shape.shared_bytes))));
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = shape.grid;
+    config.blockDim = shape.block;
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return int(cudaLaunchKernelEx(&config, kernel, given...));
+  }
+#endif
+  return launch(stream, shape, kernel, given...);
+}
+
+template <typename T, int kDim, int kGroups>
+int query_grads(const AttentionBackward& b, void* stream) {
+  const Attention& a = b.forward;
+  const LaunchShape shape{grid_of(a, a.frames, kGroups * kTile, a.batch),
+                          dim3(kGroups * kMmaThreads), QueryTiles<T, kDim, kGroups>::kBytes};
+  return a.dropout.threshold != 0 && a.keep == nullptr
+             ? launch_early(stream, shape, attention_query_grad_mma<T, kDim, kGroups, true>, b)
+             : launch_early(stream, shape, attention_query_grad_mma<T, kDim, kGroups, false>, b);
+}
+
 template <typename T, int kDim>
 int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   if (resident(b)) return backward_resident<T>(b, stream);
-  const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
-                          query_shared<kDim, true>()};
-  AERIE_TRY(a.dropout.threshold != 0 && a.keep == nullptr
-                ? launch(stream, shape, attention_query_grad_mma<T, kDim, true>, b)
-                : launch(stream, shape, attention_query_grad_mma<T, kDim, false>, b));
-  return launch(stream, {dim3(unsigned(sum_blocks(a))), dim3(kMmaThreads), sum_shared<kDim>()},
-                attention_sums_mma<T, kDim>, b);
+  // Of heads with 128 values a multiprocessor has room for three tiles of queries only where they
+  // share what they read; for a few items, more blocks are better.
+  constexpr int kGroups = kDim == 128 ? 3 : 1;
+  const bool full =
+      3 * a.batch * a.heads * ceil_div(a.frames, kGroups * kTile) >= b.multiprocessors &&
+      has_shared(QueryTiles<T, kDim, kGroups>::kBytes);
+  AERIE_TRY((kGroups > 1 && full ? query_grads<T, kDim, kGroups>(b, stream)
+                                 : query_grads<T, kDim, 1>(b, stream)));
+  return launch_early(stream, {sum_grid(a), dim3(kMmaThreads), sum_shared<kDim>()},
+                      attention_sums_mma<T, kDim>, b);
 }
 
 int backward_float(const AttentionBackward& b, void* stream) {

@@ -69,7 +69,9 @@ constexpr int kAttentionResidentFrames = 192, kAttentionResidentDim = 64;
 
 // Fewer groups make fewer and longer sums; on tensor cores that suits small batches.
 AERIE_HD int attention_groups(const Attention& a) {
-  return a.batch >= 32 || a.dtype == Dtype::kFloat ? kAttentionGroups : kAttentionGroups / 2;
+  const int most =
+      a.batch >= 32 || a.dtype == Dtype::kFloat ? kAttentionGroups : kAttentionGroups / 2;
+  return a.dtype == Dtype::kFloat || a.batch > most ? most : a.batch;
 }
 
 AERIE_HD int attention_tiles(int frames) {

@@ -234,5 +234,20 @@ AERIE_KERNEL_TEST(Attention, SquaresOnChip) {
   compare_packed(backend, on(2, {Dtype::kHalf, 67, 2, 64, {3, 65}, 0.1, 30, 3}), {8, 66});
 }
 
+// Three tiles of queries in a block, of which some have no queries, or see no keys of a tile.
+AERIE_KERNEL_TEST(Attention, WideHeadsOnAFullDevice) {
+  const auto full = [](Case c) {
+    c.multiprocessors = 1;
+    return c;
+  };
+  for (const Case& c : {full({Dtype::kBf16, 20, 1, 128, {20, 0, 3}, 0.1}),
+                        full({Dtype::kBf16, 197, 1, 128, {129}, 0.1}),
+                        full({Dtype::kHalf, 200, 1, 128, {199}, 0.0, 30, 3}),
+                        full({Dtype::kBf16, 261, 1, 128, {259}, 0.1, -1, -1, 16, 2}),
+                        full({Dtype::kBf16, 70, 2, 128, {70, 49}, 0.2, 5, 60, 0, 0, false})})
+    compare(backend, c);
+  compare_packed(backend, full({Dtype::kBf16, 75, 1, 128, {66, 1}, 0.1}), {70, 2});
+}
+
 }  // namespace
 }  // namespace aerie::kernels
