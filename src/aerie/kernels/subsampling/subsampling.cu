@@ -1,9 +1,9 @@
-// The first stage stands in first_stage.h and, on tensor cores, in first_tensor.h. The later ones
-// are bound by memory: four channels per thread, and loads run one step ahead of their use.
+// The first stage stands in first_stage.h and, on tensor cores, in first_tensor_*.h. The later ones
+// are bound by memory: four channels per thread, and loads run ahead of their use.
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/subsampling/first_stage.h"
-#include "aerie/kernels/subsampling/first_tensor.h"
 #include "aerie/kernels/subsampling/first_tensor_backward.h"
+#include "aerie/kernels/subsampling/first_tensor_forward.h"
 #include "aerie/kernels/subsampling/subsampling.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
@@ -13,6 +13,7 @@ constexpr int kNextWidth = 4;
 constexpr int kNextLanes = 64;  // threads side by side: 256 channels
 constexpr int kNextThreads = 256;
 constexpr int kNextRows = kNextThreads / kNextLanes;
+constexpr int kNextAhead = 2;    // steps that loads run ahead in the forward pass
 constexpr int kNextParts = 264;  // two blocks for each of 132 multiprocessors
 using Four = Lanes<kNextWidth>;
 
@@ -50,25 +51,25 @@ __global__ void __launch_bounds__(kNextThreads) next_forward(SubsampleNext a) {
   // Inside, all three rows exist and bins come in pairs.
   const auto walk = [&](auto inside) {
     constexpr bool kInside = decltype(inside)::value;
-    Raw<T, 4> ahead[3][2] = {};
-    const auto fetch = [&](int n) {
+    Raw<T, 4> ahead[kNextAhead][3][2] = {};
+    const auto fetch = [&](int n, Raw<T, 4>(&to)[3][2]) {
       if (n >= bins1) return;
       AERIE_UNROLL
       for (int r = 0; r < 3; ++r) AERIE_UNROLL
       for (int k = 0; k < 2; ++k)
         if (kInside || (live[r] && 2 * n + k < a.bins))
-          ahead[r][k] = load_raw<4>(x + r * row_stride + k * a.channels);
+          to[r][k] = load_raw<4>(x + r * row_stride + k * a.channels);
       x += 2 * a.channels;
     };
     Four carried[3] = {};
-    fetch(0);
-    AERIE_UNROLL_BY(2)
-    for (int n = 0; n < bins1; ++n) {
+    AERIE_UNROLL
+    for (int n = 0; n < kNextAhead; ++n) fetch(n, ahead[n]);
+    const auto step = [&](int n, Raw<T, 4>(&mine)[3][2]) {
       Raw<T, 4> now[3][2];
       AERIE_UNROLL
       for (int r = 0; r < 3; ++r) AERIE_UNROLL
-      for (int k = 0; k < 2; ++k) now[r][k] = ahead[r][k];
-      fetch(n + 1);
+      for (int k = 0; k < 2; ++k) now[r][k] = mine[r][k];
+      fetch(n + kNextAhead, mine);
       Four sum = bias1;
       AERIE_UNROLL
       for (int r = 0; r < 3; ++r) {
@@ -81,7 +82,11 @@ __global__ void __launch_bounds__(kNextThreads) next_forward(SubsampleNext a) {
       }
       store_lanes(out, sum);
       out += a.channels;
-    }
+    };
+    AERIE_UNROLL_BY(1)
+    for (int n = 0; n < bins1; n += kNextAhead) AERIE_UNROLL
+    for (int k = 0; k < kNextAhead; ++k)
+      if (n + k < bins1) step(n + k, ahead[k]);
   };
   if (live[0] && live[2] && a.bins % 2 == 0) {
     walk(std::true_type());
@@ -318,10 +323,10 @@ int at_most(int units, int parts) {
 int subsample_first(const SubsampleFirst& a, void* stream) {
   if (!covered(a)) return kUnsupported;
   if (on_tensor_cores(a)) {
-    const LaunchShape shape{
-        dim3(unsigned(ceil_div(a.channels, kTensorThreads)),
-             unsigned(ceil_div(strided(strided(a.frames)), kTensorFrames)), unsigned(a.batch)),
-        dim3(kTensorThreads), kTensorShared};
+    const int side = ceil_div(a.channels, kTensorChannels);
+    const int rows = at_most(a.batch * strided(strided(a.frames)), ceil_div(kTensorBlocks, side));
+    const LaunchShape shape{dim3(unsigned(side), unsigned(rows)), dim3(kTensorThreads),
+                            kTensorShared};
     return a.dtype == Dtype::kBf16 ? launch(stream, shape, first_forward_tensor<Bf16>, a)
                                    : launch(stream, shape, first_forward_tensor<Half>, a);
   }
