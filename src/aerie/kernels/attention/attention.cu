@@ -55,7 +55,7 @@ int for_type(const Attention& a, Body body) {
 template <typename T, int kDim>
 int forward_mma(const Attention& a, void* stream) {
   const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
-                          query_shared<kDim, false>()};
+                          query_shared<kDim>()};
   return a.dropout.threshold != 0 ? launch(stream, shape, attention_forward_mma<T, kDim, true>, a)
                                   : launch(stream, shape, attention_forward_mma<T, kDim, false>, a);
 }

@@ -6,20 +6,20 @@
 namespace aerie::kernels::AERIE_BACKEND {
 
 template <typename T, int kDim, bool kDropout>
-__global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim, false>)
+__global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     attention_forward_mma(Attention a) {
   AERIE_DYNAMIC_SHARED(memory);
   // The biases need no length: they are on their way first.
   const Bias<kDim> bias_u(a.bias_u + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
   const Bias<kDim> bias_v(a.bias_v + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
-  QueryBlock<T, kDim, false> q(a, memory);
+  QueryBlock<T, kDim> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4;
   const Skew skew = skew_of(lane);
   FragmentA with_u[kDim / 16], with_v[kDim / 16];
   FragmentC mixed[kDim / 8] = {};
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
   // Starts with what comes first, queries and positions; otherwise with everything.
-  constexpr bool kEarly = QueryBlock<T, kDim, false>::kOneOfValues;
+  constexpr bool kEarly = QueryBlock<T, kDim>::kOneOfValues;
   const bool exists = q.i < q.length;  // any of the warp's queries
   const bool keeps = kDropout && a.keep != nullptr;
   uint32_t* const kept =

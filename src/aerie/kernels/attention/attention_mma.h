@@ -7,7 +7,8 @@
 // tile needs 64 new ones. A warp's 16 queries see 79 of the 128; their products with 80 rows are
 // made like any other and moved along the diagonal by shuffles, row r by r places: inside an 8x8
 // matrix a row is held by four lanes. Products with whole tiles are those of a block (mma.h) where
-// there are 64 values per head; operands that they share stay in shared memory then.
+// there are 64 values per head, in backward also of panels of 64 (attention_panels.h); operands
+// that they share stay in shared memory then.
 #pragma once
 
 #include "aerie/kernels/attention/attention.h"
@@ -328,21 +329,6 @@ __device__ inline bool bit_of(uint32_t bits, int n, int e) {
   return (bits >> (8 * e + 7 - n) & 1u) != 0;
 }
 
-// Which keys of tile jt the two rows of a lane see, as decisions.
-__device__ inline uint32_t seen_bits(const KeyRange* seen, int jt, int lane) {
-  const auto upward = [](int x) {  // bits of the tiles n with 8n >= x
-    const int n = (x + 7) >> 3;
-    return n <= 0 ? 0xffu : n >= 8 ? 0u : 0xffu >> n;
-  };
-  uint32_t bits = 0;
-  AERIE_UNROLL
-  for (int e = 0; e < 4; ++e) {
-    const int first = jt * kTile + lane % 4 * 2 + e % 2;
-    bits |= (upward(seen[e / 2].first - first) & ~upward(seen[e / 2].end - first)) << (8 * e);
-  }
-  return bits;
-}
-
 // Draws of dropout for a warp's values from (i, j) on. The eight columns of a row of a C tile are
 // one Philox block. Of the four lanes that share two rows, the first two draw for the upper row and
 // the others for the lower one, the even lanes for C tiles 0 to 3 and the odd ones for 4 to 7.
@@ -413,15 +399,15 @@ __device__ inline float quad_sum(float x) {
 }
 
 // What a block of queries works on, and its tiles in shared memory: those of a walk over the keys.
-template <typename T, int kDim, bool kBackward>
+template <typename T, int kDim>
 struct QueryBlock {
   int lane, warp, it, head, item, length, i;  // i: the warp's first query
   size_t first_row;                           // the item's
   const T *k, *v, *p;                         // of the item's head
   T *keys, *values, *band;                    // two, two or one, and three tiles
-  T *queries, *grads;  // one each; without group products, the second stage of keys and values
+  T* queries;  // one; without group products, the second stage of keys
   // Where it makes room for another block: only the current tile's values.
-  static constexpr bool kOneOfValues = !kBackward && kGrouped<kDim>;
+  static constexpr bool kOneOfValues = kGrouped<kDim>;
   KeyTiles tiles;
   int jt, stage, ring;  // current tile of keys, its stage, its first tile of the band
 
@@ -441,7 +427,6 @@ struct QueryBlock {
         values(keys + 2 * kTileSize<kDim>),
         band(values + (kOneOfValues ? 1 : 2) * kTileSize<kDim>),
         queries(kGrouped<kDim> ? band + 3 * kTileSize<kDim> : keys + kTileSize<kDim>),
-        grads(kGrouped<kDim> ? band + 4 * kTileSize<kDim> : values + kTileSize<kDim>),
         tiles(tiles_of(a, length, it)),
         jt(tiles.first),
         stage(0),
@@ -497,14 +482,12 @@ struct QueryBlock {
   }
 };
 
-template <int kDim, bool kBackward>
+template <int kDim>
 constexpr size_t query_shared() {
-  constexpr int kOperands = kGrouped<kDim> ? kBackward ? 2 : 1 : 0;  // queries, gradients
-  constexpr int kTiles = kBackward || !kGrouped<kDim> ? 7 : 6;
-  return sizeof(uint16_t) * (kTiles + kOperands) * kTileSize<kDim>;
+  return sizeof(uint16_t) * 7 * kTileSize<kDim>;
 }
 // Blocks per multiprocessor that registers are limited for.
-template <int kDim, bool kBackward>
-constexpr int kQueryBlocks = kDim == 64 ? kBackward ? 3 : 4 : 2;
+template <int kDim>
+constexpr int kQueryBlocks = kDim == 64 ? 4 : 2;
 
 }  // namespace aerie::kernels::AERIE_BACKEND
