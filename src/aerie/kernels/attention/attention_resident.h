@@ -613,7 +613,8 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
     if (q.length > 0) {
       resident_item<kDraw>(q, sums[0], sums[1]);
     } else {
-      __syncthreads();  // for the next item's place
+      copy_wait();      // what an empty item has begun with goes where the next one's does
+      __syncthreads();  // and the next one's place is known
       q.copy_early_of_next();
     }
     group_publish<kDim>();
