@@ -390,7 +390,9 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
   float* const mine = sums + warp * kSums * kWidth;
   uint8_t* const kept =
       reinterpret_cast<uint8_t*>(sums + warps * kSums * kWidth) + warp * kVecs * 32;
-  int row = blockIdx.x * warps + warp;
+  // Where warps have one row each, neighbours are in one block; where some have one more, these are
+  // in all blocks.
+  int row = kNext ? warp * gridDim.x + blockIdx.x : blockIdx.x * warps + warp;
   if constexpr (kNext) {
     stage<kVecs>(params, channels, a.weight, a.bias, a.next.weight,
                  a.next.out != nullptr ? a.next.bias : nullptr);

@@ -58,7 +58,7 @@ struct LayerNormBackward {
   const float* grad_sum =
       nullptr;  // what arrives at the sum from elsewhere; null: zero. Not with `next`
   Dropout dropout;
-  const uint8_t* keep = nullptr;  // null: drawn again
+  const uint8_t* keep = nullptr;  // 16-byte aligned; null: drawn again
   float scale = 1.0f;
 
   void* out = nullptr;             // the norm's output once more; null: not wanted
