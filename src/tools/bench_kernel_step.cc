@@ -2,6 +2,7 @@
 // table of kernels that writes every call down; calls of one kernel and shape are then replayed as
 // one graph, on the buffers the step gave them, and the whole step as another.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -295,6 +296,7 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.chosen = kernels::shared_room(0, c.rows);
   c.recompute = !o.keep && kernels::cheap_to_recompute(c);
   c.beside = kernels::gradients_beside(c.rows);
+  c.trailing = kernels::gradients_trail(c);
   return c;
 }
 
@@ -434,7 +436,17 @@ class Side {
       return fence.set().ok() && queue.wait_for(fence).ok() ? kernels::kOk : kernels::kUnsupported;
     };
     out.stream = side_->stream();
+    for (auto& mark : marks_) {
+      AERIE_ASSIGN_OR_RETURN(mark, side_->make_fence());
+    }
     out.begin = [this, waits] { return waits(*side_, *begin_); };
+    out.mark = [this](int number) {
+      return marks_[static_cast<size_t>(number)]->set().ok() ? kernels::kOk : kernels::kUnsupported;
+    };
+    out.wait = [this](int number) {
+      return main_->wait_for(*marks_[static_cast<size_t>(number)]).ok() ? kernels::kOk
+                                                                        : kernels::kUnsupported;
+    };
     out.end = [this, waits] { return waits(*main_, *end_); };
     return ok_status();
   }
@@ -443,6 +455,7 @@ class Side {
   device::GpuModule* module_;
   std::unique_ptr<device::Queue> main_, side_;
   std::unique_ptr<device::Fence> begin_, end_;
+  std::array<std::unique_ptr<device::Fence>, 2> marks_;
 };
 
 double gib(size_t bytes) {

@@ -18,6 +18,7 @@ NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
     : kernels_(&kernels), config_(config), params_(params), joined_(find_joined(config, params)) {
   config_.beside = config.beside && config.training;
   if (config_.beside) config_.recompute = false;
+  config_.trailing = config.trailing && config.training && !config_.beside;
   Workspace w(*kernels_, config_, joined_, nullptr, nullptr);
   memory_bytes_ = w.used();
   audio_offset_ = w.audio_offset;
@@ -90,6 +91,14 @@ bool gradients_beside(int rows) {
   return rows <= kMostRows;
 }
 
+bool gradients_trail(const NestStepConfig& config) {
+  // Own kernels make them (weight_gradients.h); weights that fill a device gain nothing.
+  constexpr int kMostRows = 4096, kLargest = 128 * 128 * 128;
+  const int rows = config.rows > 0 ? config.rows : config.batch * (config.frames / 8);
+  return config.dtype != Dtype::kFloat && rows <= kMostRows &&
+         config.width * config.feed_forward <= kLargest;
+}
+
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid) {
   std::vector<int> rows;
   int left = config.rows;
@@ -144,6 +153,7 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   if (!config_.training) return kOk;
   for (int i = config_.layers - 1; i >= 0; --i) {
     AERIE_TRY(layer_backward(w, i));
+    if (i == 0 && config_.trailing) AERIE_TRY(w.end_side());
     if (i == 0) AERIE_TRY(position_gradients(w));
     if (w.sums_added()) AERIE_TRY(w.start_waiting());
   }

@@ -103,6 +103,9 @@ struct NestStepConfig {
   // and products of positions go to NestStepInputs::side, beside the pass. What they read has
   // memory of its own until the end, and nothing is computed again.
   bool beside = false;
+  // For more rows: gradients of weights alone go there, group by group, and the pass is never more
+  // than two groups ahead of them. What they read alternates between a few buffers.
+  bool trailing = false;
 };
 
 // The step reads trainable parameters part by part: the front end and every layer's positional
@@ -119,6 +122,9 @@ struct NestSide {
   void* stream = nullptr;
   std::function<int()> begin;  // what follows on it waits for what is queued on the main one
   std::function<int()> end;    // and the other way round
+  // What follows on the main one waits for what was on this one at the last mark of the same
+  // number, 0 or 1.
+  std::function<int(int number)> mark, wait;
 };
 
 // Device memory of one micro-batch.
@@ -151,6 +157,8 @@ int encoder_rows(const NestStepConfig& config, int valid);
 int shared_rows(int needed, int padded);
 // Whether a batch of so many rows leaves a device idle enough for NestStepConfig::beside.
 bool gradients_beside(int rows);
+// The same for NestStepConfig::trailing.
+bool gradients_trail(const NestStepConfig& config);
 // How many rows each item of a batch has, all of config.rows together; what is more than needed is
 // padding of the first items that have room for it.
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid);

@@ -3,6 +3,7 @@
 #include "aerie/kernels/nest/nest_step.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -65,7 +66,7 @@ class Params {
   }
 
  private:
-  static constexpr size_t kFlat = size_t{1} << 18;
+  static constexpr size_t kFlat = size_t{1} << 19;
 
   NestParam place(const std::vector<float>& values) {
     NestParam out;
@@ -99,11 +100,13 @@ class Params {
 struct LateSide {
   const KernelTable* table = nullptr;
   std::vector<std::function<int()>> calls;
-  int end() {
-    for (const auto& call : std::exchange(calls, {}))
-      if (const int code = call(); code != kOk) return code;
-    return kOk;
+  size_t done = 0, marks[2] = {};  // of calls
+  int run_until(size_t end) {
+    int code = kOk;
+    for (; done < end && code == kOk; ++done) code = calls[done]();
+    return code;
   }
+  int end() { return run_until(calls.size()); }
 };
 LateSide late_side;
 
@@ -250,18 +253,24 @@ Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples, b
   if (count_masked)
     c.chosen = masked_rows(c, {feature_frames.begin(), feature_frames.begin() + c.batch},
                            testing::random_state(9, 4));
+  late_side = {};
   late_side.table = &b.kernels();
   if (late) {
     in.side.stream = &late_side;
     in.side.begin = [] { return kOk; };
     in.side.end = [] { return late_side.end(); };
+    in.side.mark = [](int number) {
+      late_side.marks[number] = late_side.calls.size();
+      return int{kOk};
+    };
+    in.side.wait = [](int number) { return late_side.run_until(late_side.marks[number]); };
   }
   NestStep step(late ? kLateSideKernels : b.kernels(), c, p);
   out.squares = b.scratch<double>(step.max_squares());
   // NaN everywhere: nothing may be read before it is written.
   void* memory = b.scratch<unsigned char>(step.memory_bytes());
   EXPECT_EQ(step.run(memory, in, out, nullptr), kOk);
-  EXPECT_TRUE(late_side.calls.empty());
+  EXPECT_EQ(late_side.done, late_side.calls.size());
   double squares = 0.0, wanted = 0.0;
   for (const double part : b.download(out.squares, step.num_squares())) squares += part;
   for (const auto& [grad, count] : step.squared())
@@ -399,9 +408,17 @@ AERIE_KERNEL_TEST(NestStep, GradientsBesideGiveTheSame) {
   for (const bool flat : {false, true}) {
     NestStepConfig c = small(Dtype::kFloat);
     c.layers = 3;
+    c.feed_forward = 4 * c.width;
     const Outcome one = run(backend, c, samples, flat);
-    c.beside = true;
-    for (const bool late : {false, true}) {
+    for (const auto& [late, trailing, recompute] : {std::array{false, false, false},
+                                                    {true, false, false},
+                                                    {true, true, true},
+                                                    {false, true, true},
+                                                    {true, true, false}}) {
+      c.beside = !trailing;
+      c.trailing = trailing;
+      c.recompute = recompute;
+      SCOPED_TRACE(trailing ? "trailing" : "beside");
       SCOPED_TRACE(late ? "late" : "at once");
       SCOPED_TRACE(flat ? "flat" : "apart");
       const Outcome two = run(backend, c, samples, flat, -1, false, late);

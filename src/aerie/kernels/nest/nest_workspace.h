@@ -222,7 +222,20 @@ struct NestStep::Workspace {
   int add_gradients() {
     describe(waiting_gradients_, rows, c.accumulate);
     const WeightGradients all = std::exchange(waiting_gradients_, {});
+    if (c.trailing) return trail(all);
     return at_leisure([this, all](void* on) { return add_gradients(all, on); });
+  }
+  // Beside what follows, which waits for the group before.
+  int trail(WeightGradients all) {
+    all.workspace = nullptr;  // the pass has it
+    all.workspace_bytes = 0;
+    all.share = kSideShare;
+    int code = begin_side();
+    if (code == kOk) code = add_gradients(all, side());
+    if (code == kOk && inputs.side.begin) code = inputs.side.mark(group_ % 2);
+    ++group_;
+    if (code == kOk && inputs.side.begin && group_ > 1) code = inputs.side.wait(group_ % 2);
+    return code;
   }
   int add_gradients(WeightGradients all, void* on) {
     size_t used = squares_used;
@@ -530,7 +543,8 @@ struct NestStep::Workspace {
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
   void* front_branch = nullptr;
   float* statistics = nullptr;
-  void *shared_active = nullptr, *shared_normed = nullptr, *shared_out = nullptr;
+  // Of the two feed-forward modules, and of three norms; the same but for NestStepConfig::trailing.
+  void *shared_active[2] = {}, *shared_out[3] = {}, *shared_normed = nullptr;
   void* shared_conv_out = nullptr;
   std::vector<LayerBuffers> layers;
   float* encoded = nullptr;
@@ -608,17 +622,19 @@ struct NestStep::Workspace {
       if (kind != kNormOut) {
         norm.out = !c.recompute        ? take_compute(n * width)
                    : kind == kNormConv ? shared_conv_out
-                                       : shared_out;
+                                       : shared_out[kind == kNormFeedForward1 ? 0
+                                                    : kind == kNormSelfAtt    ? 1
+                                                                              : 2];
       } else if (index + 1 == c.layers) {
         norm.out = take_compute(n * width);
       }
       if (kind == kNormOut) residual = norm.out_float = encoded;
     }
     s.ff1_hidden = take_compute(n * hidden);
-    s.ff1_active = c.recompute ? shared_active : take_compute(n * hidden);
+    s.ff1_active = c.recompute ? shared_active[0] : take_compute(n * hidden);
     s.ff1_keep = take<uint8_t>(n * hidden / 8);
     s.ff2_hidden = take_compute(n * hidden);
-    s.ff2_active = c.recompute ? shared_active : take_compute(n * hidden);
+    s.ff2_active = c.recompute ? shared_active[1] : take_compute(n * hidden);
     s.ff2_keep = take<uint8_t>(n * hidden / 8);
     s.qkv = take_compute(n * width * 3);
     s.attended = take_compute(n * width);
@@ -637,7 +653,9 @@ struct NestStep::Workspace {
     const size_t n = size(rows), width = size(c.width);
     const size_t active_begin = used_;
     if (c.recompute) {
-      shared_active = take_compute(n * size(c.feed_forward));
+      for (void*& active : shared_active)
+        active = c.trailing || &active == shared_active ? take_compute(n * size(c.feed_forward))
+                                                        : shared_active[0];
     }
     const size_t each = c.beside ? size(c.layers) : 1;
     const auto take_turns = [&](Turns& turns, size_t count, size_t values) {
@@ -645,7 +663,7 @@ struct NestStep::Workspace {
       for (size_t i = 0; i < count; ++i) turns.all.push_back(take_compute(n * values));
     };
     // Between the two feed-forward modules, in either direction.
-    overlay(active_begin, used_, [&] {
+    overlay(active_begin, c.trailing ? active_begin : used_, [&] {
       if (c.recompute) shared_conv_out = take_compute(n * width);
       if (!c.training) return;
       take_turns(conv_branches, each, width);
@@ -653,11 +671,16 @@ struct NestStep::Workspace {
     });
     if (c.recompute) {
       shared_normed = take_compute(n * width);
-      shared_out = take_compute(n * width);
+      for (void*& out : shared_out)
+        out = c.trailing || &out == shared_out ? take_compute(n * width) : shared_out[0];
     }
     if (!c.training) return;
-    take_turns(branches, c.beside ? 3 * each + 1 : 2, width);
-    take_turns(hiddens, c.beside ? 3 * each : 1, std::max(size(c.feed_forward), 3 * width));
+    take_turns(branches, c.beside ? 3 * each + 1 : c.trailing ? 3 : 2, width);
+    take_turns(hiddens,
+               c.beside     ? 3 * each
+               : c.trailing ? 2
+                            : 1,
+               std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
     grad_stream = take<float>(n * width);
     // Sums of layers wait for their second stage; beside the pass, nobody waits for that.
@@ -714,7 +737,7 @@ struct NestStep::Workspace {
   std::vector<std::function<int(void* on)>> beside_;
   PartialSums waiting_;
   float* later_ = nullptr;
-  int layers_waiting_ = 0;
+  int layers_waiting_ = 0, group_ = 0;
   size_t later_size_ = 0, later_used_ = 0;
 };
 

@@ -99,6 +99,9 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute, const MakeQueue
   AERIE_ASSIGN_OR_RETURN(update_, make_queue(/*urgent=*/true));
   AERIE_ASSIGN_OR_RETURN(side_begin_, compute_->make_fence());
   AERIE_ASSIGN_OR_RETURN(side_end_, side_->make_fence());
+  for (auto& mark : side_marks_) {
+    AERIE_ASSIGN_OR_RETURN(mark, side_->make_fence());
+  }
   AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_fence());
   const auto layers = static_cast<int>(config_.model.encoder.n_layers);
   for (int part = 0; part < kernels::nest_num_parts(layers); ++part) {

@@ -166,6 +166,7 @@ class FastEngine final : public CoreEngine {
   std::unique_ptr<FastOptimizer> optimizer_;
   bool update_pending_ = false;  // the last step is decided, its weights are not written
   std::unique_ptr<device::Fence> update_begin_, side_begin_, side_end_;
+  std::array<std::unique_ptr<device::Fence>, 2> side_marks_;
   std::vector<std::unique_ptr<device::Fence>> part_updated_;
 
   std::map<Shape, std::unique_ptr<Plan>> plans_;

@@ -102,6 +102,7 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     // A part of a batch that did not fit has no memory to spare.
     c.beside = shape.training && !shape.part && !config_.aerie.activation_checkpointing &&
                kernels::gradients_beside(c.rows);
+    c.trailing = shape.training && !shape.part && kernels::gradients_trail(c);
 
     const int64_t frames = c.frames / 8;
     at::Tensor& positions = positions_[frames];
@@ -289,6 +290,15 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
     inputs.side.stream = side_->stream();
     inputs.side.begin = [&] { return waits_for(*side_, *side_begin_); };
     inputs.side.end = [&] { return waits_for(*compute_, *side_end_); };
+    inputs.side.mark = [&](int number) {
+      return side_marks_[static_cast<size_t>(number)]->set().ok() ? kernels::kOk
+                                                                  : kernels::kUnsupported;
+    };
+    inputs.side.wait = [&](int number) {
+      return compute_->wait_for(*side_marks_[static_cast<size_t>(number)]).ok()
+                 ? kernels::kOk
+                 : kernels::kUnsupported;
+    };
     if (first) {
       const auto* wanted =
           reinterpret_cast<const uint32_t*>(inputs_.const_data_ptr<uint8_t>() + kUpdate);
