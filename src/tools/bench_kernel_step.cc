@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -530,8 +531,22 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
     if (!sides.back()->make(stream, with_side.side).ok()) return int{kernels::kUnsupported};
     return plain.run(block, with_side, outputs, stream);
   };
+  // A step on one queue and one on two must leave the same bits.
+  const auto download_squares = [&]() -> Result<std::vector<double>> {
+    std::vector<double> out(plain.num_squares());
+    AERIE_RETURN_IF_ERROR(
+        module->copy_from_device(out.data(), outputs.squares, out.size() * sizeof(double)));
+    return out;
+  };
+  if (plain.run(block, inputs, outputs, nullptr) != kernels::kOk)
+    return internal_error("the step failed when it was run again");
+  AERIE_ASSIGN_OR_RETURN(const std::vector<double> one_queue, download_squares());
   AERIE_ASSIGN_OR_RETURN(const double step_us,
                          module->time_us([&](void* stream) { return step_on(stream); }, 1, 15));
+  AERIE_ASSIGN_OR_RETURN(const std::vector<double> two_queues, download_squares());
+  size_t differ = 0;
+  for (size_t i = 0; i < one_queue.size(); ++i)
+    differ += std::memcmp(&one_queue[i], &two_queues[i], sizeof(double)) != 0 ? 1 : 0;
   AERIE_ASSIGN_OR_RETURN(
       const double all_us,
       module->time_us(
@@ -593,6 +608,8 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   std::printf("matrix products %.1f us (%.0f TFLOP/s); loss %.4f\n", gemm_us,
               gemm_flops / gemm_us * 1e-6, static_cast<double>(loss));
   std::printf("step as one graph %.1f us; with the optimizer %.1f us\n", step_us, all_us);
+  std::printf("squares of gradients with a second queue: %zu of %zu differ from those without\n",
+              differ, one_queue.size());
   return ok_status();
 }
 
