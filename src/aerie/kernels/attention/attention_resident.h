@@ -234,9 +234,9 @@ struct ResidentBlock {
       *reinterpret_cast<Pair*>(row + k * 8) = x;
     }
   }
-  // Adds them to the scores.
+  // The scores begin with them.
   template <int kHalf>
-  __device__ void add_turned(FragmentC* scores, const FragmentC* products) const {
+  __device__ void turn_products(FragmentC* scores, const FragmentC* products) const {
     const int g = lane / 4, t = lane % 4;
     float* const row =
         reinterpret_cast<float*>(tile_of(g < 4 ? m.weights : m.scores, group) + warp * 16 * kTile) +
@@ -481,8 +481,8 @@ __device__ inline void resident_item(ResidentBlock<T, kDim>& q, float* sum_q, fl
         group_wait<kDim>();
         group_ready<kDim>(products);
         group_ready<kDim>(products + kTile / 8);
-        q.template add_turned<0>(scores, products);
-        q.template add_turned<1>(scores, products);
+        q.template turn_products<0>(scores, products);
+        q.template turn_products<1>(scores, products);
       }
       group_begin<kDim>();
       group_rows<kDim>(scores, queries, q.m.keys, warp, lane);
