@@ -1,139 +1,21 @@
-// Memory of one micro-batch and the calls that NestStep repeats; included by nest_step.cc alone.
+// The calls that NestStep repeats, on the memory of one micro-batch; included by nest_step.cc
+// alone.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
-#include <initializer_list>
 #include <utility>
 #include <vector>
 
 #include "aerie/base/check.h"
-#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/kernels/nest/nest_memory.h"
 
 namespace aerie::kernels {
 
-// The five norms of a layer, in the order they run.
-enum NormKind {
-  kNormFeedForward1,
-  kNormSelfAtt,
-  kNormConv,
-  kNormFeedForward2,
-  kNormOut,
-  kNumNorms
-};
-
-struct NormBuffers {
-  NormKind kind = kNormFeedForward1;
-  const float* residual = nullptr;  // null: the stream begins here
-  float* sum = nullptr;             // null: not needed (norms that are the `next` of another)
-  void* out = nullptr;              // compute dtype
-  float* out_float = nullptr;       // the next layer's stream
-  float* mean = nullptr;
-  float* rstd = nullptr;
-  uint8_t* keep = nullptr;
-};
-
-struct LayerBuffers {
-  NormBuffers norms[kNumNorms];
-  void *ff1_hidden, *ff1_active, *ff2_hidden, *ff2_active;
-  uint8_t *ff1_keep, *ff2_keep;
-  void *qkv, *pos, *grad_pos, *attended, *gates, *conv, *normed;
-  float *log_sum, *bn_mean, *bn_rstd;
-  uint32_t* attention_keep = nullptr;
-};
-
-// Memory that is given out in turns: what was given out before is still in use.
-struct Turns {
-  std::vector<void*> all;
-  size_t at = 0;
-  void* next() { return all[at++ % all.size()]; }
-};
-
-struct NestStep::Workspace {
-  // With base null the pointers mean nothing, but used() is right.
+struct NestStep::Workspace : NestMemory {
   Workspace(const KernelTable& table, const NestStepConfig& config, const Joined& joined,
             unsigned char* base, void* cuda_stream)
-      : kernels(&table), c(config), stream(cuda_stream), base_(base) {
-    frames = c.frames / 8;
-    padded_rows = c.batch * frames;
-    rows = c.rows > 0 ? c.rows : padded_rows;
-    capacity = c.chosen > 0 ? c.chosen : rows;
-    const int frames2 = strided(strided(c.frames));
-    const int bins2 = strided(strided(c.bins));
-    bins3 = strided(bins2);
-    frames_quarter = frames2;
-    bins_quarter = bins2;
-    conv1_rows = c.batch * frames2 * bins2;
-    conv2_rows = padded_rows * bins3;
-    const size_t n = size(rows), width = size(c.width), channels = size(c.sub_channels);
-
-    features = take<float>(2 * size(c.batch) * size(c.frames) * size(c.bins));
-    mask = take<uint8_t>(size(c.batch) * size(c.frames));
-    selected = take<uint8_t>(size(padded_rows));
-    chosen = take<int32_t>(size(capacity));
-    places = take<int32_t>(size(capacity));
-    slots = take<int32_t>(n);
-    tokens = take<int32_t>(size(capacity) * size(c.books));
-    quantizer = take<float>(quantize_scratch(capacity, c.books, c.code_classes, c.code_dim));
-    const size_t conv_begin = used_;
-    conv1 = take_compute(size(conv1_rows) * channels);
-    conv1_mixed = take_compute(size(conv1_rows) * channels);
-    // Audio is read for the last time before the convolutions write.
-    overlay(conv_begin, used_, [&] {
-      audio_offset = used_;
-      take<float>(2 * size(c.batch) * size(c.samples));
-    });
-    conv2 = take_compute(size(conv2_rows) * channels);
-    conv2_out = take_compute(size(conv2_rows) * channels);
-    out_weight = take_compute(width * size(bins3) * channels);
-    branch = take_compute(n * width);
-    front_branch = take_compute(size(padded_rows) * width);
-    statistics = take<float>(size(conv_parts(c.batch, frames)) * 2 * width);
-
-    // What layers use one after the other. The logits live between forward and backward, when
-    // nothing of it is in use; the front's gradients when the layers' results are not.
-    const size_t shared_begin = used_;
-    take_shared();
-    pos_size = size(2 * frames - 1) * width;
-    void* const all_grad_pos =
-        c.training ? take_compute(pos_size * size(c.layers)) : static_cast<void*>(nullptr);
-    overlay(shared_begin, used_,
-            [&] { logits = take_compute(size(capacity) * size(c.classes * c.books)); });
-    // Positions of all layers in the order of their weights in memory.
-    void* const all_pos = take_compute(pos_size * size(c.layers));
-    // The stream between layers: read by the next layer alone, computed again in backward.
-    encoded = take<float>(n * width);
-    const float* stream_in = nullptr;
-    const size_t layers_begin = used_;
-    for (int i = 0; i < c.layers; ++i) {
-      layers.emplace_back();
-      stream_in = take_layer(layers.back(), stream_in, i);
-      const size_t slot = size(joined.pos_step < 0 ? c.layers - 1 - i : i);
-      layers.back().pos = at(all_pos, slot * pos_size);
-      layers.back().grad_pos = at(all_grad_pos, slot * pos_size);
-    }
-    const size_t layers_end = used_;
-    encoded_compute = layers.back().norms[kNormOut].out;
-    chosen_rows = take_compute(size(capacity) * width);
-    grad_chosen = c.beside ? take_compute(size(capacity) * width) : chosen_rows;
-    row_loss = take<float>(size(capacity) * size(c.books));
-    if (!c.training) return;
-    overlay(layers_begin, layers_end, [&] {
-      grad_conv1 = take_compute(size(conv1_rows) * channels);
-      grad_conv2 = take_compute(size(conv2_rows) * channels);
-      out_weight_grad = take<float>(width * size(bins3) * channels);
-    });
-    grad_conv2_in = c.beside ? take_compute(size(conv2_rows) * channels) : conv2_out;
-    grad_in = take_compute(n * width);
-    partial = take<float>(bias_gradient_scratch(c.classes * c.books));
-    alternatives([&] { take_attention_scratch(); },
-                 [&] { front_partial = take<float>(subsample_scratch(c.sub_channels)); },
-                 [&] { gemm_workspace = take<unsigned char>(kGemmWorkspace); });
-    side_workspace = c.beside ? take<unsigned char>(kGemmWorkspace) : gemm_workspace;
-  }
-
-  size_t used() const { return used_; }
+      : NestMemory(config, joined.pos_step, base), kernels(&table), stream(cuda_stream) {}
 
   int before_part(int part) const { return inputs.before_part ? inputs.before_part(part) : kOk; }
 
@@ -320,8 +202,8 @@ struct NestStep::Workspace {
   // used up by add_waiting().
   template <typename Args>
   void wait_for_sums(Args& args, size_t scratch) {
-    AERIE_CHECK(later_used_ + scratch <= later_size_, "a layer's sums do not fit their scratch");
-    args.partial = later_ + later_used_;
+    AERIE_CHECK(later_used_ + scratch <= later_size, "a layer's sums do not fit their scratch");
+    args.partial = later + later_used_;
     args.later = &waiting_;
     later_used_ += scratch;
   }
@@ -523,53 +405,16 @@ struct NestStep::Workspace {
   }
 
   const KernelTable* kernels;
-  const NestStepConfig& c;
   void* stream;
   NestStepInputs inputs;
   NestStepOutputs outputs;
   // Gradients whose sums of squares are there, and how many sums.
   std::vector<std::pair<const float*, size_t>> squared;
   size_t squares_used = 0;
-  size_t pos_size = 0;  // values of one layer's positions
-  size_t audio_offset = 0;
-  int frames = 0, bins3 = 0, frames_quarter = 0, bins_quarter = 0;
-  int conv1_rows = 0, conv2_rows = 0;
-  int padded_rows = 0, rows = 0;  // encoder frames: of the padded batch, and as laid out for it
-  int capacity = 0;               // of those in the loss
-  float *features = nullptr, *quantizer = nullptr;
-  uint8_t *mask = nullptr, *selected = nullptr;
-  int32_t *chosen = nullptr, *places = nullptr, *slots = nullptr, *tokens = nullptr;
-  void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr;
-  void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
-  void* front_branch = nullptr;
-  float* statistics = nullptr;
-  // Of the two feed-forward modules, and of three norms; the same but for NestStepConfig::trailing.
-  void *shared_active[2] = {}, *shared_out[3] = {}, *shared_normed = nullptr;
-  void* shared_conv_out = nullptr;
-  std::vector<LayerBuffers> layers;
-  float* encoded = nullptr;
-  void *encoded_compute = nullptr, *chosen_rows = nullptr, *logits = nullptr;
-  float* row_loss = nullptr;
-  // Gradients, reused by every layer.
-  void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
-  void *grad_qkv = nullptr, *grad_gates = nullptr;
-  void* grad_chosen = nullptr;  // of chosen_rows
-  // Of those above that gradients of weights are made of: beside the pass, each has its own memory.
-  Turns branches, conv_branches, hiddens, gates;
-  void *grad_conv1 = nullptr, *grad_conv2 = nullptr, *grad_conv2_in = nullptr;
-  float *norm_partial = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
-        *partial = nullptr, *front_partial = nullptr;
-  void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
-  float* attention_p_partial = nullptr;
-  void *gemm_workspace = nullptr, *side_workspace = nullptr;
 
  private:
-  static constexpr size_t kGemmWorkspace = size_t{32} << 20;
   // Of the multiprocessors, one in so many makes gradients of weights beside the pass.
   static constexpr int kSideShare = 2;
-  static constexpr int kLayersWait = 2;  // for the second stage of sums
-
-  static size_t size(int value) { return static_cast<size_t>(value); }
 
   // What a norm adds to the stream, and its own parameters.
   struct Place {
@@ -599,146 +444,11 @@ struct NestStep::Workspace {
     return {&p.norm_out, p.feed_forward2.second.bias, sites + 6, c.dropout, 0.5f};
   }
 
-  // Element i of memory in the compute dtype.
-  void* at(void* all, size_t i) const {
-    return all != nullptr ? static_cast<unsigned char*>(all) + i * dtype_size(c.dtype) : nullptr;
-  }
-
-  // Returns the stream behind the layer.
-  const float* take_layer(LayerBuffers& s, const float* stream_in, int index) {
-    const size_t n = size(rows), width = size(c.width), hidden = size(c.feed_forward);
-    const float* residual = stream_in;
-    for (int kind = 0; kind < kNumNorms; ++kind) {
-      NormBuffers& norm = s.norms[kind];
-      norm.kind = static_cast<NormKind>(kind);
-      norm.residual = residual;
-      norm.mean = take<float>(n);
-      norm.rstd = take<float>(n);
-      if (kind != kNormFeedForward1 || index == 0) {
-        norm.sum = take<float>(n * width);
-        norm.keep = take<uint8_t>(n * width / 8);
-        residual = norm.sum;
-      }
-      if (kind != kNormOut) {
-        norm.out = !c.recompute        ? take_compute(n * width)
-                   : kind == kNormConv ? shared_conv_out
-                                       : shared_out[kind == kNormFeedForward1 ? 0
-                                                    : kind == kNormSelfAtt    ? 1
-                                                                              : 2];
-      } else if (index + 1 == c.layers) {
-        norm.out = take_compute(n * width);
-      }
-      if (kind == kNormOut) residual = norm.out_float = encoded;
-    }
-    s.ff1_hidden = take_compute(n * hidden);
-    s.ff1_active = c.recompute ? shared_active[0] : take_compute(n * hidden);
-    s.ff1_keep = take<uint8_t>(n * hidden / 8);
-    s.ff2_hidden = take_compute(n * hidden);
-    s.ff2_active = c.recompute ? shared_active[1] : take_compute(n * hidden);
-    s.ff2_keep = take<uint8_t>(n * hidden / 8);
-    s.qkv = take_compute(n * width * 3);
-    s.attended = take_compute(n * width);
-    s.log_sum = take<float>(size(padded_rows) * size(c.heads));
-    if (c.training && c.dropout_att > 0.0 && c.dtype != Dtype::kFloat)
-      s.attention_keep = take<uint32_t>(attention_keep(c.batch, c.heads, frames));
-    s.gates = take_compute(n * width * 2);
-    s.conv = take_compute(n * width);
-    s.normed = c.recompute ? shared_normed : take_compute(n * width);
-    s.bn_mean = take<float>(width);
-    s.bn_rstd = take<float>(width);
-    return residual;
-  }
-
-  void take_shared() {
-    const size_t n = size(rows), width = size(c.width);
-    const size_t active_begin = used_;
-    if (c.recompute) {
-      for (void*& active : shared_active)
-        active = c.trailing || &active == shared_active ? take_compute(n * size(c.feed_forward))
-                                                        : shared_active[0];
-    }
-    const size_t each = c.beside ? size(c.layers) : 1;
-    const auto take_turns = [&](Turns& turns, size_t count, size_t values) {
-      turns.all.clear();
-      for (size_t i = 0; i < count; ++i) turns.all.push_back(take_compute(n * values));
-    };
-    // Between the two feed-forward modules, in either direction.
-    overlay(active_begin, c.trailing ? active_begin : used_, [&] {
-      if (c.recompute) shared_conv_out = take_compute(n * width);
-      if (!c.training) return;
-      take_turns(conv_branches, each, width);
-      take_turns(gates, each, 2 * width);
-    });
-    if (c.recompute) {
-      shared_normed = take_compute(n * width);
-      for (void*& out : shared_out)
-        out = c.trailing || &out == shared_out ? take_compute(n * width) : shared_out[0];
-    }
-    if (!c.training) return;
-    take_turns(branches, c.beside ? 3 * each + 1 : c.trailing ? 3 : 2, width);
-    take_turns(hiddens,
-               c.beside     ? 3 * each
-               : c.trailing ? 2
-                            : 1,
-               std::max(size(c.feed_forward), 3 * width));
-    grad_conv = take_compute(n * width);
-    grad_stream = take<float>(n * width);
-    // Sums of layers wait for their second stage; beside the pass, nobody waits for that.
-    const size_t layer_sums = size(kNumNorms) * layer_norm_scratch(c.width) +
-                              2 * activation_scratch(c.feed_forward) +
-                              gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
-                              batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
-                              attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);
-    later_size_ = (c.beside ? size(c.layers) : size(kLayersWait)) * layer_sums;
-    later_ = take<float>(later_size_);
-  }
-
-  void take_attention_scratch() {
-    attention_weights = take_compute(attention_square(c.batch, c.heads, frames));
-    attention_grads = take_compute(attention_square(c.batch, c.heads, frames));
-    if (c.dtype != Dtype::kFloat)
-      attention_skew = take_compute(attention_skewed(c.batch, c.heads, frames));
-    attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
-  }
-
-  // The same memory for what single calls use.
-  template <typename... Bodies>
-  void alternatives(Bodies... bodies) {
-    const size_t begin = used_;
-    size_t end = used_;
-    ((used_ = begin, bodies(), end = std::max(end, used_)), ...);
-    used_ = end;
-  }
-
-  // Takes memory from [begin, end), which something else uses at other times; beside it if it is
-  // too small, or if work beside the pass may still use it.
-  template <typename Body>
-  void overlay(size_t begin, size_t end, Body body) {
-    if (c.beside) return body();
-    const size_t before = used_;
-    used_ = begin;
-    body();
-    const bool fits = used_ <= end;
-    used_ = before;
-    if (!fits) body();
-  }
-
-  template <typename T>
-  T* take(size_t count) {
-    const size_t begin = used_;
-    used_ += (count * sizeof(T) + 255) / 256 * 256;
-    return base_ != nullptr ? reinterpret_cast<T*>(base_ + begin) : nullptr;
-  }
-  void* take_compute(size_t count) { return take<unsigned char>(count * dtype_size(c.dtype)); }
-
-  unsigned char* base_;
-  size_t used_ = 0;
   WeightGradients waiting_gradients_;
   std::vector<std::function<int(void* on)>> beside_;
   PartialSums waiting_;
-  float* later_ = nullptr;
   int layers_waiting_ = 0, group_ = 0;
-  size_t later_size_ = 0, later_used_ = 0;
+  size_t later_used_ = 0;
 };
 
 }  // namespace aerie::kernels
