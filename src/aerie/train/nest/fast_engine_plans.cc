@@ -42,9 +42,13 @@ kernels::RandomState random_state(uint64_t seed, uint64_t micro_step, int64_t fi
           philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_item)};
 }
 
+int code_of(const Status& status) {
+  return status.ok() ? kernels::kOk : kernels::kUnsupported;
+}
 // A queue waits for what is queued on another now, whose fence this is.
 int waits_for(device::Queue& queue, device::Fence& other) {
-  return other.set().ok() && queue.wait_for(other).ok() ? kernels::kOk : kernels::kUnsupported;
+  const Status set = other.set();
+  return code_of(set.ok() ? queue.wait_for(other) : set);
 }
 
 }  // namespace
@@ -291,13 +295,10 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
     inputs.side.begin = [&] { return waits_for(*side_, *side_begin_); };
     inputs.side.end = [&] { return waits_for(*compute_, *side_end_); };
     inputs.side.mark = [&](int number) {
-      return side_marks_[static_cast<size_t>(number)]->set().ok() ? kernels::kOk
-                                                                  : kernels::kUnsupported;
+      return code_of(side_marks_[static_cast<size_t>(number)]->set());
     };
     inputs.side.wait = [&](int number) {
-      return compute_->wait_for(*side_marks_[static_cast<size_t>(number)]).ok()
-                 ? kernels::kOk
-                 : kernels::kUnsupported;
+      return code_of(compute_->wait_for(*side_marks_[static_cast<size_t>(number)]));
     };
     if (first) {
       const auto* wanted =
