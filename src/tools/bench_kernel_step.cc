@@ -2,7 +2,6 @@
 // table of kernels that writes every call down; calls of one kernel and shape are then replayed as
 // one graph, on the buffers the step gave them, and the whole step as another.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -10,9 +9,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aerie/base/strings.h"
+#include "aerie/device/side_queue.h"
 #include "aerie/kernels/adamw/adamw_stretches.h"
 #include "aerie/kernels/nest/nest_step.h"
 #include "bench_memory.h"
@@ -424,41 +425,6 @@ kernels::AdamwStep make_adamw(size_t count, float* values, float* grads, Bf16* c
   return a;
 }
 
-// The second queue of a step.
-class Side {
- public:
-  explicit Side(device::GpuModule* module) : module_(module) {}
-  Status make(void* stream, kernels::NestSide& out) {
-    AERIE_ASSIGN_OR_RETURN(main_, module_->make_queue(stream));
-    AERIE_ASSIGN_OR_RETURN(side_, module_->make_queue(nullptr));
-    AERIE_ASSIGN_OR_RETURN(begin_, main_->make_fence());
-    AERIE_ASSIGN_OR_RETURN(end_, side_->make_fence());
-    const auto waits = [](device::Queue& queue, device::Fence& fence) {
-      return fence.set().ok() && queue.wait_for(fence).ok() ? kernels::kOk : kernels::kUnsupported;
-    };
-    out.stream = side_->stream();
-    for (auto& mark : marks_) {
-      AERIE_ASSIGN_OR_RETURN(mark, side_->make_fence());
-    }
-    out.begin = [this, waits] { return waits(*side_, *begin_); };
-    out.mark = [this](int number) {
-      return marks_[static_cast<size_t>(number)]->set().ok() ? kernels::kOk : kernels::kUnsupported;
-    };
-    out.wait = [this](int number) {
-      return main_->wait_for(*marks_[static_cast<size_t>(number)]).ok() ? kernels::kOk
-                                                                        : kernels::kUnsupported;
-    };
-    out.end = [this, waits] { return waits(*main_, *end_); };
-    return ok_status();
-  }
-
- private:
-  device::GpuModule* module_;
-  std::unique_ptr<device::Queue> main_, side_;
-  std::unique_ptr<device::Fence> begin_, end_;
-  std::array<std::unique_ptr<device::Fence>, 2> marks_;
-};
-
 double gib(size_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(size_t{1} << 30);
 }
@@ -524,11 +490,21 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
         .with_hint("widths and heads that the kernels do not cover are listed in docs/kernels.md");
 
   // Queues stay until all that was captured has run.
-  std::vector<std::unique_ptr<Side>> sides;
+  std::vector<std::unique_ptr<device::Queue>> queues;
+  std::vector<std::unique_ptr<device::SideQueue>> sides;
+  const auto add_side = [&](void* stream) -> Status {
+    AERIE_ASSIGN_OR_RETURN(auto main, module->make_queue(stream));
+    queues.push_back(std::move(main));
+    AERIE_ASSIGN_OR_RETURN(auto queue, module->make_queue(nullptr));
+    AERIE_ASSIGN_OR_RETURN(auto side,
+                           device::SideQueue::make(queues.back().get(), std::move(queue)));
+    sides.push_back(std::move(side));
+    return ok_status();
+  };
   const auto step_on = [&](void* stream) {
+    if (!add_side(stream).ok()) return int{kernels::kUnsupported};
     kernels::NestStepInputs with_side = inputs;
-    sides.push_back(std::make_unique<Side>(module));
-    if (!sides.back()->make(stream, with_side.side).ok()) return int{kernels::kUnsupported};
+    with_side.side = sides.back()->as_side();
     return plain.run(block, with_side, outputs, stream);
   };
   // A step on one queue and one on two must leave the same bits.

@@ -52,7 +52,7 @@ struct NestMemory {
       : c(config), base_(base) {
     frames = c.frames / 8;
     padded_rows = c.batch * frames;
-    rows = c.rows > 0 ? c.rows : padded_rows;
+    rows = step_rows(c);
     capacity = c.chosen > 0 ? c.chosen : rows;
     const int frames2 = strided(strided(c.frames));
     const int bins2 = strided(strided(c.bins));

@@ -71,10 +71,13 @@ int shared_rows(int needed, int padded) {
   return std::min(padded, (needed + step - 1) / step * step);
 }
 
+int step_rows(const NestStepConfig& config) {
+  return config.rows > 0 ? config.rows : config.batch * (config.frames / 8);
+}
+
 bool cheap_to_recompute(const NestStepConfig& config) {
   constexpr size_t kNear = size_t{16} << 20;
-  const int rows = config.rows > 0 ? config.rows : config.batch * (config.frames / 8);
-  return static_cast<size_t>(rows) * static_cast<size_t>(config.feed_forward) *
+  return static_cast<size_t>(step_rows(config)) * static_cast<size_t>(config.feed_forward) *
              dtype_size(config.dtype) <=
          kNear;
 }
@@ -94,8 +97,7 @@ bool gradients_beside(int rows) {
 bool gradients_trail(const NestStepConfig& config) {
   // Own kernels make them (weight_gradients.h); weights that fill a device gain nothing.
   constexpr int kMostRows = 4096, kLargest = 128 * 128 * 128;
-  const int rows = config.rows > 0 ? config.rows : config.batch * (config.frames / 8);
-  return config.dtype != Dtype::kFloat && rows <= kMostRows &&
+  return config.dtype != Dtype::kFloat && step_rows(config) <= kMostRows &&
          config.width * config.feed_forward <= kLargest;
 }
 

@@ -155,6 +155,8 @@ int encoder_rows(const NestStepConfig& config, int valid);
 // What a batch that needs so many rows is given, so that batches share recordings: about two
 // percent of the padded batch more at most. Matrix products like round numbers, too.
 int shared_rows(int needed, int padded);
+// The encoder's rows of a batch: as laid out for it, or all of the padded one.
+int step_rows(const NestStepConfig& config);
 // Whether a batch of so many rows leaves a device idle enough for NestStepConfig::beside.
 bool gradients_beside(int rows);
 // The same for NestStepConfig::trailing.

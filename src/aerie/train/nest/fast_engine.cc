@@ -95,13 +95,9 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
 Status FastEngine::start(std::unique_ptr<device::Queue> compute, const MakeQueue& make_queue) {
   compute_ = std::move(compute);
   AERIE_ASSIGN_OR_RETURN(copy_, make_queue(/*urgent=*/false));
-  AERIE_ASSIGN_OR_RETURN(side_, make_queue(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(auto side, make_queue(/*urgent=*/false));
   AERIE_ASSIGN_OR_RETURN(update_, make_queue(/*urgent=*/true));
-  AERIE_ASSIGN_OR_RETURN(side_begin_, compute_->make_fence());
-  AERIE_ASSIGN_OR_RETURN(side_end_, side_->make_fence());
-  for (auto& mark : side_marks_) {
-    AERIE_ASSIGN_OR_RETURN(mark, side_->make_fence());
-  }
+  AERIE_ASSIGN_OR_RETURN(side_, device::SideQueue::make(compute_.get(), std::move(side)));
   AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_fence());
   const auto layers = static_cast<int>(config_.model.encoder.n_layers);
   for (int part = 0; part < kernels::nest_num_parts(layers); ++part) {

@@ -33,7 +33,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
-#include "aerie/device/queue.h"
+#include "aerie/device/side_queue.h"
 #include "aerie/kernels/kernel_table.h"
 #include "aerie/kernels/nest/nest_step.h"
 #include "aerie/train/nest/batch_intake.h"
@@ -153,7 +153,8 @@ class FastEngine final : public CoreEngine {
   config::RunConfig config_;
   at::Device device_;
   std::optional<c10::Stream> stream_, previous_stream_;
-  std::unique_ptr<device::Queue> compute_, copy_, update_, side_;
+  std::unique_ptr<device::Queue> compute_, copy_, update_;
+  std::unique_ptr<device::SideQueue> side_;
   std::unique_ptr<BatchIntake> intake_;
 
   kernels::Dtype dtype_ = kernels::Dtype::kFloat;
@@ -165,8 +166,7 @@ class FastEngine final : public CoreEngine {
 
   std::unique_ptr<FastOptimizer> optimizer_;
   bool update_pending_ = false;  // the last step is decided, its weights are not written
-  std::unique_ptr<device::Fence> update_begin_, side_begin_, side_end_;
-  std::array<std::unique_ptr<device::Fence>, 2> side_marks_;
+  std::unique_ptr<device::Fence> update_begin_;
   std::vector<std::unique_ptr<device::Fence>> part_updated_;
 
   std::map<Shape, std::unique_ptr<Plan>> plans_;

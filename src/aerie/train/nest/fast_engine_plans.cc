@@ -42,15 +42,6 @@ kernels::RandomState random_state(uint64_t seed, uint64_t micro_step, int64_t fi
           philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_item)};
 }
 
-int code_of(const Status& status) {
-  return status.ok() ? kernels::kOk : kernels::kUnsupported;
-}
-// A queue waits for what is queued on another now, whose fence this is.
-int waits_for(device::Queue& queue, device::Fence& other) {
-  const Status set = other.set();
-  return code_of(set.ok() ? queue.wait_for(other) : set);
-}
-
 }  // namespace
 
 at::ScalarType torch_type(kernels::Dtype dtype) {
@@ -276,35 +267,26 @@ int FastEngine::update_before(int part, const uint32_t* wanted) {
   device::Fence& done = *part_updated_[static_cast<size_t>(part)];
   const int code = optimizer_->update_part(part, wanted, update_->stream());
   if (code != kernels::kOk) return code;
-  return waits_for(*compute_, done);
+  return device::waits_for(*compute_, done);
 }
 
 Status FastEngine::run_plan(Plan& plan, bool accumulate) {
   const size_t which = accumulate ? 1 : 0;
   // The first pass of a step finds the last step's update undone, or is told that it is not.
   const kernels::NestStepConfig& c = plan.config;
-  const int rows = c.rows > 0 ? c.rows : c.batch * (c.frames / 8);
-  const bool first =
-      plan.shape.training && !accumulate &&
-      update_beside(core_->model().parameters().flat_params().numel(), c.layers, rows);
+  const bool first = plan.shape.training && !accumulate &&
+                     update_beside(core_->model().parameters().flat_params().numel(), c.layers,
+                                   kernels::step_rows(c));
   if (!first) AERIE_RETURN_IF_ERROR(finish_update());
   const auto work = [this, &plan, which, first](void* stream) {
     auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
     kernels::NestStepInputs inputs = inputs_of(plan);
-    inputs.side.stream = side_->stream();
-    inputs.side.begin = [&] { return waits_for(*side_, *side_begin_); };
-    inputs.side.end = [&] { return waits_for(*compute_, *side_end_); };
-    inputs.side.mark = [&](int number) {
-      return code_of(side_marks_[static_cast<size_t>(number)]->set());
-    };
-    inputs.side.wait = [&](int number) {
-      return code_of(compute_->wait_for(*side_marks_[static_cast<size_t>(number)]));
-    };
+    inputs.side = side_->as_side();
     if (first) {
       const auto* wanted =
           reinterpret_cast<const uint32_t*>(inputs_.const_data_ptr<uint8_t>() + kUpdate);
       inputs.before_part = [this, wanted](int part) { return update_before(part, wanted); };
-      const int code = waits_for(*update_, *update_begin_);
+      const int code = device::waits_for(*update_, *update_begin_);
       if (code != kernels::kOk) return code;
     }
     return plan.step[which]->run(
