@@ -38,6 +38,13 @@ struct Attention {
   // attention_keep(...) words, or null: on tensor cores forward leaves the decisions of dropout
   // here, and backward need not draw them again.
   uint32_t* keep = nullptr;
+  // attention_square(...) values of dtype and attention_shifts(...) floats, or null: on tensor
+  // cores forward leaves its weights here, and backward need not compute them again. They are those
+  // before dropout, negative where dropped, and not divided by their row's sum yet: 2 to the power
+  // of a score (times log2(e)) minus the shift of its row and tile of keys. The squares are laid
+  // out as attention_block_at() says; tiles that forward does not visit are not written.
+  void* saved = nullptr;
+  float* shifts = nullptr;  // attention_shift_at(...)
 };
 
 struct AttentionBackward {
@@ -114,6 +121,19 @@ inline size_t attention_keep(int batch, int heads, int frames) {
   return static_cast<size_t>(batch) * static_cast<size_t>(heads) *
          static_cast<size_t>(attention_blocks(frames)) *
          static_cast<size_t>(attention_tiles(frames)) * 32;
+}
+// One shift per query (of whole tiles) and tile of keys.
+AERIE_HD size_t attention_shift_at(const Attention& a, int item, int head, int tile, int row) {
+  return ((static_cast<size_t>(item) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)) *
+              static_cast<size_t>(attention_tiles(a.frames)) +
+          static_cast<size_t>(tile)) *
+             static_cast<size_t>(attention_blocks(a.frames) * 16) +
+         static_cast<size_t>(row);
+}
+inline size_t attention_shifts(int batch, int heads, int frames) {
+  return static_cast<size_t>(batch) * static_cast<size_t>(heads) *
+         static_cast<size_t>(attention_tiles(frames)) *
+         static_cast<size_t>(attention_blocks(frames) * 16);
 }
 // Parts of the sums of bias u, then of bias v, (H,D) floats each.
 inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) {
