@@ -56,8 +56,13 @@ template <typename T, int kDim>
 int forward_mma(const Attention& a, void* stream) {
   const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
                           query_shared<kDim>()};
-  return a.dropout.threshold != 0 ? launch(stream, shape, attention_forward_mma<T, kDim, true>, a)
-                                  : launch(stream, shape, attention_forward_mma<T, kDim, false>, a);
+  const auto with = [&](auto saves) {
+    constexpr bool kSave = decltype(saves)::value;
+    return a.dropout.threshold != 0
+               ? launch(stream, shape, attention_forward_mma<T, kDim, true, kSave>, a)
+               : launch(stream, shape, attention_forward_mma<T, kDim, false, kSave>, a);
+  };
+  return a.saved != nullptr ? with(std::true_type{}) : with(std::false_type{});
 }
 
 // Whether a block may have so much shared memory.

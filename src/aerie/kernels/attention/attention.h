@@ -36,7 +36,7 @@ struct Attention {
   void* out = nullptr;       // (B,T,H,D), dense
   float* log_sum = nullptr;  // (B,H,T): logarithm of the softmax's denominator
   // attention_keep(...) words, or null: on tensor cores forward leaves the decisions of dropout
-  // here, and backward need not draw them again.
+  // here, and backward need not draw them again. Of no use beside `saved`, whose signs they are.
   uint32_t* keep = nullptr;
   // attention_square(...) values of dtype and attention_shifts(...) floats, or null: on tensor
   // cores forward leaves its weights here, and backward need not compute them again. They are those

@@ -5,7 +5,21 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-template <typename T, int kDim, bool kDropout>
+// Where forward leaves a warp's weights for backward, 16 queries from i on.
+template <typename T>
+struct SavedWeights {
+  T* blocks;      // the lane's 16 bytes of every block of 16 keys
+  float* shifts;  // of the lane's upper row
+  int tile_shifts;
+  __device__ SavedWeights(const Attention& a, int item, int head, int i, int lane)
+      : blocks(static_cast<T*>(a.saved) +
+               attention_block_at(a, item, head, i / 16, attention_blocks(a.frames)) + lane * 8),
+        shifts(a.shifts + attention_shift_at(a, item, head, 0, i + lane / 4)),
+        tile_shifts(attention_blocks(a.frames) * 16) {}
+  __device__ T* tile(int jt) const { return blocks + jt * (kTile / 16 * 256); }
+};
+
+template <typename T, int kDim, bool kDropout, bool kSave>
 __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     attention_forward_mma(Attention a) {
   AERIE_DYNAMIC_SHARED(memory);
@@ -21,9 +35,13 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
   // Starts with what comes first, queries and positions; otherwise with everything.
   constexpr bool kEarly = QueryBlock<T, kDim>::kOneOfValues;
   const bool exists = q.i < q.length;  // any of the warp's queries
-  const bool keeps = kDropout && a.keep != nullptr;
-  uint32_t* const kept =
-      keeps ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane : nullptr;
+  const SavedWeights<T> saved(a, q.item, q.head, q.i, lane);
+  // Decisions wait where they stay for backward, or in front of the lane's weights of the tile.
+  const bool keeps = kDropout && a.keep != nullptr, waits = keeps || (kDropout && kSave);
+  uint32_t* const kept = keeps   ? a.keep + attention_keep_at(a, q.item, q.head, q.i / 16, 0) + lane
+                         : kSave ? reinterpret_cast<uint32_t*>(saved.blocks)
+                                 : nullptr;
+  const int kept_tile = keeps ? 32 : kTile / 16 * 256 / 2;  // words
   KeepDraw draws;
   if constexpr (kDropout) draws = KeepDraw(a.dropout, q.item, q.head, q.i, lane);
   const auto draw = [&](int jt) {
@@ -37,9 +55,9 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     if (kEarly) {
       q.copy_values(a);
       // While they are under way: decisions need none of them.
-      if (keeps && exists) {
+      if (waits && exists) {
         AERIE_UNROLL_BY(1)
-        for (int jt = q.jt; jt < q.tiles.end; ++jt) kept[jt * 32] = draw(jt);
+        for (int jt = q.jt; jt < q.tiles.end; ++jt) kept[jt * kept_tile] = draw(jt);
       }
       copy_wait_but<2>();
     } else {
@@ -59,7 +77,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     if (!first || !kEarly) q.copy_next(a);
     if (!kEarly && !exists) continue;
     uint32_t keep = ~0u;
-    if (kEarly && keeps && exists) keep = kept[q.jt * 32];
+    if (kEarly && waits && exists) keep = kept[q.jt * kept_tile];
     FragmentC scores[kTile / 8] = {};
     if (exists) {
       Relative<T, kDim> relative(with_v, q.current_band(), skew, lane);
@@ -80,10 +98,10 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     }
     group_commit<kDim>();
     if constexpr (kEarly) {
-      if (kDropout && !keeps && exists) keep = draw(q.jt);
+      if (kDropout && !waits && exists) keep = draw(q.jt);
     } else if (kDropout) {
       keep = draw(q.jt);
-      if (keeps) kept[q.jt * 32] = keep;
+      if (keeps) kept[q.jt * kept_tile] = keep;
     }
     group_wait<kDim>();
     group_ready<kDim>(scores);
@@ -103,6 +121,10 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
         largest[r] = top;
         sum[r] *= rescale[r];
       }
+      if (kSave && t == 0) {
+        AERIE_UNROLL
+        for (int r = 0; r < 2; ++r) saved.shifts[q.jt * saved.tile_shifts + r * 8] = shift[r];
+      }
       AERIE_UNROLL
       for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
       for (int e = 0; e < 4; ++e) mixed[n].v[e] *= rescale[e / 2];
@@ -115,12 +137,16 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
           sum[e / 2] += weight;
           scores[n].v[e] = weight;
         }
+        Bits16 signed_weights;
         AERIE_UNROLL
         for (int r = 0; r < 4; ++r) {
           const int n = 2 * k + r / 2;
-          weights[k].r[r] = pack<T>(scores[n].v[r % 2 * 2], scores[n].v[r % 2 * 2 + 1]);
-          if (kDropout) weights[k].r[r] &= pair_mask(keep, n, r % 2);
+          const uint32_t pair = pack<T>(scores[n].v[r % 2 * 2], scores[n].v[r % 2 * 2 + 1]);
+          const uint32_t mask = kDropout ? pair_mask(keep, n, r % 2) : ~0u;
+          weights[k].r[r] = pair & mask;
+          signed_weights.w[r] = pair | (~mask & 0x80008000u);
         }
+        if (kSave) store16(saved.tile(q.jt) + k * 256, signed_weights);
       }
     }
     if (kEarly) {

@@ -183,6 +183,113 @@ void compare_packed(Backend& backend, Case c, const std::vector<int32_t>& rows) 
   same_outcome(run(backend, c), dense);
 }
 
+// Weights that forward leaves: once divided by their row's sum they are the softmax's, and their
+// signs are dropout's decisions. Rows of 16 queries and tiles that nobody visits are left alone.
+void expect_saved(Backend& b, const Case& c) {
+  SCOPED_TRACE(::testing::Message() << c.frames << " frames, " << c.dim << " per head saved");
+  const int batch = static_cast<int>(c.lengths.size()), width = c.heads * c.dim;
+  const size_t rows = static_cast<size_t>(batch * c.frames);
+  const auto at = [](int index) { return static_cast<size_t>(index); };
+  const std::vector<float> q = random_values(rows * at(width), 1, 1.0f, c.dtype);
+  const std::vector<float> k = random_values(rows * at(width), 2, 1.0f, c.dtype);
+  const std::vector<float> p = random_values(at((2 * c.frames - 1) * width), 3, 1.0f, c.dtype);
+  const std::vector<float> u = random_values(at(width), 4), v = random_values(at(width), 5);
+  Attention f;
+  f.dtype = c.dtype;
+  f.batch = batch;
+  f.frames = c.frames;
+  f.heads = c.heads;
+  f.dim = c.dim;
+  f.q = b.upload_as(c.dtype, q);
+  f.k = f.v = b.upload_as(c.dtype, k);
+  f.stride = f.p_stride = width;
+  f.p = b.upload_as(c.dtype, p);
+  f.bias_u = b.upload(u);
+  f.bias_v = b.upload(v);
+  f.lengths = b.upload(c.lengths);
+  f.left = c.left;
+  f.right = c.right;
+  f.chunk = c.chunk;
+  f.left_chunks = c.left_chunks;
+  const RandomState state = testing::random_state(1, 5);
+  f.dropout = dropout_at(b.upload(std::vector<RandomState>{state}), 18, c.p);
+  f.out = b.upload_as(c.dtype, std::vector<float>(rows * at(width)));
+  f.log_sum = b.scratch<float>(rows * at(c.heads));
+  if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep(batch, c.heads, c.frames));
+  const size_t square = attention_square(batch, c.heads, c.frames);
+  const size_t num_shifts = attention_shifts(batch, c.heads, c.frames);
+  f.saved = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+  f.shifts = b.scratch<float>(num_shifts);
+  ASSERT_EQ(b.kernels().attention(f, nullptr), kOk);
+  const std::vector<float> saved = b.download_as(c.dtype, f.saved, square);
+  const std::vector<float> shifts = b.download(f.shifts, num_shifts);
+  const std::vector<float> log_sum = b.download(f.log_sum, rows * at(c.heads));
+  // Of query i and key j: rows g and g + 8 of a block lie with lanes 4g and on, columns + 8 behind.
+  const auto weight_at = [&](int item, int head, int i, int j) {
+    const int lane = i % 8 * 4 + j % 8 / 2, value = i % 16 / 8 * 2 + j % 16 / 8 * 4 + j % 2;
+    return saved[attention_block_at(f, item, head, i / 16, attention_blocks(c.frames)) +
+                 at(j / 16 * 256 + lane * 8 + value)];
+  };
+  std::vector<float> actual, expected;
+  int wrong = 0, unwritten = 0;
+  const int side = attention_blocks(c.frames) * 16;
+  for (int item = 0; item < batch; ++item)
+    for (int head = 0; head < c.heads; ++head)
+      for (int i = 0; i < side; ++i) {
+        const int length = c.lengths[at(item)];
+        std::vector<double> scores;
+        double sum = 0.0;
+        const auto score_of = [&](int j) {
+          double score = 0.0;
+          for (int d = head * c.dim; d < (head + 1) * c.dim; ++d) {
+            const double query = q[at((item * c.frames + i) * width + d)];
+            score += (query + u[at(d)]) * k[at((item * c.frames + j) * width + d)] +
+                     (query + v[at(d)]) * p[at((c.frames - 1 - i + j) * width + d)];
+          }
+          return score / std::sqrt(c.dim);
+        };
+        for (int j = 0; j < length && i < length; ++j) {
+          const bool allowed = attention_allowed(f, length, i, j);
+          scores.push_back(allowed ? std::exp(score_of(j)) : 0.0);
+          sum += scores.back();
+        }
+        for (int j = 0; j < side; ++j) {
+          const float weight = weight_at(item, head, i, j);
+          if (i / 16 * 16 >= length || j / kAttentionTile * kAttentionTile >= length) {
+            unwritten += std::isnan(weight) ? 0 : 1;
+          } else if (i < length && j < length && !std::isnan(weight)) {
+            const float shift = shifts[attention_shift_at(f, item, head, j / kAttentionTile, i)];
+            const double log_2 =
+                log_sum[at((item * c.heads + head) * c.frames + i)] / std::log(2.0);
+            actual.push_back(
+                static_cast<float>(std::fabs(weight) * std::exp2(double{shift} - log_2)));
+            expected.push_back(static_cast<float>(scores[at(j)] / sum));
+            const bool dropped =
+                c.p > 0.0 &&
+                dropout_draw(state.dropout_key, 18, item_position(state, at(item)),
+                             (at(head) << 26) + (at(i) << 13) + at(j)) < dropout_threshold(c.p);
+            wrong += std::signbit(weight) == dropped ? 0 : 1;
+          } else if (i < length && j < length) {
+            unwritten += attention_allowed(f, length, i, j) ? 1 : 0;
+          }
+        }
+      }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(unwritten, 0);
+  testing::expect_close(actual, expected, c.dtype == Dtype::kHalf ? 2e-3 : 1.5e-2, 0, "weights");
+}
+
+AERIE_KERNEL_TEST(Attention, WeightsForBackward) {
+  for (const Case& c :
+       {Case{Dtype::kBf16, 1, 1, 64, {1}, 0.0}, Case{Dtype::kBf16, 150, 1, 64, {150, 0, 67}, 0.1},
+        Case{Dtype::kHalf, 75, 2, 64, {75, 40}, 0.2, -1, -1, 0, 0, false},
+        Case{Dtype::kHalf, 140, 1, 64, {140}, 0.0, 30, 3},
+        Case{Dtype::kBf16, 131, 1, 64, {129}, 0.1, -1, -1, 16, 2, false},
+        Case{Dtype::kBf16, 70, 1, 128, {70, 49}, 0.1}, Case{Dtype::kHalf, 70, 1, 128, {66}, 0.0},
+        Case{Dtype::kHalf, 68, 2, 128, {68, 3}, 0.1, 5, 60, 0, 0, false}})
+    expect_saved(backend, c);
+}
+
 AERIE_KERNEL_TEST(Attention, FloatEqualsTheReference) {
   for (const Case& c :
        {Case{Dtype::kFloat, 1, 1, 8, {1}, 0.0}, Case{Dtype::kFloat, 37, 2, 24, {37, 1, 20}, 0.1},
