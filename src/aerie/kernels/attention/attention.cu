@@ -7,6 +7,7 @@
 #include "aerie/kernels/attention/attention_forward.h"
 #include "aerie/kernels/attention/attention_query_grad.h"
 #include "aerie/kernels/attention/attention_resident.h"
+#include "aerie/kernels/attention/attention_saved_grad.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {
@@ -138,18 +139,32 @@ int query_grads(const AttentionBackward& b, void* stream) {
              : launch_early(stream, shape, attention_query_grad_mma<T, kDim, kGroups, false>, b);
 }
 
+template <typename T, int kDim, int kGroups, int kAtATime>
+int saved_grads(const AttentionBackward& b, void* stream) {
+  const Attention& a = b.forward;
+  return launch_early(stream,
+                      {grid_of(a, a.frames, kGroups * kTile, a.batch), dim3(kGroups * kMmaThreads),
+                       SavedTiles<T, kDim, kGroups>::kBytes},
+                      attention_saved_grad_mma<T, kDim, kGroups, kAtATime>, b);
+}
+
 template <typename T, int kDim>
 int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   if (resident(b)) return backward_resident<T>(b, stream);
   // Of heads with 128 values a multiprocessor has room for three tiles of queries only where they
   // share what they read; for a few items, more blocks are better.
-  constexpr int kGroups = kDim == 128 ? 3 : 1;
+  constexpr int kGroups = kDim == 128 ? 3 : 1, kAtATime = kDim == 128 ? 1 : 3;
   const bool full =
       3 * a.batch * a.heads * ceil_div(a.frames, kGroups * kTile) >= b.multiprocessors &&
       has_shared(QueryTiles<T, kDim, kGroups>::kBytes);
-  AERIE_TRY((kGroups > 1 && full ? query_grads<T, kDim, kGroups>(b, stream)
-                                 : query_grads<T, kDim, 1>(b, stream)));
+  if (a.saved != nullptr) {
+    AERIE_TRY((full ? saved_grads<T, kDim, kGroups, kAtATime>(b, stream)
+                    : saved_grads<T, kDim, 1, kAtATime>(b, stream)));
+  } else {
+    AERIE_TRY(
+        (full ? query_grads<T, kDim, kGroups>(b, stream) : query_grads<T, kDim, 1>(b, stream)));
+  }
   return launch_early(stream, {sum_grid(a), dim3(kMmaThreads), sum_shared<kDim>()},
                       attention_sums_mma<T, kDim>, b);
 }

@@ -48,17 +48,31 @@ struct InnerProducts {
       y[e] = *reinterpret_cast<const Bits16*>(b + at);
     }
   }
+  // Of row e * kRows + lane / kRowPieces.
+  __device__ float sum_of(int e) const {
+    float sum = 0.0f;
+    AERIE_UNROLL
+    for (int w = 0; w < 4; ++w)
+      sum += low_of<T>(x[e].w[w]) * low_of<T>(y[e].w[w]) +
+             high_of<T>(x[e].w[w]) * high_of<T>(y[e].w[w]);
+    AERIE_UNROLL
+    for (int mask = 1; mask < kRowPieces; mask *= 2) sum += __shfl_xor_sync(kFullWarp, sum, mask);
+    return sum;
+  }
   __device__ void finish(float* sums, float factor, int lane) const {
     AERIE_UNROLL
     for (int e = 0; e < 16 / kRows; ++e) {
-      float sum = 0.0f;
-      AERIE_UNROLL
-      for (int w = 0; w < 4; ++w)
-        sum += low_of<T>(x[e].w[w]) * low_of<T>(y[e].w[w]) +
-               high_of<T>(x[e].w[w]) * high_of<T>(y[e].w[w]);
-      AERIE_UNROLL
-      for (int mask = 1; mask < kRowPieces; mask *= 2) sum += __shfl_xor_sync(kFullWarp, sum, mask);
+      const float sum = sum_of(e);
       if (lane % kRowPieces == 0) sums[e * kRows + lane / kRowPieces] = sum * factor;
+    }
+  }
+  // Or to registers: of the two rows of a lane of C.
+  __device__ void rows(float* out, float factor, int lane) const {
+    AERIE_UNROLL
+    for (int e = 0; e < 16 / kRows; ++e) {
+      const int row = lane / 4;
+      const float sum = __shfl_sync(kFullWarp, sum_of(e), row % kRows * kRowPieces);
+      if (row / kRows == e % (8 / kRows)) out[e / (8 / kRows)] = sum * factor;
     }
   }
 };

@@ -17,6 +17,7 @@ struct Case {
   bool keep = true;                // decisions of dropout kept for backward
   std::vector<int32_t> rows = {};  // of every item; empty: as many as frames
   int multiprocessors = AttentionBackward{}.multiprocessors;
+  bool saves = false;  // weights for backward
 };
 constexpr size_t kGuardRows = 3;  // behind the last item
 constexpr float kGuard = 9.0f;
@@ -99,6 +100,11 @@ Outcome run(Backend& b, const Case& c) {
   f.out = b.upload_as(c.dtype, std::vector<float>(packing.rows() * width, kGuard));
   f.log_sum = b.scratch<float>(rows * static_cast<size_t>(c.heads));
   if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep(batch, c.heads, c.frames));
+  const size_t square = attention_square(batch, c.heads, c.frames);
+  if (c.saves) {
+    f.saved = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+    f.shifts = b.scratch<float>(attention_shifts(batch, c.heads, c.frames));
+  }
   EXPECT_EQ(b.kernels().attention(f, nullptr), kOk);
   AttentionBackward g;
   g.forward = f;
@@ -113,7 +119,6 @@ Outcome run(Backend& b, const Case& c) {
   g.grad_bias_u = b.upload(random_values(width, 6));
   g.grad_bias_v = b.upload(random_values(width, 7));
   g.accumulate = c.p > 0.0;
-  const size_t square = attention_square(batch, c.heads, c.frames);
   g.weights = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
   g.grad_scores = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
   g.grad_skewed = b.upload_as(
@@ -354,6 +359,28 @@ AERIE_KERNEL_TEST(Attention, WideHeadsOnAFullDevice) {
                         full({Dtype::kBf16, 70, 2, 128, {70, 49}, 0.2, 5, 60, 0, 0, false})})
     compare(backend, c);
   compare_packed(backend, full({Dtype::kBf16, 75, 1, 128, {66, 1}, 0.1}), {70, 2});
+}
+
+AERIE_KERNEL_TEST(Attention, BackwardOfSavedWeights) {
+  const auto saved = [](int multiprocessors, Case c) {
+    c.multiprocessors = multiprocessors;
+    c.keep = false;
+    c.saves = true;
+    return c;
+  };
+  constexpr int kFew = 1, kMany = 1000;  // which chooses among the kernels
+  for (const Case& c : {saved(kMany, {Dtype::kBf16, 1, 1, 64, {1}, 0.0}),
+                        saved(kMany, {Dtype::kBf16, 75, 2, 64, {75, 0, 1}, 0.1}),
+                        saved(kMany, {Dtype::kHalf, 150, 1, 64, {150, 64}, 0.2, 5, 60}),
+                        saved(kFew, {Dtype::kBf16, 261, 1, 64, {259}, 0.1}),
+                        saved(kFew, {Dtype::kHalf, 200, 1, 64, {131, 200}, 0.0, -1, -1, 16, 2}),
+                        saved(kMany, {Dtype::kHalf, 70, 1, 128, {70, 49}, 0.1}),
+                        saved(kFew, {Dtype::kBf16, 197, 1, 128, {129}, 0.1}),
+                        saved(kFew, {Dtype::kHalf, 200, 1, 128, {199, 0}, 0.0, 30, 3}),
+                        saved(kFew, {Dtype::kBf16, 261, 1, 128, {259}, 0.1, -1, -1, 16, 2})})
+    compare(backend, c);
+  compare_packed(backend, saved(kMany, {Dtype::kBf16, 75, 1, 64, {66, 1}, 0.1}), {70, 2});
+  compare_packed(backend, saved(kFew, {Dtype::kBf16, 75, 1, 128, {66, 1}, 0.1}), {70, 2});
 }
 
 }  // namespace

@@ -325,6 +325,29 @@ __device__ inline uint32_t pack(float low, float high) {
   return pack2<T>(low, high);
 #endif
 }
+// The same, zero for negative ones.
+template <typename T>
+__device__ inline uint32_t pack_positive(float low, float high) {
+#ifdef __CUDACC__
+  uint32_t out;
+  if constexpr (is_half<T>) {
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  }
+  return out;
+#else
+  return pack2<T>(low > 0.0f ? low : 0.0f, high > 0.0f ? high : 0.0f);
+#endif
+}
+// Whether its sign is set, also that of zero.
+__device__ inline bool sign_of(float x) {
+#ifdef __CUDACC__
+  return __float_as_int(x) < 0;
+#else
+  return std::signbit(x);
+#endif
+}
 template <typename T>
 __device__ inline float low_of(uint32_t pair) {
   return to_float(T{uint16_t(pair)});

@@ -1,0 +1,238 @@
+// The first half of backward on tensor cores where forward has left its weights, included by
+// attention.cu alone: as attention_query_grad.h, but weights and dropout's decisions are read, so
+// that the gradients of the weights are the only products before those of the scores.
+#pragma once
+
+#include "aerie/kernels/attention/attention_query_grad.h"
+
+namespace aerie::kernels::AERIE_BACKEND {
+
+// Tiles in shared memory.
+template <typename T, int kDim, int kGroups>
+struct SavedTiles {
+  static constexpr int kRing = kGroups + 2;  // tiles of p: those in use, and the next
+  static constexpr int kTiles = kGroups + 2 + 2 + kRing;
+  T *grads, *keys, *values, *band;  // gradients of out of every group, stages, stages, ring
+  __device__ explicit SavedTiles(unsigned char* memory)
+      : grads(reinterpret_cast<T*>(memory)),
+        keys(grads + kGroups * kTileSize<kDim>),
+        values(keys + 2 * kTileSize<kDim>),
+        band(values + 2 * kTileSize<kDim>) {}
+  static constexpr size_t kBytes = sizeof(uint16_t) * kTiles * kTileSize<kDim>;
+};
+
+template <typename T, int kDim, int kGroups, int kAtATime>
+__global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
+    attention_saved_grad_mma(AttentionBackward b) {
+  using Tiles = SavedTiles<T, kDim, kGroups>;
+  constexpr int kRing = Tiles::kRing, kBlocks = kTile / 16;
+  constexpr int kValueGroup = kGroups > 1 ? 1 : 0;  // which copies the values
+  AERIE_DYNAMIC_SHARED(memory);
+  wait_for_launches();
+  let_launches();
+  const Attention& a = b.forward;
+  const Tiles m(memory);
+  const int lane = int(threadIdx.x % 32), g = lane / 4;
+  // The same for all lanes, which the compiler sees this way.
+  const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32 % kMmaWarps, 0);
+  const int group = kGroups == 1 ? 0 : __shfl_sync(kFullWarp, int(threadIdx.x) / kMmaThreads, 0);
+  const int head = int(blockIdx.y), item = int(blockIdx.z), dense = a.heads * kDim;
+  const int length = attention_length(a, item), first_tile = int(blockIdx.x) * kGroups;
+  const int it = first_tile + group, i = it * kTile + warp * 16;
+  const int first_row = int(attention_first(a, item));
+  const bool exists = i < length;  // any of the warp's queries; other blocks are not read
+  // Tiles of keys that the group sees, and that any group does: both ends grow with the queries.
+  const KeyTiles own = tiles_of(a, length, it);
+  int jt = tiles_of(a, length, first_tile).first, end = 0;
+  AERIE_UNROLL
+  for (int k = 0; k < kGroups; ++k) {
+    const int other = tiles_of(a, length, first_tile + k).end;
+    end = other > end ? other : end;
+  }
+  if (item == 0 && threadIdx.x < 2 * kGroups &&
+      first_tile + int(threadIdx.x) / 2 < attention_tiles(a.frames))
+    *attention_counters(b, head, 2 * first_tile + int(threadIdx.x)) = 0;
+
+  T* const grads = m.grads + group * kTileSize<kDim>;
+  // Addresses are not worth being kept from tile to tile.
+  const auto rows_from = [&](const void* x, int stride) {
+    return static_cast<const T*>(x) + size_t(first_row) * stride + head * kDim;
+  };
+  // Tile `slot` of the ring has the positions from 64 * number on.
+  const auto copy_band = [&](int slot, int number) {
+    copy_panels<kDim>(m.band + slot * kPanelSize, static_cast<const T*>(a.p) + head * kDim,
+                      a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride,
+                      kRing * kPanelSize);
+  };
+  const auto copy_keys = [&](int stage) {
+    copy_panels<kDim>(m.keys + stage * kTileSize<kDim>, rows_from(a.k, a.stride), jt * kTile,
+                      length, a.stride);
+  };
+  const auto copy_values = [&](int stage) {
+    copy_panels<kDim>(m.values + stage * kTileSize<kDim>, rows_from(a.v, a.stride), jt * kTile,
+                      length, a.stride);
+  };
+  const int blocks = attention_blocks(a.frames);
+  // The warp's row of blocks in all squares.
+  const uint32_t block_row = uint32_t((item * a.heads + head) * blocks + i / 16);
+  const auto block_at = [&](int tile) {
+    return (size_t(block_row) * unsigned(blocks) + unsigned(tile * kBlocks)) * 256 +
+           unsigned(lane * 8);
+  };
+  const auto prefetch_saved = [&](int tile) {
+    if (exists && tile < own.end)
+      prefetch(static_cast<const T*>(a.saved) + block_at(tile) + lane * 24);
+  };
+  const float* const shifts = a.shifts + attention_shift_at(a, item, head, 0, i + g);
+
+  FragmentC grad_q[kDim / 8] = {};
+  const float softmax_scale = 1.0f / sqrtf(float(kDim));
+  const float kept = softmax_scale * (a.dropout.threshold != 0 ? a.dropout.scale : 1.0f);
+  float inner_of[2] = {}, log_sum_of[2] = {INFINITY, INFINITY};
+  if (jt < end) {
+    prefetch_saved(own.first);
+    prefetch_saved(own.first + 1);
+    if (group == kValueGroup) copy_values(0);
+    copy_panels<kDim>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense);
+    copy_commit();
+    if (group == 0) copy_keys(0);
+    copy_band(kGroups - 1 - group, jt - it - 1);
+    if (group == 0) copy_band(kGroups, jt - it);
+    copy_commit();
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r)
+      if (i + g + 8 * r < length)
+        log_sum_of[r] = a.log_sum[head_of(a, item, head) * a.frames + i + g + 8 * r] * kLog2E;
+    InnerProducts<T, kDim> products;
+    if (exists)
+      products.load(rows_from(a.out, dense) + size_t(i) * dense,
+                    rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane);
+    products.rows(inner_of, softmax_scale, lane);
+    copy_wait_but<1>();
+    group_publish<64>();
+    __syncthreads();
+  }
+  FragmentA carried = {};                     // a skewed block that the next tile of keys completes
+  int stage = 0, ring = kGroups - 1 - group;  // the first tile of the group's band
+  for (bool first = true; jt < end; first = false) {
+    const bool active = jt >= own.first && jt < own.end;
+    const T *const keys = m.keys + stage * kTileSize<kDim>, *const values =
+                                                                m.values + stage * kTileSize<kDim>;
+    // The rest of the step copies what the next tile of keys needs: jt is that one from here on.
+    const int tile = jt++;
+    const auto copy_next = [&] {
+      if (jt < end) {
+        if (group == 0) copy_keys(1 - stage);
+        if (group == kGroups - 1) {
+          const int slot = ring + 2 + group;
+          copy_band(slot < kRing ? slot : slot - kRing, jt - first_tile);
+        }
+        if (group == kValueGroup) copy_values(1 - stage);
+      }
+      copy_commit();
+    };
+    // Keys and positions of the first tile come while the others are in use.
+    const auto others_ready = [&] {
+      if (!first) return;
+      copy_wait_but<1>();
+      group_publish<64>();
+      __syncthreads();
+    };
+    if (active) {
+      Bits16 saved[kBlocks] = {};
+      float factor[2] = {};
+      if (exists) {
+        const T* const from = static_cast<const T*>(a.saved) + block_at(tile);
+        AERIE_UNROLL
+        for (int c = 0; c < kBlocks; ++c)
+          saved[c] = *reinterpret_cast<const Bits16*>(from + c * 256);
+        AERIE_UNROLL
+        for (int r = 0; r < 2; ++r) factor[r] = shifts[tile * (blocks * 16) + 8 * r];
+      }
+      FragmentC d_weights[kTile / 8];
+      group_begin<64>();
+      panel_rows<kDim, false>(d_weights, grads, values, warp, lane);
+      group_commit<64>();
+      copy_next();
+      prefetch_saved(tile + 2);
+      AERIE_UNROLL
+      for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(factor[r] - log_sum_of[r]);
+      group_wait<64>();
+      group_ready<64>(d_weights);
+      const size_t first_block = block_at(tile);
+      T* const weights_at = static_cast<T*>(b.weights) + first_block;
+      T* const scores_at = static_cast<T*>(b.grad_scores) + first_block;
+      FragmentA d_scores[kBlocks] = {};
+      AERIE_UNROLL
+      for (int c = 0; c < kBlocks && exists; ++c) {
+        FragmentA weights;
+        AERIE_UNROLL
+        for (int w = 0; w < 4; ++w) {
+          const int n = 2 * c + w / 2, r = w % 2;
+          float weight[2] = {low_of<T>(saved[c].w[w]), high_of<T>(saved[c].w[w])}, d_score[2];
+          AERIE_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            const float through = sign_of(weight[e]) ? 0.0f : d_weights[n].v[2 * r + e];
+            weight[e] *= factor[r];
+            d_score[e] = fabsf(weight[e]) * (through * kept - inner_of[r]);
+          }
+          weights.r[w] = pack_positive<T>(weight[0], weight[1]);
+          d_scores[c].r[w] = pack<T>(d_score[0], d_score[1]);
+        }
+        store_fragment(weights_at + c * 256, weights);
+        store_fragment(scores_at + c * 256, d_scores[c]);
+      }
+      others_ready();
+      group_begin<64>();
+      panel_columns<kDim>(grad_q, d_scores, keys, lane);
+      group_commit<64>();
+      // Row r, column c of the band is key c + r - 16.
+      const PanelBand<T, kDim, kRing> band(m.band, ring * kTile + 48 - 16 * warp, lane);
+      const Skew skew = skew_of(forgotten(lane));
+      const auto at = [&](int n, int r) {
+        return n >= 0 && n < kTile / 8 ? d_scores[n / 2].r[n % 2 * 2 + r] : 0u;
+      };
+      const auto along = [&](int n, int r) { return move_left(skew, at(n, r), at(n + 1, r)); };
+      T* const skewed_at =
+          static_cast<T*>(b.grad_skewed) +
+          (size_t(block_row) * unsigned(blocks + 1) + unsigned(tile * kBlocks)) * 256 +
+          unsigned(lane * 8);
+      FragmentA skewed[kBlocks + 1];
+      if (exists) {
+        AERIE_UNROLL
+        for (int c = 0; c <= kBlocks; ++c) {
+          skewed[c] = {{c > 0 ? along(2 * c - 2, 0) : 0u, along(2 * c - 1, 1), along(2 * c - 1, 0),
+                        c < kBlocks ? along(2 * c, 1) : 0u}};
+          AERIE_UNROLL
+          for (int r = 0; r < 4 && c == 0; ++r) skewed[c].r[r] |= carried.r[r];
+          if (c < kBlocks || jt == own.end) store_fragment(skewed_at + c * 256, skewed[c]);
+        }
+        carried = skewed[kBlocks];
+      }
+      group_wait<64>();
+      panel_ready<kDim>(grad_q);
+      if (exists) {
+        AERIE_UNROLL
+        for (int c = 0; c < kBlocks; ++c) band.columns(grad_q, skewed[c], c);
+        if (jt == own.end) band.columns(grad_q, skewed[kBlocks], kBlocks);
+      }
+    } else {
+      copy_next();
+      others_ready();
+    }
+    copy_wait();
+    group_publish<64>();
+    __syncthreads();
+    stage = 1 - stage;
+    ring = ring + 1 < kRing ? ring + 1 : 0;
+  }
+  FragmentA result[kDim / 16];
+  AERIE_UNROLL
+  for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
+  for (int r = 0; r < 2; ++r)
+    result[n / 2].r[n % 2 * 2 + r] = pack<T>(grad_q[n].v[2 * r], grad_q[n].v[2 * r + 1]);
+  write_rows<kDim>(static_cast<T*>(b.grad_q) + size_t(first_row + i) * b.grad_stride + head * kDim,
+                   result, grads, rows_of(a.layout, item, a.frames) - i, b.grad_stride, warp, lane);
+}
+
+}  // namespace aerie::kernels::AERIE_BACKEND
