@@ -146,14 +146,22 @@ Cost cost_of(const kernels::Relu& a) {
 Cost cost_of(const kernels::CrossEntropy& a) {
   return {4.0 * static_cast<double>(a.capacity) * a.classes * a.books, 0.0};
 }
+// Weights that forward leaves for backward.
+double saved_bytes(const kernels::Attention& a) {
+  const double rows = kernels::num_rows(a.layout, a.batch, a.frames);
+  return a.saved != nullptr ? 2.0 * rows * rows / a.batch * a.heads : 0.0;
+}
 Cost cost_of(const kernels::Attention& a) {
   const double rows = kernels::num_rows(a.layout, a.batch, a.frames);
   const double n = rows * a.heads * a.dim;
-  return {8.0 * n, 3.0 * 2.0 * n * rows / a.batch};
+  return {8.0 * n + saved_bytes(a), 3.0 * 2.0 * n * rows / a.batch};
 }
 Cost cost_of(const kernels::AttentionBackward& a) {
   const Cost forward = cost_of(a.forward);
-  return {18.0 / 8.0 * forward.bytes, 8.0 / 3.0 * forward.flops};
+  const double saved = saved_bytes(a.forward);
+  // Two of eight products are those of the weights.
+  return {18.0 / 8.0 * (forward.bytes - saved) + saved,
+          (saved > 0.0 ? 6.0 : 8.0) / 3.0 * forward.flops};
 }
 Cost cost_of(const kernels::Gemm& a) {
   const double m = a.m, n = a.n, k = a.k;
@@ -299,6 +307,7 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.recompute = !o.keep && kernels::cheap_to_recompute(c);
   c.beside = kernels::gradients_beside(c.rows);
   c.trailing = kernels::gradients_trail(c);
+  c.keep_weights = kernels::weights_pay(c);
   return c;
 }
 

@@ -220,10 +220,13 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   attention.dropout = dropout;
   attention.out = y;
   attention.log_sum = scalars;
-  attention.keep = m.take<uint32_t>(kernels::attention_keep(o.batch, o.heads, frames));
+  const size_t square = kernels::attention_square(o.batch, o.heads, frames);
+  attention.saved = m.take<Bf16>(square);
+  attention.shifts = m.take<float>(kernels::attention_shifts(o.batch, o.heads, frames));
   const double product = 2.0 * dn * frames;  // operations of one (T,T,D) product over all heads
-  rows.push_back(
-      {"attention", 8.0 * dn, 3.0 * product, [=](void* s) { return k->attention(attention, s); }});
+  const double saved = 2.0 * o.batch * o.heads * static_cast<double>(frames) * frames;
+  rows.push_back({"attention", 8.0 * dn + saved, 3.0 * product,
+                  [=](void* s) { return k->attention(attention, s); }});
   kernels::AttentionBackward attention_back;
   attention_back.forward = attention;
   attention_back.grad_out = m.take<Bf16>(n);
@@ -235,7 +238,6 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   attention_back.grad_p_stride = width;
   attention_back.grad_bias_u = small_out;
   attention_back.grad_bias_v = small_out + c;
-  const size_t square = kernels::attention_square(o.batch, o.heads, frames);
   attention_back.weights = m.take<Bf16>(square);
   attention_back.grad_scores = m.take<Bf16>(square);
   attention_back.grad_skewed = m.take<Bf16>(kernels::attention_skewed(o.batch, o.heads, frames));
@@ -243,7 +245,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
       m.take<float>(kernels::attention_bias_scratch(o.batch, frames, o.heads, width / o.heads));
   attention_back.p_partial =
       m.take<float>(kernels::attention_p_scratch(frames, o.heads, width / o.heads));
-  rows.push_back({"attention_backward", 18.0 * dn, 8.0 * product,
+  rows.push_back({"attention_backward", 18.0 * dn + saved, 6.0 * product,
                   [=](void* s) { return k->attention_backward(attention_back, s); }});
 
   const auto features_n = static_cast<double>(b) * features * 80.0;

@@ -35,6 +35,9 @@ struct LayerBuffers {
   uint8_t *ff1_keep, *ff2_keep;
   void *qkv, *pos, *grad_pos, *attended, *gates, *conv, *normed;
   float *log_sum, *bn_mean, *bn_rstd;
+  // Of attention, for backward: weights and their shifts, or the decisions of dropout alone.
+  void* attention_saved = nullptr;
+  float* attention_shifts = nullptr;
   uint32_t* attention_keep = nullptr;
 };
 
@@ -213,8 +216,12 @@ struct NestMemory {
     s.qkv = take_compute(n * width * 3);
     s.attended = take_compute(n * width);
     s.log_sum = take<float>(size(padded_rows) * size(c.heads));
-    if (c.training && c.dropout_att > 0.0 && c.dtype != Dtype::kFloat)
+    if (c.training && c.keep_weights && c.dtype != Dtype::kFloat) {
+      s.attention_saved = take_compute(attention_square(c.batch, c.heads, frames));
+      s.attention_shifts = take<float>(attention_shifts(c.batch, c.heads, frames));
+    } else if (c.training && c.dropout_att > 0.0 && c.dtype != Dtype::kFloat) {
       s.attention_keep = take<uint32_t>(attention_keep(c.batch, c.heads, frames));
+    }
     s.gates = take_compute(n * width * 2);
     s.conv = take_compute(n * width);
     s.normed = c.recompute ? shared_normed : take_compute(n * width);

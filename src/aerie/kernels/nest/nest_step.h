@@ -99,6 +99,9 @@ struct NestStepConfig {
   // Less memory: what norms and SiLU put out is computed again in backward, where their inputs are
   // read anyway.
   bool recompute = true;
+  // More memory, in 16-bit types: attention's weights stay for backward (Attention::saved) instead
+  // of being computed again. Gradients differ by their rounding.
+  bool keep_weights = false;
   // For few rows, whose kernels leave most of a device idle: gradients of weights, sums over rows
   // and products of positions go to NestStepInputs::side, beside the pass. What they read has
   // memory of its own until the end, and nothing is computed again.
@@ -167,6 +170,8 @@ std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>&
 // Whether computing again what norms and SiLU put out (NestStepConfig::recompute) costs little:
 // while such a tensor stays in the device's cache.
 bool cheap_to_recompute(const NestStepConfig& config);
+// Whether NestStepConfig::keep_weights makes a training step faster.
+bool weights_pay(const NestStepConfig& config);
 // Room for that many frames in the loss, shared in the same way: half the rows (with usual settings
 // a third of the frames is in the loss), or all of them.
 int shared_room(int masked, int rows);

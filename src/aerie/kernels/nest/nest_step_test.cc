@@ -439,7 +439,51 @@ AERIE_KERNEL_TEST(NestStep, GradientsBesideGiveTheSame) {
 }
 
 AERIE_KERNEL_TEST(NestStep, Bf16IsNearTheReference) {
-  compare(backend, small(Dtype::kBf16), 0.12);
+  NestStepConfig c = small(Dtype::kBf16);
+  for (const bool keep : {false, true}) {
+    c.keep_weights = keep;
+    compare(backend, c, 0.12);
+  }
+}
+
+TEST(NestStep, KeepsWeightsThatStayNear) {
+  NestStepConfig c;
+  c.dtype = Dtype::kBf16;
+  c.frames = 1504;
+  c.batch = 16;
+  c.width = 1024;  // 128 values per head
+  EXPECT_TRUE(weights_pay(c));
+  c.training = false;
+  EXPECT_FALSE(weights_pay(c));
+  c.training = true;
+  c.dtype = Dtype::kFloat;
+  EXPECT_FALSE(weights_pay(c));
+  c.dtype = Dtype::kHalf;
+  c.batch = 128;
+  EXPECT_FALSE(weights_pay(c));
+  c.batch = 2;
+  c.width = 512;
+  EXPECT_TRUE(weights_pay(c));
+}
+
+// Attention's weights that stay take memory, and that of dropout's decisions is not needed then.
+TEST(NestStep, KeptWeightsTakeMemory) {
+  NestStepConfig c = small(Dtype::kBf16);
+  c.batch = 3;
+  c.samples = 16000;
+  const NestStepParams params{};
+  const auto bytes = [&] { return NestStep(kReferenceKernels, c, params).memory_bytes(); };
+  const size_t before = bytes();
+  c.keep_weights = true;
+  const int frames = c.frames / 8;
+  EXPECT_EQ(bytes() - before,
+            static_cast<size_t>(c.layers) * (2 * attention_square(c.batch, c.heads, frames) +
+                                             4 * attention_shifts(c.batch, c.heads, frames) -
+                                             4 * attention_keep(c.batch, c.heads, frames)));
+  c.dtype = Dtype::kFloat;
+  const size_t plain = bytes();
+  c.keep_weights = false;
+  EXPECT_EQ(bytes(), plain);
 }
 
 // Wide enough for the kernel that makes several gradients of weights at once.

@@ -401,6 +401,8 @@ struct NestStep::Workspace : NestMemory {
     a.out = s.attended;
     a.log_sum = s.log_sum;
     a.keep = s.attention_keep;
+    a.saved = s.attention_saved;
+    a.shifts = s.attention_shifts;
     return a;
   }
 

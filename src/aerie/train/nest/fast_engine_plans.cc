@@ -98,6 +98,8 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     c.beside = shape.training && !shape.part && !config_.aerie.activation_checkpointing &&
                kernels::gradients_beside(c.rows);
     c.trailing = shape.training && !shape.part && kernels::gradients_trail(c);
+    c.keep_weights =
+        !shape.part && !config_.aerie.activation_checkpointing && kernels::weights_pay(c);
 
     const int64_t frames = c.frames / 8;
     at::Tensor& positions = positions_[frames];
@@ -131,8 +133,11 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
       plan->params.layers[i].running_var = values + c.width;
       plan->params.layers[i].num_batches = counters_.mutable_data_ptr<int64_t>() + layer;
     }
-    if ((!c.recompute || c.beside) &&
-        !has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params))) {
+    const auto has_room = [&] {
+      return has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params));
+    };
+    if (c.keep_weights && !has_room()) c.keep_weights = false;
+    if ((!c.recompute || c.beside) && !has_room()) {
       c.recompute = true;
       c.beside = false;
     }
