@@ -64,6 +64,7 @@ Cost cost_of(const kernels::LayerNormForward& a) {
   if (a.y != nullptr) bytes += 2.0;
   if (a.sum != nullptr) bytes += 4.0;
   if (a.keep != nullptr) bytes += 0.125;
+  if (a.normalized != nullptr) bytes += 2.0;
   if (a.out != nullptr) bytes += 2.0;
   if (a.out_float != nullptr) bytes += 4.0;
   if (a.next.weight != nullptr) bytes += 2.0;
@@ -71,7 +72,7 @@ Cost cost_of(const kernels::LayerNormForward& a) {
 }
 Cost cost_of(const kernels::LayerNormBackward& a) {
   const double n = elements(a);
-  double bytes = 8.0;  // the sum, and the residual's gradient
+  double bytes = 6.0;  // what was normalized, and the residual's gradient
   if (a.grad_out != nullptr) bytes += 2.0;
   if (a.grad_out_float != nullptr) bytes += 4.0;
   if (a.grad_sum != nullptr) bytes += 4.0;

@@ -100,21 +100,19 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
 
   kernels::LayerNormForward ln;
   fill(ln);
-  ln.residual = stream;
+  ln.residual = ln.sum = stream;
   ln.y = x;
   ln.y_bias = ln.weight = ln.bias = small;
   ln.dropout = dropout;
-  ln.sum = stream_out;
   ln.keep = keep;
+  ln.normalized = z;
   ln.out = y;
-  ln.mean = scalars;
-  ln.rstd = scalars + b * static_cast<size_t>(frames);
-  rows.push_back({"layer_norm_forward", 12.1 * dn, 0.0,
+  ln.rstd = scalars;
+  rows.push_back({"layer_norm_forward", 14.1 * dn, 0.0,
                   [=](void* s) { return k->layer_norm_forward(ln, s); }});
   kernels::LayerNormBackward lb;
   fill(lb);
-  lb.sum = stream;
-  lb.mean = ln.mean;
+  lb.normalized = z;
   lb.rstd = ln.rstd;
   lb.weight = small;
   lb.grad_out = x;
@@ -126,7 +124,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   lb.grad_bias = small_out + c;
   lb.grad_y_bias = small_out + 2 * c;
   lb.partial = partial;
-  rows.push_back({"layer_norm_backward", 16.1 * dn, 0.0,
+  rows.push_back({"layer_norm_backward", 14.1 * dn, 0.0,
                   [=](void* s) { return k->layer_norm_backward(lb, s); }});
 
   kernels::SiluForward silu;

@@ -20,13 +20,12 @@ enum NormKind {
 
 struct NormBuffers {
   NormKind kind = kNormFeedForward1;
-  const float* residual = nullptr;  // null: the stream begins here
-  float* sum = nullptr;             // null: not needed (norms that are the `next` of another)
-  void* out = nullptr;              // compute dtype
-  float* out_float = nullptr;       // the next layer's stream
+  // For backward, but for norms that are the `next` of another, which need a mean.
+  void* normalized = nullptr;  // compute dtype
+  uint8_t* keep = nullptr;
   float* mean = nullptr;
   float* rstd = nullptr;
-  uint8_t* keep = nullptr;
+  void* out = nullptr;  // compute dtype
 };
 
 struct LayerBuffers {
@@ -100,19 +99,16 @@ struct NestMemory {
             [&] { logits = take_compute(size(capacity) * size(c.classes * c.books)); });
     // Positions of all layers in the order of their weights in memory.
     void* const all_pos = take_compute(pos_size * size(c.layers));
-    // The stream between layers: read by the next layer alone, computed again in backward.
-    encoded = take<float>(n * width);
-    const float* stream_in = nullptr;
+    encoded = take_compute(n * width);
     const size_t layers_begin = used_;
     for (int i = 0; i < c.layers; ++i) {
       layers.emplace_back();
-      stream_in = take_layer(layers.back(), stream_in, i);
+      take_layer(layers.back(), i);
       const size_t slot = size(pos_step < 0 ? c.layers - 1 - i : i);
       layers.back().pos = at(all_pos, slot * pos_size);
       layers.back().grad_pos = at(all_grad_pos, slot * pos_size);
     }
     const size_t layers_end = used_;
-    encoded_compute = layers.back().norms[kNormOut].out;
     chosen_rows = take_compute(size(capacity) * width);
     grad_chosen = c.beside ? take_compute(size(capacity) * width) : chosen_rows;
     row_loss = take<float>(size(capacity) * size(c.books));
@@ -150,9 +146,10 @@ struct NestMemory {
   // Of the two feed-forward modules, and of three norms; the same but for NestStepConfig::trailing.
   void *shared_active[2] = {}, *shared_out[3] = {}, *shared_normed = nullptr;
   void* shared_conv_out = nullptr;
+  // The residual stream, which every norm updates in place; in backward its gradient.
+  float *residual = nullptr, *grad_stream = nullptr;
   std::vector<LayerBuffers> layers;
-  float* encoded = nullptr;
-  void *encoded_compute = nullptr, *chosen_rows = nullptr, *logits = nullptr;
+  void *encoded = nullptr, *chosen_rows = nullptr, *logits = nullptr;
   float* row_loss = nullptr;
   // Gradients, reused by every layer.
   void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
@@ -161,8 +158,8 @@ struct NestMemory {
   // Of those above that gradients of weights are made of: beside the pass, each has its own memory.
   Turns branches, conv_branches, hiddens, gates;
   void *grad_conv1 = nullptr, *grad_conv2 = nullptr, *grad_conv2_in = nullptr;
-  float *norm_partial = nullptr, *grad_stream = nullptr, *out_weight_grad = nullptr,
-        *partial = nullptr, *front_partial = nullptr;
+  float *norm_partial = nullptr, *out_weight_grad = nullptr, *partial = nullptr,
+        *front_partial = nullptr;
   void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
   float* attention_p_partial = nullptr;
   void *gemm_workspace = nullptr, *side_workspace = nullptr;
@@ -181,20 +178,17 @@ struct NestMemory {
   }
 
  private:
-  // Returns the stream behind the layer.
-  const float* take_layer(LayerBuffers& s, const float* stream_in, int index) {
+  void take_layer(LayerBuffers& s, int index) {
     const size_t n = size(rows), width = size(c.width), hidden = size(c.feed_forward);
-    const float* residual = stream_in;
     for (int kind = 0; kind < kNumNorms; ++kind) {
       NormBuffers& norm = s.norms[kind];
       norm.kind = static_cast<NormKind>(kind);
-      norm.residual = residual;
-      norm.mean = take<float>(n);
       norm.rstd = take<float>(n);
-      if (kind != kNormFeedForward1 || index == 0) {
-        norm.sum = take<float>(n * width);
+      if (kind == kNormFeedForward1 && index > 0) {
+        norm.mean = take<float>(n);
+      } else if (c.training) {
+        norm.normalized = take_compute(n * width);
         norm.keep = take<uint8_t>(n * width / 8);
-        residual = norm.sum;
       }
       if (kind != kNormOut) {
         norm.out = !c.recompute        ? take_compute(n * width)
@@ -203,9 +197,8 @@ struct NestMemory {
                                                     : kind == kNormSelfAtt    ? 1
                                                                               : 2];
       } else if (index + 1 == c.layers) {
-        norm.out = take_compute(n * width);
+        norm.out = encoded;
       }
-      if (kind == kNormOut) residual = norm.out_float = encoded;
     }
     s.ff1_hidden = take_compute(n * hidden);
     s.ff1_active = c.recompute ? shared_active[0] : take_compute(n * hidden);
@@ -227,11 +220,11 @@ struct NestMemory {
     s.normed = c.recompute ? shared_normed : take_compute(n * width);
     s.bn_mean = take<float>(width);
     s.bn_rstd = take<float>(width);
-    return residual;
   }
 
   void take_shared() {
     const size_t n = size(rows), width = size(c.width);
+    residual = grad_stream = take<float>(n * width);
     const size_t active_begin = used_;
     if (c.recompute) {
       for (void*& active : shared_active)
@@ -263,7 +256,6 @@ struct NestMemory {
                             : 1,
                std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
-    grad_stream = take<float>(n * width);
     // Sums of layers wait for their second stage; beside the pass, nobody waits for that.
     const size_t layer_sums = size(kNumNorms) * layer_norm_scratch(c.width) +
                               2 * activation_scratch(c.feed_forward) +

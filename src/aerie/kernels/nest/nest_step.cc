@@ -494,7 +494,7 @@ int NestStep::head(Workspace& w) {
   gather.count = w.capacity;
   gather.channels = c.width;
   gather.rows = w.places;
-  gather.x = w.encoded_compute;
+  gather.x = w.encoded;
   gather.out = w.chosen_rows;
   AERIE_TRY(kernels_->gather_rows(gather, w.stream));
   AERIE_TRY(w.product(w.chosen_rows, params_.decoder.weight.compute, w.logits, w.capacity, outputs,

@@ -208,7 +208,7 @@ class NestStep {
   const float* features() const { return features_; }    // (2B,T,bins)
   const int32_t* tokens() const { return tokens_; }      // (chosen frames,books)
   const uint8_t* selected() const { return selected_; }  // (B,T/8)
-  const float* encoded() const { return encoded_; }      // (rows,d)
+  const void* encoded() const { return encoded_; }       // (rows,d), compute dtype
 
  private:
   // Weights that lie so that one product serves several.
@@ -248,7 +248,7 @@ class NestStep {
   const float* features_ = nullptr;
   const int32_t* tokens_ = nullptr;
   const uint8_t* selected_ = nullptr;
-  const float* encoded_ = nullptr;
+  const void* encoded_ = nullptr;
 };
 
 }  // namespace aerie::kernels

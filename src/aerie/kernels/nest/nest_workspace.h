@@ -287,21 +287,22 @@ struct NestStep::Workspace : NestMemory {
     f.frames = frames;
     f.channels = c.width;
     f.layout = inputs.layout;
-    f.residual = n.residual;
+    if (n.kind != kNormFeedForward1) f.residual = residual;
     f.y = branch;
     f.y_bias = place.y_bias.value;
     f.dropout = dropout(place.site, place.p);
     f.scale = place.scale;
-    f.sum = n.sum;
+    f.normalized = n.normalized;
     f.keep = f.dropout.threshold != 0 ? n.keep : nullptr;
     f.weight = place.norm->weight.value;
     f.bias = place.norm->bias.value;
     f.out = n.out;
-    f.out_float = n.out_float;
-    f.mean = n.mean;
     f.rstd = n.rstd;
-    // The first norm of the next layer, on the same stream.
-    if (n.kind == kNormOut && layer + 1 < c.layers) {
+    // The last norm of a layer is the next one's stream, and the first norm there follows.
+    if (n.kind != kNormOut) {
+      f.sum = residual;
+    } else if (layer + 1 < c.layers) {
+      f.out_float = residual;
       const NormBuffers& next = layers[size(layer) + 1].norms[kNormFeedForward1];
       const NestLayerParams::Norm& norm = p.layers[size(layer) + 1].norm_feed_forward1;
       f.next = {norm.weight.value, norm.bias.value, next.out, next.mean, next.rstd};
@@ -320,8 +321,7 @@ struct NestStep::Workspace : NestMemory {
     b.frames = frames;
     b.channels = c.width;
     b.layout = inputs.layout;
-    b.sum = n.sum;
-    b.mean = n.mean;
+    b.normalized = n.normalized;
     b.rstd = n.rstd;
     b.weight = place.norm->weight.value;
     b.bias = place.norm->bias.value;

@@ -137,18 +137,19 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
   }
   float mean, rstd;
   normalize<kVecs>(x, vecs, channels, a.eps, &mean, &rstd);
-  if (lane == 0) {
-    a.mean[row] = mean;
-    a.rstd[row] = rstd;
-  }
+  if (lane == 0) a.rstd[row] = rstd;
   AERIE_UNROLL
   for (int j = 0; j < kVecs; ++j) {
     const int vec = lane + 32 * j;
     if (vec >= vecs) continue;
     const Vec8 weight = weights[j], bias = biases[j];
-    Vec8 out;
+    Vec8 normal, out;
     AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) out.v[k] = (x[j].v[k] - mean) * rstd * weight.v[k] + bias.v[k];
+    for (int k = 0; k < 8; ++k) {
+      normal.v[k] = (x[j].v[k] - mean) * rstd;
+      out.v[k] = normal.v[k] * weight.v[k] + bias.v[k];
+    }
+    if (a.normalized != nullptr) store8(static_cast<T*>(a.normalized) + base + vec * 8, normal);
     if (a.out != nullptr) store8(static_cast<T*>(a.out) + base + vec * 8, out);
     if (a.out_float != nullptr) store8(a.out_float + base + vec * 8, out);
     x[j] = out;
@@ -212,9 +213,9 @@ __device__ inline int channels_of(const LayerNormBackward& a) {
 // What a row brings along.
 template <typename T, int kVecs, bool kNext, bool kFull>
 struct ArrivedRow {
-  float mean, rstd, next_mean, next_rstd;
-  Vec8 sum[kVecs];
+  float rstd, next_mean, next_rstd;
   Vec8 more[kVecs];  // grad_sum, or grad_out_float where a norm follows
+  Raw8<T> normal[kVecs];
   Raw8<T> grad[kVecs], next_grad[kNext ? kVecs : 1];
 
   // `kept`: where dropout's bits go, (kVecs, 32), by the time of copy_wait(); where kFull.
@@ -227,7 +228,7 @@ struct ArrivedRow {
       const int vec = int(threadIdx.x % 32) + 32 * j;
       const bool inside = vec < channels / 8;
       const size_t at = base + vec * 8;
-      sum[j] = inside ? load8(a.sum + at) : Vec8{};
+      normal[j] = inside ? load_raw(static_cast<const T*>(a.normalized) + at) : Raw8<T>{};
       more[j] = inside && from != nullptr ? load8(from + at) : Vec8{};
       grad[j] = inside && a.grad_out != nullptr ? load_raw(static_cast<const T*>(a.grad_out) + at)
                                                 : Raw8<T>{};
@@ -236,7 +237,6 @@ struct ArrivedRow {
     }
     if (kFull && a.dropout.threshold != 0 && threadIdx.x % 32 < 2 * kVecs)
       copy_async(kept + threadIdx.x % 32 * 16, a.keep + base / 8 + threadIdx.x % 32 * 16, true);
-    mean = a.mean[row];
     rstd = a.rstd[row];
     next_mean = kNext ? a.next.mean[row] : 0.0f;
     next_rstd = kNext ? a.next.rstd[row] : 0.0f;
@@ -301,10 +301,11 @@ __device__ inline void row_backward(const LayerNormBackward& a, int row,
   const size_t base = size_t(row) * channels;
   const bool draws = !kFull && a.dropout.threshold != 0 && a.keep == nullptr;
   const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
-  const float mean = in.mean, rstd = in.rstd;
+  const float rstd = in.rstd;
   Vec8 normal[kVecs], grad[kVecs];
   AERIE_UNROLL
   for (int j = 0; j < kVecs; ++j) {
+    normal[j] = unpack(in.normal[j]);
     grad[j] = unpack(in.grad[j]);
     Vec8 more = {};
     if constexpr (kNext) {
@@ -313,10 +314,7 @@ __device__ inline void row_backward(const LayerNormBackward& a, int row,
       more = load8(a.grad_out_float + base + (lane + 32 * j) * 8);
     }
     AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      grad[j].v[k] += more.v[k];
-      normal[j].v[k] = (in.sum[j].v[k] - mean) * rstd;
-    }
+    for (int k = 0; k < 8; ++k) grad[j].v[k] += more.v[k];
   }
   if constexpr (kNext)
     next_backward<T, kVecs, kFull>(a, row, in, normal, grad, params, mine + 3 * kWidth, first);

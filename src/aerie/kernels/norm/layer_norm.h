@@ -1,10 +1,12 @@
 // LayerNorm over channels with what surrounds it in a residual stream:
 //   sum = residual + scale * dropout(y + y_bias)
-//   out = (sum - mean) * rstd * weight + bias
+//   normalized = (sum - mean) * rstd
+//   out = normalized * weight + bias
 // Two norms in a row, the last of a layer and the first of the next, are one call: `next` norms
 // what the first puts out.
 //
-// The stream is float32; y and out are of the compute dtype. Channels: a multiple of 8, at most
+// The stream is float32; y, normalized and out are of the compute dtype. Backward reads what was
+// normalized, not the stream: that may be updated in place. Channels: a multiple of 8, at most
 // 2048.
 #pragma once
 
@@ -35,11 +37,11 @@ struct LayerNormForward {
   const float* bias = nullptr;
   float eps = 1e-5f;
 
-  float* sum = nullptr;        // null: not wanted
+  float* sum = nullptr;        // may be the residual; null: not wanted
   uint8_t* keep = nullptr;     // dropout's decisions, a bit per value; null: not wanted
+  void* normalized = nullptr;  // compute dtype; null: not wanted
   void* out = nullptr;         // compute dtype; null: not wanted
-  float* out_float = nullptr;  // the same in float32; null: not wanted
-  float* mean = nullptr;       // (rows)
+  float* out_float = nullptr;  // the same in float32; may be the residual; null: not wanted
   float* rstd = nullptr;       // (rows)
   NextNorm next;
 };
@@ -48,8 +50,7 @@ struct LayerNormBackward {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, channels = 0;
   RowLayout layout;
-  const float* sum = nullptr;
-  const float* mean = nullptr;
+  const void* normalized = nullptr;  // compute dtype
   const float* rstd = nullptr;
   const float* weight = nullptr;
   const float* bias = nullptr;            // needed for out, and where a norm follows

@@ -1,5 +1,7 @@
 #include "aerie/kernels/norm/layer_norm.h"
 
+#include <cmath>
+
 #include "aerie/kernels/testing/backend.h"
 
 namespace aerie::kernels {
@@ -19,12 +21,14 @@ struct Case {
 };
 
 struct Outcome {
-  std::vector<float> sum, out, out_float, mean, rstd, d_residual, d_y, d_weight, d_bias, d_y_bias;
+  std::vector<float> stream, normalized, out, rstd, d_residual, d_y, d_weight, d_bias, d_y_bias;
   std::vector<float> again, next_out, next_again, next_rstd, d_next_weight, d_next_bias;
   std::vector<uint8_t> keep;
 };
 
-Outcome run(Backend& b, const Case& c, bool use_keep) {
+// `normalized`: what backward gets; null: what forward put out.
+Outcome run(Backend& b, const Case& c, bool use_keep,
+            const std::vector<float>* normalized = nullptr) {
   const size_t rows = c.packing.num_rows(c.batch, c.frames);
   const size_t width = static_cast<size_t>(c.channels), n = rows * width;
   const auto values = [&](uint64_t seed, float scale = 1.0f) {
@@ -38,11 +42,13 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
   f.frames = c.frames;
   f.channels = c.channels;
   f.layout = c.packing.upload(b);
-  f.residual = b.upload(values(1, 2.0f));
+  // In place, as a step does it: the sum, or what two norms in a row put out between them.
+  float* stream = b.upload(values(1, 2.0f));
+  f.residual = stream;
+  (c.next ? f.out_float : f.sum) = stream;
   f.weight = b.upload(random_values(width, 2));
   f.bias = b.upload(random_values(width, 3));
-  f.sum = b.scratch<float>(n);
-  f.mean = b.scratch<float>(rows);
+  f.normalized = b.upload_as(c.dtype, std::vector<float>(n));
   f.rstd = b.scratch<float>(rows);
   f.out = b.upload_as(c.dtype, std::vector<float>(n));
   if (c.full) {
@@ -50,7 +56,6 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
     f.y_bias = b.upload(random_values(width, 5));
     f.dropout = dropout_at(state, 33, c.p);
     f.scale = 0.5f;
-    f.out_float = b.scratch<float>(n);
     f.keep = b.upload(std::vector<uint8_t>(n / 8));
   }
   if (c.next) {
@@ -67,8 +72,7 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
   g.frames = c.frames;
   g.channels = c.channels;
   g.layout = f.layout;
-  g.sum = f.sum;
-  g.mean = f.mean;
+  g.normalized = normalized != nullptr ? b.upload_as(c.dtype, *normalized) : f.normalized;
   g.rstd = f.rstd;
   g.weight = f.weight;
   g.grad_out = b.upload_as(c.dtype, values(6));
@@ -107,15 +111,14 @@ Outcome run(Backend& b, const Case& c, bool use_keep) {
     o.d_next_weight = b.download(g.grad_next_weight, width);
     o.d_next_bias = b.download(g.grad_next_bias, width);
   }
-  o.sum = b.download(f.sum, n);
+  o.stream = b.download(stream, n);
+  o.normalized = b.download_as(c.dtype, f.normalized, n);
   o.out = b.download_as(c.dtype, f.out, n);
-  o.mean = b.download(f.mean, rows);
   o.rstd = b.download(f.rstd, rows);
   o.d_residual = b.download(g.grad_residual, n);
   o.d_weight = b.download(g.grad_weight, width);
   o.d_bias = b.download(g.grad_bias, width);
   if (c.full) {
-    o.out_float = b.download(f.out_float, n);
     o.keep = b.download(f.keep, n / 8);
     o.d_y = b.download_as(c.dtype, g.grad_y, n);
     o.d_y_bias = b.download(g.grad_y_bias, width);
@@ -142,13 +145,13 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     for (const bool use_keep : {false, true}) {
-      const Outcome a = run(backend, c, use_keep);
+      // Values that are between two of a 16-bit type may go either way.
+      const Outcome a = run(backend, c, use_keep, &e.normalized);
       const double t = testing::tolerance(c.dtype);
-      testing::expect_close(a.sum, e.sum, 1e-6, 0, "sum");
-      testing::expect_close(a.mean, e.mean, 1e-6, 1e-7, "mean");
+      testing::expect_close(a.stream, e.stream, c.next ? 1e-5 : 1e-6, 0, "stream");
+      testing::expect_close(a.normalized, e.normalized, t, 0, "normalized");
       testing::expect_close(a.rstd, e.rstd, 1e-5, 0, "rstd");
       testing::expect_close(a.out, e.out, t, 0, "out");
-      testing::expect_close(a.out_float, e.out_float, 1e-5, 0, "out_float");
       testing::expect_close(a.d_residual, e.d_residual, 1e-5, 0, "grad_residual");
       testing::expect_close(a.d_y, e.d_y, t, 0, "grad_y");
       testing::expect_close(a.d_weight, e.d_weight, 1e-5, 0, "grad_weight");
@@ -172,10 +175,49 @@ AERIE_KERNEL_TEST(LayerNorm, PackedRowsAreThoseOfThePaddedBatch) {
   const Outcome padded = run(backend, c, false);
   c.packing.rows = {2, 11, 6};
   const Outcome packed = run(backend, c, false);
-  EXPECT_EQ(packed.sum, pack(padded.sum));
+  EXPECT_EQ(packed.stream, pack(padded.stream));
+  EXPECT_EQ(packed.normalized, pack(padded.normalized));
   EXPECT_EQ(packed.out, pack(padded.out));
   EXPECT_EQ(packed.d_residual, pack(padded.d_residual));
   EXPECT_EQ(packed.d_y, pack(padded.d_y));
+}
+
+// An infinite value is seen in every gradient of its row: losses are scaled until there is none.
+AERIE_KERNEL_TEST(LayerNorm, InfinityReachesTheGradients) {
+  constexpr int kWidth = 512;
+  for (const Dtype dtype : {Dtype::kFloat, Dtype::kBf16, Dtype::kHalf}) {
+    std::vector<float> x = random_values(3 * kWidth, 1);
+    x[kWidth + 7] = INFINITY;
+    LayerNormForward f;
+    f.dtype = dtype;
+    f.batch = 1;
+    f.frames = 3;
+    f.channels = kWidth;
+    f.residual = backend.upload(x);
+    f.weight = f.bias = backend.upload(random_values(kWidth, 2));
+    f.normalized = backend.upload_as(dtype, std::vector<float>(x.size()));
+    f.rstd = backend.scratch<float>(3);
+    ASSERT_EQ(backend.kernels().layer_norm_forward(f, nullptr), kOk);
+    LayerNormBackward g;
+    g.dtype = f.dtype;
+    g.batch = f.batch;
+    g.frames = f.frames;
+    g.channels = f.channels;
+    g.normalized = f.normalized;
+    g.rstd = f.rstd;
+    g.weight = f.weight;
+    g.grad_out = backend.upload_as(dtype, random_values(x.size(), 3));
+    float* const grad = backend.scratch<float>(x.size());
+    g.grad_residual = grad;
+    g.grad_weight = backend.scratch<float>(kWidth);
+    g.grad_bias = backend.scratch<float>(kWidth);
+    g.partial = backend.scratch<float>(layer_norm_scratch(kWidth));
+    ASSERT_EQ(backend.kernels().layer_norm_backward(g, nullptr), kOk);
+    const std::vector<float> got = backend.download(grad, x.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isfinite(got[i]), i / kWidth != 1) << i;
+    for (const float value : backend.download(g.grad_weight, kWidth))
+      EXPECT_FALSE(std::isfinite(value));
+  }
 }
 
 AERIE_KERNEL_TEST(LayerNorm, RefusesWidthsItCannotDo) {

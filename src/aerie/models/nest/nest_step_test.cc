@@ -82,9 +82,10 @@ class StepOnHost {
     features = at::from_blob(const_cast<float*>(step.features()),
                              {rows, config_.frames, config_.bins}, at::kFloat)
                    .clone();
-    encoded = at::from_blob(const_cast<float*>(step.encoded()),
-                            {config_.batch, config_.frames / 8, config_.width}, at::kFloat)
-                  .clone();
+    encoded =
+        at::from_blob(const_cast<void*>(step.encoded()),
+                      {config_.batch, config_.frames / 8, config_.width}, positions_.scalar_type())
+            .clone();
     tokens.assign(step.tokens(), step.tokens() + masked_rows);
   }
 
