@@ -388,7 +388,7 @@ TEST(NestStep, ComputesAgainWhatStaysNear) {
   EXPECT_TRUE(cheap_to_recompute(c));
 }
 
-// Computing activations again must change no bit.
+// Computing activations again must change no bit in float32.
 AERIE_KERNEL_TEST(NestStep, RecomputingGivesTheSame) {
   const std::vector<int32_t> samples = {10000, 200, 7777};
   NestStepConfig c = small(Dtype::kFloat);

@@ -1,5 +1,5 @@
-// One warp per row, the row in registers: one read and one write of everything. Sums over rows go
-// to per-block partial results that a second launch adds in a fixed order.
+// A warp has whole rows in registers: one read and one write of everything. Sums over rows go to
+// per-block partial results that a second launch adds in a fixed order.
 //
 // What counts is how long a row waits: all that it needs is asked for before anything is used or
 // stored. In backward, parameters and dropout's bits come by way of shared memory, without a
@@ -184,12 +184,22 @@ __host__ __device__ constexpr int backward_sums(bool next) {
 __host__ __device__ constexpr int backward_params(bool next) {
   return next ? 4 : 2;
 }
-constexpr int backward_warps(int vecs, bool next) {  // of a block, at most
-  return (next ? 16 : 22) / (vecs <= 2 ? 1 : vecs / 2);
+// Warps of a block, at most: registers and shared memory have room for so many.
+constexpr int backward_warps(int vecs, bool next, int at_once) {
+  if (vecs > 4) return next ? 4 : 5;
+  if (vecs > 2) return next ? 8 : 12;
+  return at_once > 1 ? 12 : 16;
 }
-constexpr size_t backward_shared(int vecs, bool next, int warps) {
+constexpr size_t backward_shared(int vecs, bool next, int at_once, int warps) {
   return size_t(warps * backward_sums(next) + backward_params(next)) * vecs * 256 * sizeof(float) +
-         size_t(warps) * vecs * 32;
+         size_t(warps) * at_once * vecs * 32;
+}
+
+__device__ inline Vec8 product_of(const Vec8& x, const Vec8& y) {
+  Vec8 out;
+  AERIE_UNROLL
+  for (int k = 0; k < 8; ++k) out.v[k] = x.v[k] * y.v[k];
+  return out;
 }
 
 __device__ inline void add_to_row_sum(float* sum, int j, const Vec8& x, bool first) {
@@ -203,194 +213,249 @@ __device__ inline void add_to_row_sum(float* sum, int j, const Vec8& x, bool fir
   }
 }
 
-// How backward is compiled: kFull, for kVecs * 256 channels, the bits of an earlier pass and no
-// second gradient of a single norm's output, or for everything.
-template <int kVecs, bool kFull>
-__device__ inline int channels_of(const LayerNormBackward& a) {
-  return kFull ? kVecs * 256 : a.channels;
-}
+// How backward is compiled. kNext: with a norm behind it. kFull: for kVecs * 256 channels, the bits
+// of an earlier pass and no second gradient of a single norm's output, or for everything. kAtOnce:
+// rows that a warp has under way, whose sums are added before they go to shared memory.
+template <typename T, int kVecs, bool kNext, bool kFull, int kAtOnce>
+struct RowsBackward {
+  static constexpr int kWidth = kVecs * 256;
+  static constexpr int kBitsOfRow = kVecs * 32;
+  // What is needed again behind a sum over the row stays in registers, or is computed again.
+  static constexpr bool kStays = kAtOnce == 1 && kVecs <= 4;
+  static constexpr int kStaying = kStays ? kVecs : 1;
 
-// What a row brings along.
-template <typename T, int kVecs, bool kNext, bool kFull>
-struct ArrivedRow {
-  float rstd, next_mean, next_rstd;
-  Vec8 more[kVecs];  // grad_sum, or grad_out_float where a norm follows
-  Raw8<T> normal[kVecs];
-  Raw8<T> grad[kVecs], next_grad[kNext ? kVecs : 1];
+  const LayerNormBackward& a;
+  int row[kAtOnce];
+  bool there[kAtOnce];  // others are zero
+  float rstd[kAtOnce], next_mean[kAtOnce], next_rstd[kAtOnce];
+  Vec8 more[kAtOnce][kVecs];  // grad_sum, or grad_out_float where a norm follows
+  Raw8<T> normal[kAtOnce][kVecs], grad[kAtOnce][kVecs], next_grad[kAtOnce][kNext ? kVecs : 1];
 
-  // `kept`: where dropout's bits go, (kVecs, 32), by the time of copy_wait(); where kFull.
-  __device__ void fetch(const LayerNormBackward& a, int row, uint8_t* kept) {
-    const int channels = channels_of<kVecs, kFull>(a);
-    const size_t base = size_t(row) * channels;
+  __device__ explicit RowsBackward(const LayerNormBackward& args) : a(args) {}
+  __device__ int channels() const { return kFull ? kWidth : a.channels; }
+  __device__ static int vec_of(int j) { return int(threadIdx.x % 32) + 32 * j; }
+  __device__ bool inside(int j) const { return kFull || vec_of(j) < channels() / 8; }
+  __device__ size_t place(int r, int j) const {
+    return size_t(row[r]) * channels() + vec_of(j) * 8;
+  }
+
+  // Asks for rows from `begin` on, `step` apart. `kept`: where dropout's bits go, (kAtOnce, kVecs,
+  // 32), by the time of copy_wait(); where kFull.
+  __device__ void fetch(int begin, int step, int rows, uint8_t* kept) {
     const float* const from = kNext ? a.grad_out_float : a.grad_sum;
     AERIE_UNROLL
-    for (int j = 0; j < kVecs; ++j) {
-      const int vec = int(threadIdx.x % 32) + 32 * j;
-      const bool inside = vec < channels / 8;
-      const size_t at = base + vec * 8;
-      normal[j] = inside ? load_raw(static_cast<const T*>(a.normalized) + at) : Raw8<T>{};
-      more[j] = inside && from != nullptr ? load8(from + at) : Vec8{};
-      grad[j] = inside && a.grad_out != nullptr ? load_raw(static_cast<const T*>(a.grad_out) + at)
-                                                : Raw8<T>{};
-      if constexpr (kNext)
-        next_grad[j] = inside ? load_raw(static_cast<const T*>(a.grad_next_out) + at) : Raw8<T>{};
+    for (int r = 0; r < kAtOnce; ++r) {
+      row[r] = begin + r * step;
+      there[r] = kAtOnce == 1 || row[r] < rows;
+      AERIE_UNROLL
+      for (int j = 0; j < kVecs; ++j) {
+        const bool some = there[r] && inside(j);
+        const size_t at = place(r, j);
+        normal[r][j] = some ? load_raw(static_cast<const T*>(a.normalized) + at) : Raw8<T>{};
+        more[r][j] = some && from != nullptr ? load8(from + at) : Vec8{};
+        grad[r][j] = some && a.grad_out != nullptr
+                         ? load_raw(static_cast<const T*>(a.grad_out) + at)
+                         : Raw8<T>{};
+        if constexpr (kNext)
+          next_grad[r][j] =
+              some ? load_raw(static_cast<const T*>(a.grad_next_out) + at) : Raw8<T>{};
+      }
+      const int lane = threadIdx.x % 32;
+      if (kFull && there[r] && a.dropout.threshold != 0 && lane < 2 * kVecs)
+        copy_async(kept + r * kBitsOfRow + lane * 16,
+                   a.keep + size_t(row[r]) * channels() / 8 + lane * 16, true);
+      rstd[r] = there[r] ? a.rstd[row[r]] : 0.0f;
+      next_mean[r] = kNext && there[r] ? a.next.mean[row[r]] : 0.0f;
+      next_rstd[r] = kNext && there[r] ? a.next.rstd[row[r]] : 0.0f;
     }
-    if (kFull && a.dropout.threshold != 0 && threadIdx.x % 32 < 2 * kVecs)
-      copy_async(kept + threadIdx.x % 32 * 16, a.keep + base / 8 + threadIdx.x % 32 * 16, true);
-    rstd = a.rstd[row];
-    next_mean = kNext ? a.next.mean[row] : 0.0f;
-    next_rstd = kNext ? a.next.rstd[row] : 0.0f;
+  }
+
+  // The gradient of the norm's output; with a norm behind it in `more` once that is done.
+  __device__ Vec8 grad_of(int r, int j) const {
+    if constexpr (kNext) return more[r][j];
+    Vec8 out = unpack(grad[r][j]);
+    if (!kFull && a.grad_out_float != nullptr && inside(j)) {
+      const Vec8 other = load8(a.grad_out_float + place(r, j));
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) out.v[k] += other.v[k];
+    }
+    return out;
+  }
+
+  // What the norm behind this one normalized.
+  __device__ Vec8 behind(int r, int j, const float* params) const {
+    const Vec8 mine = unpack(normal[r][j]);
+    const Vec8 weight = load_staged(params, j), bias = load_staged(params + kWidth, j);
+    Vec8 out;
+    AERIE_UNROLL
+    for (int k = 0; k < 8; ++k)
+      out.v[k] = (mine.v[k] * weight.v[k] + bias.v[k] - next_mean[r]) * next_rstd[r];
+    return out;
+  }
+
+  // Through the norm behind this one: `more` becomes the gradient of this one's output.
+  __device__ void next_backward(const float* params, float* sums, bool first) {
+    float mean_grad[kAtOnce] = {}, mean_product[kAtOnce] = {};
+    Vec8 same_values[kStaying], same_grads[kStaying];
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      if (!inside(j)) continue;
+      const Vec8 weight = load_staged(params + 2 * kWidth, j);
+      Vec8 products = {}, grads = {};
+      AERIE_UNROLL
+      for (int r = 0; r < kAtOnce; ++r) {
+        const Vec8 values = behind(r, j, params), arriving = unpack(next_grad[r][j]);
+        const Vec8 weighted = product_of(arriving, weight);
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) {
+          products.v[k] += arriving.v[k] * values.v[k];
+          grads.v[k] += arriving.v[k];
+          mean_grad[r] += weighted.v[k];
+          mean_product[r] += weighted.v[k] * values.v[k];
+        }
+        if constexpr (kStays) {
+          same_values[j] = values;
+          same_grads[j] = weighted;
+        }
+        if (a.next.out != nullptr && there[r]) {
+          const Vec8 bias = load_staged(params + 3 * kWidth, j);
+          Vec8 again;
+          AERIE_UNROLL
+          for (int k = 0; k < 8; ++k) again.v[k] = values.v[k] * weight.v[k] + bias.v[k];
+          store8(static_cast<T*>(a.next.out) + place(r, j), again);
+        }
+      }
+      add_to_row_sum(sums, j, products, first);
+      add_to_row_sum(sums + kWidth, j, grads, first);
+    }
+    AERIE_UNROLL
+    for (int r = 0; r < kAtOnce; ++r) {
+      mean_grad[r] = warp_sum(mean_grad[r]) / float(channels());
+      mean_product[r] = warp_sum(mean_product[r]) / float(channels());
+    }
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      if (!inside(j)) continue;
+      AERIE_UNROLL
+      for (int r = 0; r < kAtOnce; ++r) {
+        Vec8 values, weighted;
+        if constexpr (kStays) {
+          values = same_values[j];
+          weighted = same_grads[j];
+        } else {
+          values = behind(r, j, params);
+          weighted = product_of(unpack(next_grad[r][j]), load_staged(params + 2 * kWidth, j));
+        }
+        const Vec8 own = unpack(grad[r][j]);
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k)
+          more[r][j].v[k] += own.v[k] + next_rstd[r] * (weighted.v[k] - mean_grad[r] -
+                                                        values.v[k] * mean_product[r]);
+      }
+    }
+  }
+
+  __device__ void finish(const uint8_t* kept, const float* params, float* mine, bool first) {
+    if constexpr (kNext) next_backward(params, mine + 3 * kWidth, first);
+    float mean_grad[kAtOnce] = {}, mean_product[kAtOnce] = {};
+    Vec8 same_grads[kStaying];
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      if (!inside(j)) continue;
+      const Vec8 weight = load_staged(params, j);
+      Vec8 products = {}, grads = {};
+      AERIE_UNROLL
+      for (int r = 0; r < kAtOnce; ++r) {
+        const Vec8 arriving = grad_of(r, j), values = unpack(normal[r][j]);
+        const Vec8 weighted = product_of(arriving, weight);
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) {
+          products.v[k] += arriving.v[k] * values.v[k];
+          grads.v[k] += arriving.v[k];
+          mean_grad[r] += weighted.v[k];
+          mean_product[r] += weighted.v[k] * values.v[k];
+        }
+        if constexpr (kStays) same_grads[j] = weighted;
+        if (a.out != nullptr && there[r]) {
+          const Vec8 bias = load_staged(params + kWidth, j);
+          Vec8 again;
+          AERIE_UNROLL
+          for (int k = 0; k < 8; ++k) again.v[k] = values.v[k] * weight.v[k] + bias.v[k];
+          store8(static_cast<T*>(a.out) + place(r, j), again);
+        }
+      }
+      add_to_row_sum(mine, j, products, first);
+      add_to_row_sum(mine + kWidth, j, grads, first);
+    }
+    AERIE_UNROLL
+    for (int r = 0; r < kAtOnce; ++r) {
+      mean_grad[r] = warp_sum(mean_grad[r]) / float(channels());
+      mean_product[r] = warp_sum(mean_product[r]) / float(channels());
+    }
+    const float scale = a.dropout.threshold == 0 ? 1.0f : a.dropout.scale;
+    const bool draws = !kFull && a.dropout.threshold != 0 && a.keep == nullptr;
+    AERIE_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      if (!inside(j)) continue;
+      Vec8 grads = {};
+      AERIE_UNROLL
+      for (int r = 0; r < kAtOnce; ++r) {
+        const size_t at = place(r, j);
+        const Vec8 values = unpack(normal[r][j]);
+        Vec8 weighted;
+        if constexpr (kStays)
+          weighted = same_grads[j];
+        else
+          weighted = product_of(grad_of(r, j), load_staged(params, j));
+        Vec8 out = kNext ? Vec8{} : more[r][j];
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k)
+          out.v[k] += rstd[r] * (weighted.v[k] - mean_grad[r] - values.v[k] * mean_product[r]);
+        if (there[r]) store8(a.grad_residual + at, out);
+        if (a.grad_y == nullptr) continue;
+        float factors[8];
+        if (draws) {
+          const RowPlace drawn = place_of(a.layout, row[r], a.frames);
+          dropout8(a.dropout, uint64_t(drawn.item),
+                   uint64_t(drawn.frame) * channels() + vec_of(j) * 8, factors);
+        } else {
+          const uint32_t bits = a.dropout.threshold == 0 ? 0xffu
+                                : !kFull                 ? a.keep[at / 8]
+                                                         : kept[r * kBitsOfRow + vec_of(j)];
+          AERIE_UNROLL
+          for (int k = 0; k < 8; ++k) factors[k] = (bits >> k) & 1u ? scale : 0.0f;
+        }
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) {
+          out.v[k] *= a.scale * factors[k];
+          grads.v[k] += out.v[k];
+        }
+        if (there[r]) store8(static_cast<T*>(a.grad_y) + at, out);
+      }
+      if (a.grad_y != nullptr) add_to_row_sum(mine + 2 * kWidth, j, grads, first);
+    }
   }
 };
 
-// Through the norm behind this one: adds what arrives at this one's output, normal * weight + bias,
-// to grad.
-template <typename T, int kVecs, bool kFull>
-__device__ inline void next_backward(const LayerNormBackward& a, int row,
-                                     const ArrivedRow<T, kVecs, true, kFull>& in,
-                                     const Vec8* normal, Vec8* grad, const float* params,
-                                     float* sums, bool first) {
-  constexpr int kWidth = kVecs * 256;
-  const int channels = channels_of<kVecs, kFull>(a);
-  const int lane = threadIdx.x % 32, vecs = channels / 8;
-  const float mean = in.next_mean, rstd = in.next_rstd;
-  Vec8 behind[kVecs] = {}, arriving[kVecs] = {};
-  float sum_grad = 0.0f, sum_product = 0.0f;
-  AERIE_UNROLL
-  for (int j = 0; j < kVecs; ++j) {
-    const int vec = lane + 32 * j;
-    if (vec >= vecs) continue;
-    arriving[j] = unpack(in.next_grad[j]);
-    const Vec8 weight = load_staged(params, j), bias = load_staged(params + kWidth, j);
-    const Vec8 next_weight = load_staged(params + 2 * kWidth, j);
-    const Vec8 next_bias = load_staged(params + 3 * kWidth, j);
-    Vec8 again, product;
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      behind[j].v[k] = (normal[j].v[k] * weight.v[k] + bias.v[k] - mean) * rstd;
-      again.v[k] = behind[j].v[k] * next_weight.v[k] + next_bias.v[k];
-      product.v[k] = arriving[j].v[k] * behind[j].v[k];
-    }
-    add_to_row_sum(sums, j, product, first);
-    add_to_row_sum(sums + kWidth, j, arriving[j], first);
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      arriving[j].v[k] *= next_weight.v[k];
-      sum_grad += arriving[j].v[k];
-      sum_product += arriving[j].v[k] * behind[j].v[k];
-    }
-    if (a.next.out != nullptr)
-      store8(static_cast<T*>(a.next.out) + size_t(row) * channels + vec * 8, again);
-  }
-  sum_grad = warp_sum(sum_grad) / float(channels);
-  sum_product = warp_sum(sum_product) / float(channels);
-  AERIE_UNROLL
-  for (int j = 0; j < kVecs; ++j) AERIE_UNROLL
-  for (int k = 0; k < 8; ++k)
-    grad[j].v[k] += rstd * (arriving[j].v[k] - sum_grad - behind[j].v[k] * sum_product);
-}
-
-template <typename T, int kVecs, bool kNext, bool kFull>
-__device__ inline void row_backward(const LayerNormBackward& a, int row,
-                                    const ArrivedRow<T, kVecs, kNext, kFull>& in,
-                                    const uint8_t* kept, const float* params, float* mine,
-                                    bool first) {
-  constexpr int kWidth = kVecs * 256;
-  const int channels = channels_of<kVecs, kFull>(a);
-  const int lane = threadIdx.x % 32, vecs = channels / 8;
-  const size_t base = size_t(row) * channels;
-  const bool draws = !kFull && a.dropout.threshold != 0 && a.keep == nullptr;
-  const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
-  const float rstd = in.rstd;
-  Vec8 normal[kVecs], grad[kVecs];
-  AERIE_UNROLL
-  for (int j = 0; j < kVecs; ++j) {
-    normal[j] = unpack(in.normal[j]);
-    grad[j] = unpack(in.grad[j]);
-    Vec8 more = {};
-    if constexpr (kNext) {
-      more = in.more[j];
-    } else if (!kFull && a.grad_out_float != nullptr && lane + 32 * j < vecs) {
-      more = load8(a.grad_out_float + base + (lane + 32 * j) * 8);
-    }
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) grad[j].v[k] += more.v[k];
-  }
-  if constexpr (kNext)
-    next_backward<T, kVecs, kFull>(a, row, in, normal, grad, params, mine + 3 * kWidth, first);
-  float sum_grad = 0.0f, sum_product = 0.0f;
-  AERIE_UNROLL
-  for (int j = 0; j < kVecs; ++j) {
-    const int vec = lane + 32 * j;
-    if (vec >= vecs) continue;
-    const Vec8 weight = load_staged(params, j);
-    Vec8 product;
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) product.v[k] = grad[j].v[k] * normal[j].v[k];
-    add_to_row_sum(mine, j, product, first);
-    add_to_row_sum(mine + kWidth, j, grad[j], first);
-    if (a.out != nullptr) {
-      const Vec8 bias = load_staged(params + kWidth, j);
-      Vec8 again;
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) again.v[k] = normal[j].v[k] * weight.v[k] + bias.v[k];
-      store8(static_cast<T*>(a.out) + base + vec * 8, again);
-    }
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      grad[j].v[k] *= weight.v[k];
-      sum_grad += grad[j].v[k];
-      sum_product += grad[j].v[k] * normal[j].v[k];
-    }
-  }
-  sum_grad = warp_sum(sum_grad) / float(channels);
-  sum_product = warp_sum(sum_product) / float(channels);
-  const float scale = a.dropout.threshold == 0 ? 1.0f : a.dropout.scale;
-  AERIE_UNROLL
-  for (int j = 0; j < kVecs; ++j) {
-    const int vec = lane + 32 * j;
-    if (vec >= vecs) continue;
-    const size_t at = base + vec * 8;
-    Vec8 out = kNext ? Vec8{} : in.more[j];
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k)
-      out.v[k] += rstd * (grad[j].v[k] - sum_grad - normal[j].v[k] * sum_product);
-    store8(a.grad_residual + at, out);
-    if (a.grad_y == nullptr) continue;
-    float factors[8];
-    if (draws) {
-      dropout8(a.dropout, uint64_t(place.item), uint64_t(place.frame) * channels + vec * 8,
-               factors);
-    } else {
-      const uint32_t bits = a.dropout.threshold == 0 ? 0xffu : !kFull ? a.keep[at / 8] : kept[vec];
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) factors[k] = (bits >> k) & 1u ? scale : 0.0f;
-    }
-    AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) out.v[k] *= a.scale * factors[k];
-    add_to_row_sum(mine + 2 * kWidth, j, out, first);
-    store8(static_cast<T*>(a.grad_y) + at, out);
-  }
-}
-
-template <typename T, int kVecs, bool kNext, bool kFull>
-__global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
+template <typename T, int kVecs, bool kNext, bool kFull, int kAtOnce>
+__global__ void __launch_bounds__(backward_warps(kVecs, kNext, kAtOnce) * 32, 1)
     layer_norm_backward_kernel(LayerNormBackward a) {
   constexpr int kSums = backward_sums(kNext), kWidth = kVecs * 256;
-  const int channels = channels_of<kVecs, kFull>(a);
+  const int channels = kFull ? kWidth : a.channels;
   const int warps = blockDim.x / 32;
   AERIE_DYNAMIC_SHARED(memory);
   float* const params = reinterpret_cast<float*>(memory);
   float* const sums = params + backward_params(kNext) * kWidth;  // (warps, kSums, kWidth)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = num_rows(a.layout, a.batch, a.frames), vecs = channels / 8;
-  const int step = gridDim.x * warps;
   float* const mine = sums + warp * kSums * kWidth;
   uint8_t* const kept =
-      reinterpret_cast<uint8_t*>(sums + warps * kSums * kWidth) + warp * kVecs * 32;
-  // Where warps have one row each, neighbours are in one block; where some have one more, these are
-  // in all blocks.
-  int row = kNext ? warp * gridDim.x + blockIdx.x : blockIdx.x * warps + warp;
+      reinterpret_cast<uint8_t*>(sums + warps * kSums * kWidth) + warp * kAtOnce * kVecs * 32;
+  // Where warps have one turn each, neighbours are in one block; where some have one more, these
+  // are in all blocks.
+  const int each = warps * kAtOnce;
+  int row = kNext ? warp * kAtOnce * gridDim.x + blockIdx.x : blockIdx.x * each + warp * kAtOnce;
+  const int apart = kNext ? gridDim.x : 1;
   if constexpr (kNext) {
     stage<kVecs>(params, channels, a.weight, a.bias, a.next.weight,
                  a.next.out != nullptr ? a.next.bias : nullptr);
@@ -398,16 +463,16 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext) * 32, 1)
     stage<kVecs>(params, channels, a.weight, a.out != nullptr ? a.bias : nullptr);
   }
   bool first = true;
-  for (; row < rows; row += step) {
-    ArrivedRow<T, kVecs, kNext, kFull> arrived;
-    arrived.fetch(a, row, kept);
+  for (; row < rows; row += gridDim.x * each) {
+    RowsBackward<T, kVecs, kNext, kFull, kAtOnce> some(a);
+    some.fetch(row, apart, rows, kept);
     if (first) {
       finish_stage();
     } else {
       copy_wait();
       __syncwarp();
     }
-    row_backward<T, kVecs, kNext, kFull>(a, row, arrived, kept, params, mine, first);
+    some.finish(kept, params, mine, first);
     __syncwarp();
     first = false;
   }
@@ -477,25 +542,32 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return with_vecs(a.channels, [&](auto vecs) {
       constexpr int kVecs = decltype(vecs)::value;
-      const auto start = [&](auto next, auto full) {
+      const auto start = [&](auto next, auto full, auto at_once) {
         constexpr bool kNext = decltype(next)::value, kFull = decltype(full)::value;
-        // Few rows are spread over all multiprocessors, four warps of a block at least.
-        constexpr int kMost = backward_warps(kVecs, kNext);
-        int warps = ceil_div(rows, kLayerNormParts);
-        warps = warps < 4 ? 4 : warps;
-        warps = warps < kMost ? warps : kMost;
-        const int wanted = ceil_div(rows, warps);
+        constexpr int kAtOnce = decltype(at_once)::value;
+        // Few rows are spread over all multiprocessors, four warps of a block at least; more in
+        // turns of about the same size.
+        constexpr int kMost = backward_warps(kVecs, kNext, kAtOnce);
+        const int turns = ceil_div(rows, kLayerNormParts * kMost * kAtOnce);
+        int warps = ceil_div(rows, kLayerNormParts * turns * kAtOnce);
+        warps = warps < 4 ? 4 : warps < kMost ? warps : kMost;
+        const int wanted = ceil_div(rows, warps * kAtOnce);
         parts = wanted < kLayerNormParts ? wanted : kLayerNormParts;
         return launch(stream,
                       {dim3(unsigned(parts)), dim3(unsigned(warps) * 32),
-                       backward_shared(kVecs, kNext, warps)},
-                      layer_norm_backward_kernel<decltype(zero), kVecs, kNext, kFull>, a);
+                       backward_shared(kVecs, kNext, kAtOnce, warps)},
+                      layer_norm_backward_kernel<decltype(zero), kVecs, kNext, kFull, kAtOnce>, a);
       };
+      constexpr std::integral_constant<int, 1> kOne;
+      constexpr std::integral_constant<int, sizeof(zero) == 2 && kVecs <= 2 ? 2 : 1> kPair;
+      constexpr int kManyRows = 8;  // of a multiprocessor
       const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
       const bool full = !draws && a.channels == kVecs * 256 &&
                         (a.next.weight != nullptr || a.grad_out_float == nullptr);
       const auto choose = [&](auto next) {
-        return full ? start(next, std::true_type{}) : start(next, std::false_type{});
+        if (!full) return start(next, std::false_type{}, kOne);
+        return rows < kManyRows * kLayerNormParts ? start(next, std::true_type{}, kOne)
+                                                  : start(next, std::true_type{}, kPair);
       };
       return a.next.weight != nullptr ? choose(std::true_type{}) : choose(std::false_type{});
     });

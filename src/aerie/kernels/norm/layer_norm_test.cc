@@ -141,7 +141,12 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
         // As many channels as lanes have room for; several rows of a warp.
         Case{Dtype::kBf16, 2, 61, 512, 0.1, true, false, {{61, 50}}, false},
         Case{Dtype::kHalf, 1, 7, 2048, 1.0, true, false, {}, false},
-        Case{Dtype::kFloat, 1, 540, 2048, 0.0, true, true, {}, false}}) {
+        Case{Dtype::kFloat, 1, 540, 2048, 0.0, true, true, {}, false},
+        // So many rows that a warp has two under way, the last one alone; in several turns.
+        Case{Dtype::kBf16, 1, 1061, 256, 0.1, true, false, {}, false},
+        Case{Dtype::kBf16, 1, 1057, 512, 0.1, true, true},
+        Case{Dtype::kHalf, 2, 1601, 256, 0.1, true, true, {{1600, 1601}}},
+        Case{Dtype::kHalf, 1, 3203, 256, 0.0, true, false, {}, false}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     for (const bool use_keep : {false, true}) {

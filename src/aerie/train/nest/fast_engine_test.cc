@@ -278,13 +278,14 @@ AERIE_ENGINE_TEST(RestoredRunContinuesBitForBit) {
   ASSERT_TRUE(resumed->restore(source).ok());
   for (int64_t s = 3; s < 6; ++s) run_step(*resumed, s);
   EXPECT_EQ(first_difference(state_of(*resumed), state_of(*straight)), "");
-  // The other engine takes it up too.
+  // The other engine takes it up too; in float32, where both compute the same.
+  config.trainer.precision = config::Precision::k32;
   auto reference = engines.reference(config);
   ASSERT_TRUE(reference->restore(source).ok());
   auto again = engines.fast(config);
   ASSERT_TRUE(again->restore(source).ok());
   const StepOutcome want = run_step(*reference, 3), got = run_step(*again, 3);
-  EXPECT_NEAR(got.loss, want.loss, 2e-3 * want.loss);
+  EXPECT_NEAR(got.loss, want.loss, 2e-5 * want.loss);
   EXPECT_EQ(got.masked_frames, want.masked_frames);
 }
 
