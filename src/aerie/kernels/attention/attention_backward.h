@@ -229,35 +229,46 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
   const int dense = a.heads * kDim, dt = number - attention_tiles(a.frames);
   const int groups = attention_groups(a);
   const int positions = 2 * a.frames - 1, first = a.frames - 1 + dt * kTile;
-  // Pairs (item, query tile) that meet these positions, one after the other; last items first.
+  // Pairs (item, query tile) that meet these positions, one after the other; last items first. What
+  // is to be known of items is asked for 32 at a time, a lane for each.
   struct Step {
-    int item, it, length;
+    int number, item, it, length;
     KeyTiles seen;
   };
+  const int items = ceil_div(a.batch - group, groups);
+  const auto item_of = [&](int at) { return group + (items - 1 - at) * groups; };
+  int lengths = 0, firsts = 0;
+  const auto ask = [&](int from) {
+    if (from + lane >= items) return;
+    lengths = attention_length(a, item_of(from + lane));
+    firsts = int(attention_first(a, item_of(from + lane)));
+  };
   const auto advance = [&](Step& s) {
-    while (s.item >= 0) {
+    while (s.number < items) {
       if (++s.it * kTile < s.length) {
         s.seen = tiles_of(a, s.length, s.it);
         if (s.it + dt + 1 >= s.seen.first && s.it + dt < s.seen.end) return;
         continue;
       }
-      s.item -= groups;
-      if (s.item < 0) return;
-      s.length = attention_length(a, s.item);
+      if (++s.number >= items) return;
+      if (s.number % 32 == 0) ask(s.number);
+      s.item = item_of(s.number);
+      s.length = __shfl_sync(kFullWarp, lengths, s.number % 32);
       s.it = -1;
     }
   };
   const int blocks = attention_blocks(a.frames);
+  ask(0);
   wait_for_launches();
-  Step next = {group + ceil_div(a.batch - group, groups) * groups, 0, 0, {}};
+  Step next = {-1, 0, 0, 0, {}};
   advance(next);
   int steps = 0;  // begun
   bool all = false;
   const auto fetch = [&](int stage) {
-    if (next.item >= 0) {
+    if (next.number < items) {
+      const size_t first_row = size_t(__shfl_sync(kFullWarp, firsts, next.number % 32));
       copy_panels<kDim>(stages.tile(stage),
-                        static_cast<const T*>(a.q) + attention_first(a, next.item) * a.stride +
-                            size_t(head) * kDim,
+                        static_cast<const T*>(a.q) + first_row * a.stride + size_t(head) * kDim,
                         next.it * kTile, next.length, a.stride);
       const int column = (next.it + dt) * (kTile / 16) + warp + 1;
       const T* from = static_cast<const T*>(b.grad_skewed) +

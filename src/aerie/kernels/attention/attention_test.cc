@@ -330,6 +330,14 @@ AERIE_KERNEL_TEST(Attention, TensorCoresOfOtherShapes) {
     compare(backend, c);
 }
 
+// Sums over positions in all groups, of more items than the lanes of a group know at a time.
+TEST(AttentionTest, MoreItemsThanLanes) {
+  std::vector<int32_t> lengths(kAttentionGroups * 33, 1);
+  lengths[5] = 0;
+  lengths.back() = 2;
+  compare(*testing::emulated_backend(), {Dtype::kHalf, 2, 1, 64, lengths, 0.0});
+}
+
 // Small batches on a device that they fill.
 AERIE_KERNEL_TEST(Attention, SquaresOnChip) {
   const auto on = [](int multiprocessors, Case c) {
