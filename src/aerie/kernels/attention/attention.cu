@@ -79,7 +79,8 @@ bool has_shared([[maybe_unused]] size_t bytes) {
 #endif
 }
 bool resident(const AttentionBackward& b) {
-  return attention_resident(b) && has_shared(resident_shared<kAttentionResidentDim>());
+  return b.forward.saved != nullptr && attention_resident(b) &&
+         has_shared(resident_shared<kAttentionResidentDim>());
 }
 template <typename T>
 int backward_resident(const AttentionBackward& b, void* stream) {
@@ -88,10 +89,8 @@ int backward_resident(const AttentionBackward& b, void* stream) {
   const int slots = attention_slots(b);
   const LaunchShape shape{dim3(unsigned(a.heads), unsigned(slots)), dim3(kResidentThreads),
                           resident_shared<kDim>()};
-  AERIE_TRY(a.dropout.threshold != 0 && a.keep == nullptr
-                ? launch(stream, shape, attention_resident_mma<T, kDim, true>, b)
-                : launch(stream, shape, attention_resident_mma<T, kDim, false>, b));
-  const int blocks = 2 * attention_tiles(a.frames) * (kTile * kDim / 4 / kPositionThreads);
+  AERIE_TRY(launch(stream, shape, attention_resident_mma<T, kDim>, b));
+  const int blocks = 2 * attention_tiles(a.frames) * (kDim / 16);
   return launch(stream, {dim3(unsigned(blocks), unsigned(a.heads)), dim3(kPositionThreads)},
                 attention_add_positions<T, kDim>, b, slots);
 }
@@ -211,7 +210,7 @@ int attention_backward(const AttentionBackward& b, void* stream) {
   const bool on_chip = resident(b);
   const int parts_u =
       on_chip ? attention_slots(b) : a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);
-  const int parts_v = plain || on_chip ? parts_u : attention_groups(a) * 2 * tiles;
+  const int parts_v = plain ? parts_u : (on_chip ? 1 : attention_groups(a)) * 2 * tiles;
   PartialSums now, *sums = &now;
   if (b.later != nullptr && b.later->count + 2 <= PartialSums::kMost) sums = b.later;
   sums->sums[sums->count++] = {b.partial, b.grad_bias_u, dense, parts_u, dense, b.accumulate};

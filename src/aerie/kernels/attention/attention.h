@@ -143,8 +143,9 @@ inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) 
   const size_t v = static_cast<size_t>(kAttentionGroups * 2 * attention_tiles(frames));
   return (u + (u > v ? u : v)) * static_cast<size_t>(heads * dim);
 }
-// Whether backward keeps its squares on chip, a block for a head of one item after the other: where
-// these are as many as pay. The squares' memory has the blocks' gradients of positions then.
+// Whether backward can keep its squares on chip, a block for a head of one item after the other:
+// where these are as many as pay. It does with saved weights; the squares' memory has the items'
+// gradients of positions then.
 AERIE_HD bool attention_resident(const AttentionBackward& b) {
   const Attention& a = b.forward;
   return a.dtype != Dtype::kFloat && a.dim == kAttentionResidentDim && a.frames > kAttentionTile &&

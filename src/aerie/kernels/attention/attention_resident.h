@@ -1,52 +1,63 @@
-// Backward on tensor cores for 65 to 192 frames and 64 values per head, included by attention.cu
-// alone: weights and gradients of scores never leave the multiprocessor. A block takes one head of
-// one item after the other; each of its three groups of four warps has 64 queries. It walks over
-// tiles of 64 keys. The groups make weights and gradients of scores of their queries, leave them in
-// shared memory as tiles, and share the sums over queries: of every tile of keys one group makes
-// the gradients of the values, another those of the keys, the third what bias u gets of them.
+// Backward on tensor cores for 65 to 192 frames and 64 values per head, with the weights that
+// forward has saved; included by attention.cu alone. Weights and gradients of scores never leave
+// the multiprocessor. A block takes one head of one item after the other and walks over tiles of 64
+// keys. Three of its four groups of four warps have 64 queries each: they make the gradients of
+// their scores and queries, and leave weights and scores' gradients in shared memory as tiles. The
+// fourth makes the sums over queries of them, which are the gradients of keys, values and bias u,
+// while the others go on.
 //
-// What moves along the diagonal goes through shared memory: products of queries and positions are
-// written by position and read by key, one row of a warp's 16 after the other a place further; the
-// gradients of scores are written by position too, where they stay. Behind the last tile of keys
-// every group makes the gradients of two tiles of positions of them. Parts of the block's items are
-// added in device memory, always by the same thread; a second kernel adds the blocks'.
+// What moves along the diagonal goes through shared memory: gradients of scores are written by
+// position too, where they stay. Behind the last tile of keys every group of queries makes its
+// queries' gradients of them, and those of two tiles of positions, which wait in device memory; a
+// second kernel adds those of all items.
 //
 // Weights carry the scale of the scores' gradients: softmax's times dropout's.
 #pragma once
 
+#include <initializer_list>
+#include <type_traits>
+
 #include "aerie/kernels/attention/attention_mma.h"
+#include "aerie/kernels/attention/attention_query_grad.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-constexpr int kResidentGroups = 3;
-constexpr int kResidentThreads = kResidentGroups * kMmaThreads;
+constexpr int kResidentGroups = 3;  // of queries
+constexpr int kQueryThreads = kResidentGroups * kMmaThreads;
+constexpr int kResidentThreads = kQueryThreads + kMmaThreads;
 constexpr int kResidentFrames = kAttentionResidentFrames;
 static_assert(kResidentFrames == kResidentGroups * kTile);
-constexpr int kResidentRing = kResidentGroups + 1;   // tiles of p that are in use
+constexpr int kResidentBand = kResidentGroups + 1;   // tiles of p that stay
 constexpr int kResidentTiles = 2 * kResidentGroups;  // of positions
-constexpr int kResidentWarps = kResidentThreads / 32;
 // Values from row to row of what is kept by position: 16 more than keys, and against bank
 // conflicts.
 constexpr int kSkewedRow = kResidentFrames + 16 + 8;
-// Of products with positions on their way: floats from row to row; half of a warp's rows at a time,
-// four in its part of the weights and four in that of the scores' gradients.
-constexpr int kTurningRow = kTile + 8;
 
-// Where an item lies: its first row, how many it has, how many count.
+// Barriers: of the groups of queries among themselves, and with the group of keys.
+constexpr int kAmongQueries = 1;   // waited for by all groups of queries
+constexpr int kTilesFull = 2;      // weights and scores' gradients are there
+constexpr int kTilesEmpty = 3;     // and have been read; waited for by all groups of queries
+constexpr int kPositionsDone = 4;  // queries are not read any more
+constexpr int kInnerReady = 5;     // inner products of an item's queries are there
+
+// Where an item lies: its number, its first row, how many rows it has, how many count.
 struct ResidentPlace {
-  int first, rows, length;
+  int item, first, rows, length;
 };
 
 template <typename T, int kDim>
 struct ResidentMemory {
-  T *queries, *grads;     // tiles of the groups: q + u; gradients of out
+  T *queries, *grads;     // tiles of the groups: q; gradients of out
   T *weights, *scores;    // tiles of the groups: weights, gradients of scores
   T *keys, *values;       // the current tile
-  T* band;                // a ring of tiles of p
+  T* band;                // p from relative position -192 on; behind these 64, more of it come
+                          // where values and keys were
   T* skewed;              // gradients of scores by position, of every warp's 16 queries
+  T* ones;                // 128
   T* zeros;               // a row of a matrix
-  float* sums;            // of the scores' gradients of every key
+  float* inner;           // of every query: gradient of out times out
   ResidentPlace* places;  // of this item and the next
+  int* skipped;           // whether an item had no frames
 
   __device__ explicit ResidentMemory(unsigned char* bytes)
       : queries(reinterpret_cast<T*>(bytes)),
@@ -56,26 +67,35 @@ struct ResidentMemory {
         keys(scores + kResidentGroups * kTileSize<kDim>),
         values(keys + kTileSize<kDim>),
         band(values + kTileSize<kDim>),
-        skewed(band + kResidentRing * kTileSize<kDim>),
-        zeros(skewed + kResidentFrames * kSkewedRow),
-        sums(reinterpret_cast<float*>(zeros + 8)),
-        places(reinterpret_cast<ResidentPlace*>(sums + kResidentFrames)) {}
+        skewed(band + kResidentBand * kTileSize<kDim>),
+        ones(skewed + kResidentFrames * kSkewedRow),
+        zeros(ones + 128),
+        inner(reinterpret_cast<float*>(zeros + 8)),
+        places(reinterpret_cast<ResidentPlace*>(inner + kResidentFrames)),
+        skipped(reinterpret_cast<int*>(places + 2)) {}
 };
 template <int kDim>
 constexpr size_t resident_shared() {
-  return sizeof(uint16_t) * ((4 * kResidentGroups + 2 + kResidentRing) * kTileSize<kDim> +
-                             kResidentFrames * kSkewedRow + 8) +
-         sizeof(float) * kResidentFrames + 2 * sizeof(ResidentPlace);
+  return sizeof(uint16_t) * ((4 * kResidentGroups + 2 + kResidentBand) * kTileSize<kDim> +
+                             kResidentFrames * kSkewedRow + 128 + 8) +
+         sizeof(float) * kResidentFrames + 2 * sizeof(ResidentPlace) + sizeof(int);
 }
 static_assert(kTile == kAttentionResidentDim, "tiles of weights are as large as those of queries");
 
-// Where the gradients of 64 positions of a block wait, in the order of a group's threads: the
-// scratch memory of the two squares is free.
-__device__ inline Quad* resident_part(const AttentionBackward& b, int slot, int head, int number) {
+// Where an item's gradients of 64 positions wait, rounded, in the order of a group's threads, and
+// the sums of their scores' gradients: the scratch memory of the squares and of other paths' sums
+// is free.
+template <typename T>
+__device__ inline T* resident_part(const AttentionBackward& b, int item, int head, int number) {
   const Attention& a = b.forward;
   const int tiles = attention_tiles(a.frames), k = number - (kResidentGroups - tiles);
-  return reinterpret_cast<Quad*>(k < tiles ? b.weights : b.grad_scores) +
-         (head_of(a, slot, head) * tiles + size_t(k % tiles)) * (kTile * kAttentionResidentDim / 4);
+  return static_cast<T*>(k < tiles ? b.weights : b.grad_scores) +
+         (head_of(a, item, head) * tiles + size_t(k % tiles)) * (kTile * kAttentionResidentDim);
+}
+__device__ inline float* resident_sums(const AttentionBackward& b, int slot, int head, int number) {
+  const Attention& a = b.forward;
+  const int tiles = attention_tiles(a.frames), k = number - (kResidentGroups - tiles);
+  return b.p_partial + (head_of(a, slot, head) * (2 * tiles) + size_t(k)) * kTile;
 }
 
 // A warp's 16 x 16 values of a tile of 64 columns, from column 16k on.
@@ -113,6 +133,34 @@ __device__ inline void group_turned(FragmentC* c, const T* left, const T* right,
                                 shared_address(right) + k * (32 * kDim), lane);
   }
 }
+// The same with ones on the right, of which one column is wanted.
+template <bool kAdd, typename T>
+__device__ inline void group_turned_sum(FragmentC& c, const T* left, const T* all_ones, int warp,
+                                        int lane) {
+  if constexpr (kGroupProducts) {
+    const uint64_t a = group_operand(left), b = plain_operand(all_ones);
+    group_sum<T, kAdd>(c, a, b);
+    AERIE_UNROLL
+    for (int k = 1; k < kTile / 16; ++k) group_sum<T>(c, a + k * (2048 >> 4), b);
+  } else {
+    if (!kAdd) c = {};
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) mma<T>(c, load_turned(left, warp, k, lane), ones<T>());
+  }
+}
+
+// c += sums over the columns of a (16x64).
+template <typename T>
+__device__ inline void group_columns_sum(FragmentC& c, const FragmentA* a, const T* all_ones) {
+  AERIE_UNROLL
+  for (int k = 0; k < kTile / 16; ++k) {
+    if constexpr (kGroupProducts) {
+      group_sum<T>(c, a[k], plain_operand(all_ones));
+    } else {
+      mma<T>(c, a[k], ones<T>());
+    }
+  }
+}
 
 template <typename T, int kDim>
 struct ResidentBlock {
@@ -121,149 +169,96 @@ struct ResidentBlock {
   ResidentMemory<T, kDim> m;
   int lane, warp, group, thread;  // the last three within their group of warps
   int head, slot;
-  int item, turn = 0;  // turn: which of the two places is the item's
-  int length, end;     // end: of the tiles of keys
-  int jt = 0, ring = 0;
+  int turn = 0;  // which of the two places is the item's
 
-  __device__ ResidentBlock(const AttentionBackward& back, unsigned char* bytes, int number)
+  __device__ ResidentBlock(const AttentionBackward& back, unsigned char* bytes)
       : b(back),
         a(back.forward),
         m(bytes),
-        lane(number % 32),
+        lane(int(threadIdx.x) % 32),
         // The same for all lanes, which the compiler sees this way.
-        warp(__shfl_sync(kFullWarp, number / 32 % kMmaWarps, 0)),
-        group(__shfl_sync(kFullWarp, number / kMmaThreads, 0)),
-        thread(number % kMmaThreads),
+        warp(__shfl_sync(kFullWarp, int(threadIdx.x) / 32 % kMmaWarps, 0)),
+        group(__shfl_sync(kFullWarp, int(threadIdx.x) / kMmaThreads, 0)),
+        thread(int(threadIdx.x) % kMmaThreads),
         head(int(blockIdx.x)),
-        slot(int(blockIdx.y)),
-        item(slot),
-        length(0),
-        end(0) {}
+        slot(int(blockIdx.y)) {}
 
-  __device__ const ResidentPlace& place() const { return m.places[forgotten(turn)]; }
+  __device__ const ResidentPlace& place() const { return m.places[turn]; }
+  __device__ const ResidentPlace& next() const { return m.places[turn ^ 1]; }
+  __device__ bool exists(const ResidentPlace& of) const { return of.item < a.batch; }
   __device__ size_t first_row() const { return size_t(place().first); }
   __device__ int rows() const { return place().rows; }
-  __device__ int items_apart() const { return int(gridDim.y); }
-  // By one thread, for all behind a barrier.
-  __device__ void find_place(int which, int of) const {
-    if (of < a.batch)
-      m.places[which] = {int(attention_first(a, of)), rows_of(a.layout, of, a.frames),
-                         attention_length(a, of)};
-  }
-  __device__ void enter() {
-    length = place().length;
-    end = ceil_div(length, kTile);
+  // By one thread, for all behind a barrier: the first item from `from` on that has any frame.
+  __device__ void find_place(int which, int from) const {
+    ResidentPlace found = {a.batch, 0, 0, 0};
+    for (int item = from; item < a.batch; item += int(gridDim.y)) {
+      found = {item, int(attention_first(a, item)), rows_of(a.layout, item, a.frames),
+               attention_length(a, item)};
+      if (found.length > 0) break;
+      found.item = a.batch;
+      *m.skipped = 1;
+    }
+    m.places[which] = found;
   }
   __device__ T* tile_of(T* memory, int number) const { return memory + number * kTileSize<kDim>; }
   // Of 16 queries.
   __device__ T* skewed_rows(int number) const { return m.skewed + number * (16 * kSkewedRow); }
-  __device__ bool block_exists(int number) const { return number * 16 < length; }
-  // Where the ring has the tile of positions that is `back` before the newest.
-  __device__ int ring_slot(int back) const { return (ring - back) & (kResidentRing - 1); }
-  // The two tiles of positions that this group's queries see.
-  __device__ T* band_tile(int which) const { return tile_of(m.band, ring_slot(group + 1 - which)); }
+  // The positions from 64 * number on, -3 to 2.
+  __device__ T* position_tile(int number) const {
+    return number <= 0   ? tile_of(m.band, number + kResidentBand - 1)
+           : number == 1 ? m.values
+                         : m.keys;
+  }
   __device__ void copy_rows(T* tile, const void* from, const ResidentPlace& of, int number,
                             int stride) const {
     copy_tile<kDim>(tile, static_cast<const T*>(from) + size_t(of.first) * stride + head * kDim,
                     number * kTile, of.length, stride);
   }
-  // Positions that key tile `number` and the first query begin with.
-  __device__ void copy_band(int slot_of_ring, int number) const {
-    copy_tile<kDim>(tile_of(m.band, slot_of_ring), static_cast<const T*>(a.p) + head * kDim,
+  __device__ void copy_queries(const ResidentPlace& of) const {
+    AERIE_UNROLL
+    for (int i = 0; i < kResidentGroups; ++i)
+      copy_rows(tile_of(m.queries, i), a.q, of, i, a.stride);
+  }
+  __device__ void copy_grads(const ResidentPlace& of) const {
+    copy_rows(tile_of(m.grads, group), b.grad_out, of, group, a.heads * kDim);
+  }
+  __device__ void copy_keys(const ResidentPlace& of, int jt) const {
+    copy_rows(m.keys, a.k, of, jt, a.stride);
+  }
+  __device__ void copy_values(const ResidentPlace& of, int jt) const {
+    copy_rows(m.values, a.v, of, jt, a.stride);
+  }
+  __device__ void copy_positions(int number) const {
+    copy_tile<kDim>(position_tile(number), static_cast<const T*>(a.p) + head * kDim,
                     a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride);
   }
-  // What an item begins with, while the queries of the one before are in use.
-  __device__ void copy_early(const ResidentPlace& of) const {
-    const int dense = a.heads * kDim;
-    copy_rows(tile_of(m.grads, group), b.grad_out, of, group, dense);
-    // Where neither weights nor scores are yet; what an inactive group leaves there is zero.
-    copy_rows(tile_of(m.weights, group), a.q, of, group, a.stride);
-    copy_rows(tile_of(m.scores, group), a.out, of, group, dense);
-    if (group == 0) copy_rows(m.keys, a.k, of, 0, a.stride);
-    if (group == 1) copy_rows(m.values, a.v, of, 0, a.stride);
-    copy_band(kResidentRing - 2 - group, -group - 1);
-    if (group == 2) copy_band(kResidentRing - 1, 0);
+  // What an item begins with, a share for every group of queries.
+  __device__ void copy_first(const ResidentPlace& of) const {
+    if (group == 1) copy_values(of, 0);
+    copy_grads(of);
+    if (group == 0) copy_keys(of, 0);
   }
-  __device__ void copy_early_of_next() const {
-    if (item + items_apart() < a.batch) copy_early(m.places[turn ^ 1]);
+  // What is read of an item comes near; by the group of keys.
+  __device__ void announce(const ResidentPlace& of) const {
+    if (thread == 0)
+      prefetch_range(
+          static_cast<const T*>(a.saved) +
+              attention_block_at(a, of.item, head, 0, attention_blocks(a.frames)),
+          size_t(ceil_div(of.length, 16) * attention_blocks(a.frames)) * 256 * sizeof(T));
   }
-  // Of the next tile of keys, one tile for each group.
-  __device__ void copy_next() const {
-    if (jt + 1 >= end) return;
-    if (group == 0) copy_rows(m.keys, a.k, place(), jt + 1, a.stride);
-    if (group == 1) copy_rows(m.values, a.v, place(), jt + 1, a.stride);
-    if (group == 2) copy_band(ring_slot(-1), jt + 1);
+  // Of the group's queries.
+  __device__ const T* saved_rows(const ResidentPlace& of) const {
+    return static_cast<const T*>(a.saved) +
+           attention_block_at(a, of.item, head, group * kMmaWarps, attention_blocks(a.frames));
   }
-  // What the next item begins with, a row after the other; every group has its share.
-  __device__ void announce_next() const {
-    if (item + items_apart() >= a.batch) return;
-    const ResidentPlace& of = m.places[turn ^ 1];
-    const int dense = a.heads * kDim, number = group * kTile + thread % kTile;
-    if (thread < kTile) {
-      announce(a.q, of, 0, a.stride, number);
-      announce(b.grad_out, of, 0, dense, number);
-    } else {
-      announce(a.out, of, 0, dense, number);
-      if (group < 2) announce(group == 0 ? a.k : a.v, of, 0, a.stride, thread % kTile);
-    }
-  }
-  // Rows from `from` on of what is read later come near.
-  __device__ void announce(const void* rows_of_all, const ResidentPlace& of, int from, int stride,
-                           int number) const {
-    if (from + number < of.length)
-      prefetch(static_cast<const T*>(rows_of_all) + size_t(of.first + from + number) * stride +
-               head * kDim);
-  }
-
-  // Products of the warp's queries with positions, as its group has made them with two tiles, by
-  // key: row r (of 16), key j is position j - r + 16 of the warp's 80, which begin with
-  // position 48 - 16 * kWarp of the 128. Half of the rows: r = lane / 4 + 8 * kHalf.
-  template <int kWarp, int kHalf>
-  __device__ static void place_rows(float* row, const FragmentC* products, int lane) {
-    const FragmentC* const first = products + 6 - 2 * kWarp;
-    const int g = lane / 4, t = lane % 4;
-    // Position p lies at key p - 16 + 8 * kHalf; of the last eight of these a row sees some, and
-    // the others 64 positions earlier.
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 8; ++k) {
-      Pair x = {first[k + 2 - kHalf].v[2 * kHalf], first[k + 2 - kHalf].v[2 * kHalf + 1]};
-      if (k == kTile / 8 - 1) {
-        if (2 * t >= 8 - g) x.low = first[1 - kHalf].v[2 * kHalf];
-        if (2 * t + 1 >= 8 - g) x.high = first[1 - kHalf].v[2 * kHalf + 1];
-      }
-      *reinterpret_cast<Pair*>(row + k * 8) = x;
-    }
-  }
-  // The scores begin with them.
-  template <int kHalf>
-  __device__ void turn_products(FragmentC* scores, const FragmentC* products) const {
-    const int g = lane / 4, t = lane % 4;
-    float* const row =
-        reinterpret_cast<float*>(tile_of(g < 4 ? m.weights : m.scores, group) + warp * 16 * kTile) +
-        g % 4 * kTurningRow;
-    __syncwarp();
-    if (warp == 0) place_rows<0, kHalf>(row + 2 * t, products, lane);
-    if (warp == 1) place_rows<1, kHalf>(row + 2 * t, products, lane);
-    if (warp == 2) place_rows<2, kHalf>(row + 2 * t, products, lane);
-    if (warp == 3) place_rows<3, kHalf>(row + 2 * t, products, lane);
-    __syncwarp();
-    AERIE_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const int at = 2 * t + e - g;
-      scores[0].v[2 * kHalf + e] = row[at & (kTile - 1)];
-      AERIE_UNROLL
-      for (int n = 1; n < kTile / 8; ++n) scores[n].v[2 * kHalf + e] = row[at + n * 8];
-    }
-  }
-
   // A group's 64 rows of a gradient. Neighbours exchange values, so that both store 8 bytes.
-  __device__ void store_rows(T* to, const FragmentC* grad, int number, float factor) const {
+  __device__ void store_rows(void* to, const FragmentC* grad, int number, float factor) const {
     const bool odd = lane % 2 != 0;
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = number * kTile + warp * 16 + lane / 4 + r * 8;
-      T* const out =
-          to + (first_row() + row) * b.grad_stride + head * kDim + (odd ? 8 : 0) + lane % 4 / 2 * 4;
+      T* const out = static_cast<T*>(to) + (first_row() + row) * b.grad_stride + head * kDim +
+                     (odd ? 8 : 0) + lane % 4 / 2 * 4;
       AERIE_UNROLL
       for (int n = 0; n < kDim / 8; n += 2) {
         const uint32_t x = pack<T>(grad[n].v[2 * r] * factor, grad[n].v[2 * r + 1] * factor);
@@ -278,401 +273,488 @@ struct ResidentBlock {
       }
     }
   }
-  __device__ void store_zeros(void* to, int from) const {
+  // Rows [from, count) of an item, by some of the threads.
+  __device__ void store_zeros(void* to, size_t first, int from, int count, int number,
+                              int threads) const {
     constexpr int kRowPieces = kDim / 8;
-    const int count = rows() * kRowPieces;
-    for (int e = from * kRowPieces + int(threadIdx.x); e < count; e += kResidentThreads)
-      store16(static_cast<T*>(to) + (first_row() + e / kRowPieces) * b.grad_stride + head * kDim +
+    for (int e = from * kRowPieces + number; e < count * kRowPieces; e += threads)
+      store16(static_cast<T*>(to) + (first + e / kRowPieces) * b.grad_stride + head * kDim +
                   e % kRowPieces * 8,
               {});
   }
 
-  // Sums over queries of the weights times the gradients of out, or of the scores' gradients times
-  // the queries: of this tile of keys.
-  template <bool kOfValues>
-  __device__ void sum_keys() const {
-    FragmentC grad[kDim / 8];
-    T *const left = kOfValues ? m.weights : m.scores, *const right =
-                                                          kOfValues ? m.grads : m.queries;
-    group_begin<kDim>();
-    group_turned<kDim, false>(grad, left, right, warp, lane);
-    AERIE_UNROLL
-    for (int i = 1; i < kResidentGroups; ++i)
-      group_turned<kDim, true>(grad, tile_of(left, i), tile_of(right, i), warp, lane);
-    group_commit<kDim>();
-    group_wait<kDim>();
-    group_ready<kDim>(grad);
-    store_rows(static_cast<T*>(kOfValues ? b.grad_v : b.grad_k), grad, jt,
-               kOfValues ? sqrtf(float(kDim)) : 1.0f);
-  }
-  // Sums over queries of the scores' gradients of this tile of keys.
-  __device__ void sum_scores() const {
-    // Chains that do not wait for each other.
-    FragmentA d[kResidentGroups][kTile / 16];
-    FragmentC sums[kTile / 16] = {};
-    AERIE_UNROLL
-    for (int i = 0; i < kResidentGroups; ++i) AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) d[i][k] = load_turned(tile_of(m.scores, i), warp, k, lane);
-    AERIE_UNROLL
-    for (int i = 0; i < kResidentGroups; ++i) AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) mma<T>(sums[k], d[i][k], ones<T>());
-    if (lane % 4 == 0) {
-      float* const out = m.sums + jt * kTile + warp * 16 + lane / 4;
-      out[0] = (sums[0].v[0] + sums[1].v[0]) + (sums[2].v[0] + sums[3].v[0]);
-      out[8] = (sums[0].v[2] + sums[1].v[2]) + (sums[2].v[2] + sums[3].v[2]);
-    }
-  }
-  // Two columns of the warp's 16 keys.
-  __device__ void load_keys(uint32_t* pairs) const {
-    const int first = (group * kMmaWarps + warp) * 16, count = length - first;
-    const T* keys =
-        static_cast<const T*>(a.k) + (first_row() + first) * a.stride + head * kDim + lane * 2;
-    AERIE_UNROLL
-    for (int r = 0; r < 16; ++r, keys += a.stride) {
-      pairs[r] = 0;
-      if (r < count) pairs[r] = *reinterpret_cast<const uint32_t*>(keys);
-    }
-  }
-  // Of the gradient of bias u: these times the sums of their scores' gradients.
-  __device__ void sum_bias(float* sum, const uint32_t* pairs) const {
-    const int first = (group * kMmaWarps + warp) * 16;
-    AERIE_UNROLL
-    for (int r = 0; r < 16; ++r) {
-      const float weight = first + r < end * kTile ? m.sums[first + r] : 0.0f;
-      sum[0] += weight * low_of<T>(pairs[r]);
-      sum[1] += weight * high_of<T>(pairs[r]);
-    }
-  }
-
   // Gradients of the 64 positions from 64 * (number - 3) on.
-  __device__ void sum_positions(int number) const {
-    FragmentC grad[kDim / 8] = {};
+  // totals: of the scores' gradients of the lane's two positions.
+  __device__ void sum_positions(int number, float* totals) const {
+    const int end = ceil_div(place().length, kTile);
     const int row = lane / 16 * 8 + lane % 8;  // a query whose positions this lane names
-    // Of the items before; on its way while the products are made.
-    Quad* const part = resident_part(b, slot, head, number) + thread;
-    Quad before[kDim / 8];
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) {
-      before[n] = {};
-      if (item != slot) before[n] = part[n * kMmaThreads];
-    }
     const SharedAddress zero = shared_address(m.zeros);
     const SharedAddress rows = shared_address(m.skewed + row * kSkewedRow + lane / 8 % 2 * 8);
-    FragmentA d[kResidentGroups][kTile / 16];
-    AERIE_UNROLL
-    for (int i = 0; i < kResidentGroups; ++i) {
+    FragmentC grad[kDim / 8] = {}, sum = {};
+    // Tiles of queries that meet these positions.
+    const int low = number < 2 ? 2 - number : 0;
+    const int high = number > 3 ? end + 3 - number : end;
+    AERIE_UNROLL_BY(1)
+    for (int i = low; i < high; ++i) {
+      FragmentA d[kTile / 16];
       // The tile of keys that these queries' positions begin with, in blocks of 16.
-      const int first = (number - kResidentGroups + i) * (kTile / 16) + 1 + warp;
+      const int from = (number - kResidentGroups + i) * (kTile / 16) + 1 + warp;
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k) {
-        const int block = i * (kTile / 16) + k;
-        const bool inside =
-            unsigned(first + k) <= unsigned(end * (kTile / 16)) && block_exists(block);
+        const bool inside = unsigned(from + k) <= unsigned(end * (kTile / 16));
         const Bits16 x = load_matrices<true>(
-            inside ? rows + block * (16 * kSkewedRow * 2) + (first + k) * 32 : zero);
-        d[i][k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
+            inside ? rows + (i * kTile + k * 16) * (kSkewedRow * 2) + (from + k) * 32 : zero);
+        d[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
       }
-    }
-    if (length > 0) {  // otherwise nobody has written queries
       group_begin<kDim>();
-      AERIE_UNROLL
-      for (int i = 0; i < kResidentGroups; ++i)
-        group_columns<kDim>(grad, d[i], tile_of(m.queries, i), lane);
+      group_columns<kDim>(grad, d, tile_of(m.queries, i), lane);
+      group_columns_sum(sum, d, m.ones);
       group_commit<kDim>();
       group_wait<kDim>();
       group_ready<kDim>(grad);
+      group_ready<kDim>(sum);
     }
     AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) {
-      AERIE_UNROLL
-      for (int e = 0; e < 4; ++e) before[n].v[e] += grad[n].v[e];
-      part[n * kMmaThreads] = before[n];
+    for (int r = 0; r < 2; ++r) totals[r] += sum.v[2 * r];
+    T* const part = resident_part<T>(b, place().item, head, number) + thread * 8;
+    AERIE_UNROLL
+    for (int n = 0; n < kDim / 8; n += 2)
+      store16(part + n / 2 * (kMmaThreads * 8),
+              {{pack<T>(grad[n].v[0], grad[n].v[1]), pack<T>(grad[n].v[2], grad[n].v[3]),
+                pack<T>(grad[n + 1].v[0], grad[n + 1].v[1]),
+                pack<T>(grad[n + 1].v[2], grad[n + 1].v[3])}});
+  }
+};
+
+// Saved weights of a warp's 16 queries and a tile of keys, and what they are relative to.
+template <typename T>
+struct SavedTile {
+  FragmentA weights[kTile / 16];
+  float shift[2];
+  __device__ void load(const T* blocks, const float* shifts, bool exists, int lane) {
+    shift[0] = shift[1] = 0.0f;
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) weights[k] = {};
+    if (!exists) return;
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r) shift[r] = shifts[lane / 4 + r * 8];
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) {
+      const Bits16 x = *reinterpret_cast<const Bits16*>(blocks + k * 256 + lane * 8);
+      weights[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
     }
   }
 };
 
-// kDraw: the decisions of dropout are drawn again.
-// sum_q, sum_u: of this item's gradients of queries and of bias u, two columns are added to them.
-template <bool kDraw, typename T, int kDim>
-__device__ inline void resident_item(ResidentBlock<T, kDim>& q, float* sum_q, float* sum_u) {
+// What a group of queries begins an item with, on its way while the one before is finished.
+template <typename T>
+struct ResidentQueries {
+  SavedTile<T> saved;  // of the next tile of keys
+  float log_sum[2];    // of the lane's two rows
+
+  template <int kDim>
+  __device__ void load(const ResidentBlock<T, kDim>& q, const ResidentPlace& of, int jt) {
+    const Attention& a = q.a;
+    const int i = q.group * kTile + q.warp * 16;
+    const KeyTiles own = tiles_of(a, of.length, q.group);
+    saved.load(q.saved_rows(of) + (q.warp * attention_blocks(a.frames) * 16 + jt * kTile) * 16,
+               a.shifts + attention_shift_at(a, of.item, q.head, jt, i),
+               i < of.length && jt >= own.first && jt < own.end, q.lane);
+  }
+  template <int kDim>
+  __device__ void begin(const ResidentBlock<T, kDim>& q, const ResidentPlace& of) {
+    load(q, of, 0);
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int row = q.group * kTile + q.warp * 16 + q.lane / 4 + r * 8;
+      log_sum[r] = INFINITY;
+      if (row < of.length)
+        log_sum[r] = q.a.log_sum[head_of(q.a, of.item, q.head) * q.a.frames + row];
+    }
+  }
+};
+
+// A group of queries, one item; begun already, as the next is in the end.
+template <typename T, int kDim>
+__device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, ResidentQueries<T>& now,
+                                        bool first) {
   static_assert(kGrouped<kDim>);
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, g = lane / 4, t = lane % 4;
-  const int it = q.group, i = it * kTile + warp * 16;
-  T *const queries = q.tile_of(q.m.queries, q.group), *const grads = q.tile_of(q.m.grads, q.group);
-  T* const weight_tile = q.tile_of(q.m.weights, q.group);
-  T *const score_tile = q.tile_of(q.m.scores, q.group), *const outs = score_tile;
+  const int length = q.place().length, end = ceil_div(length, kTile);
+  T *const grads = q.tile_of(q.m.grads, q.group), *const weight_tile =
+                                                      q.tile_of(q.m.weights, q.group);
+  T* const score_tile = q.tile_of(q.m.scores, q.group);
   T* const skewed = q.skewed_rows(q.group * kMmaWarps + warp);
-  const bool active = it * kTile < q.length;  // any of the group's queries
-  FragmentA with_v[kDim / 16];
-  const float softmax_scale = 1.0f / sqrtf(float(kDim));
   const float drop_scale = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
-  const bool decided = !kDraw && a.dropout.threshold != 0;
-  const uint32_t* decisions =
-      decided ? a.keep + attention_keep_at(a, q.item, q.head, it * kMmaWarps + warp, 0) + lane
-              : nullptr;
-  const bool keeps = decided && i < q.length;
-  float inner[2] = {0.0f, 0.0f}, log_sum[2] = {INFINITY, INFINITY};
-
-  q.jt = 0;
-  q.ring = kResidentRing - 1;
-  const Bias<kDim> bias_u(a.bias_u + q.head * kDim, lane), bias_v(a.bias_v + q.head * kDim, lane);
-  uint32_t next_keep = keeps ? *decisions : ~0u;
+  // Weights times both scales.
+  const float both_scales = drop_scale / sqrtf(float(kDim));
+  float inner[2], log_sum[2];
   AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = i + g + r * 8;
-    if (row < q.length) log_sum[r] = a.log_sum[head_of(a, q.item, q.head) * a.frames + row];
-  }
-  q.announce(it == 0 ? a.k : a.v, q.place(), kTile, a.stride, it < 2 ? q.thread : kResidentFrames);
-  // Positions that no key of a row has: before the first key, and behind the last.
-  AERIE_UNROLL
-  for (int e = 0; e < 2; ++e)
-    *reinterpret_cast<Bits16*>(skewed + lane / 2 * kSkewedRow + lane % 2 * 8 +
-                               e * q.end * kTile) = {};
-  copy_wait();
-  __syncthreads();
-  {
-    FragmentA with_u[kDim / 16];
-    load_queries<kDim>(with_v, weight_tile, warp, lane);
-    bias_u.template add<T>(with_u, with_v);
-    bias_v.template add<T>(with_v, with_v);
-    AERIE_UNROLL
-    for (int k = 0; k < kDim / 16; ++k) store_block(queries, with_u[k], warp, k, lane);
-  }
-  group_publish<kDim>();
-  AERIE_UNROLL
-  for (int k = 0; k < kDim / 16; ++k) {
-    const FragmentA mine = load_a<kDim>(outs, warp * 16, k, lane);
-    const FragmentA grad = load_a<kDim>(grads, warp * 16, k, lane);
-    AERIE_UNROLL
-    for (int r = 0; r < 4; ++r)
-      inner[r % 2] += low_of<T>(mine.r[r]) * low_of<T>(grad.r[r]) +
-                      high_of<T>(mine.r[r]) * high_of<T>(grad.r[r]);
-  }
-  // Weights times both scales; scores' gradients of them, and of what goes through.
-  AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    inner[r] = quad_sum(inner[r]) / drop_scale;
-    log_sum[r] = log_sum[r] * kLog2E - log2f(softmax_scale * drop_scale);
-  }
-  __syncthreads();
-
-  const KeyTiles own = tiles_of(a, q.length, it);
-  const float scale = kLog2E * softmax_scale;
+  for (int r = 0; r < 2; ++r) log_sum[r] = now.log_sum[r] * kLog2E - log2f(both_scales);
   FragmentC grad_q[kDim / 8] = {};
-  for (; q.jt < q.end; ++q.jt) {
-    if (active) {
-      uint32_t keep = next_keep;
-      if (keeps && q.jt + 1 < q.end) next_keep = decisions[(q.jt + 1) * 32];
-      T *const lower = q.band_tile(0), *const upper = q.band_tile(1);
-      FragmentC scores[kTile / 8], d_weights[kTile / 8];
-      {
-        FragmentC products[2 * kTile / 8];
-        group_begin<kDim>();
-        group_rows<kDim, false>(products, with_v, lower, lane);
-        group_rows<kDim, false>(products + kTile / 8, with_v, upper, lane);
-        group_commit<kDim>();
-        if constexpr (kDraw) {
-          KeepDraw draws(a.dropout, q.item, q.head, i, lane);
-          draws.draw(q.jt);
-          keep = draws.finish(lane);
-        }
-        group_wait<kDim>();
-        group_ready<kDim>(products);
-        group_ready<kDim>(products + kTile / 8);
-        q.template turn_products<0>(scores, products);
-        q.template turn_products<1>(scores, products);
-      }
-      group_begin<kDim>();
-      group_rows<kDim>(scores, queries, q.m.keys, warp, lane);
-      group_rows<kDim, false>(d_weights, grads, q.m.values, warp, lane);
-      group_commit<kDim>();
-      group_wait<kDim>();
-      group_ready<kDim>(scores);
-      group_ready<kDim>(d_weights);
-      if (q.jt * kTile < own.open || q.jt * kTile + kTile > own.close) {
-        const KeyRange seen[2] = {keys_of(a, q.length, i + g), keys_of(a, q.length, i + g + 8)};
-        mask_tile(scores, seen, q.jt, lane);
-      }
-      FragmentA weights[kTile / 16], d_scores[kTile / 16];
-      __syncwarp();
-      T* const along = skewed + g * kSkewedRow + q.jt * kTile + 16 + 2 * t - g;
-      AERIE_UNROLL
-      for (int k = 0; k < kTile / 16; ++k) {
-        AERIE_UNROLL
-        for (int n = 2 * k; n < 2 * k + 2; ++n) {
-          float kept[4], d_score[4];
-          AERIE_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            const float weight = fast_exp2(scores[n].v[e] * scale - log_sum[e / 2]);
-            kept[e] = bit_of(keep, n, e) ? weight : 0.0f;
-            d_score[e] = kept[e] * d_weights[n].v[e] - weight * inner[e / 2];
-          }
-          AERIE_UNROLL
-          for (int r = 0; r < 2; ++r) {
-            weights[k].r[n % 2 * 2 + r] = pack<T>(kept[2 * r], kept[2 * r + 1]);
-            const uint32_t pair = pack<T>(d_score[2 * r], d_score[2 * r + 1]);
-            d_scores[k].r[n % 2 * 2 + r] = pair;
-            along[r * 8 * (kSkewedRow - 1) + n * 8] = T{uint16_t(pair)};
-            along[r * 8 * (kSkewedRow - 1) + n * 8 + 1] = T{uint16_t(pair >> 16)};
-          }
-        }
-        store_block(score_tile, d_scores[k], warp, k, lane);
-      }
-      __syncwarp();
-      // The warp's positions are 16 to 64 of 64 that come with the next 64; the 16 behind them are
-      // complete with the next tile of keys.
-      FragmentA skews[2 * kTile / 16];
-      {
-        const SharedAddress zero = shared_address(q.m.zeros);
-        const SharedAddress from =
-            shared_address(skewed + lane % 16 * kSkewedRow + q.jt * kTile + lane / 16 * 8);
-        const unsigned count = kTile / 16 + (q.jt + 1 == q.end ? 1 : 0);
-        AERIE_UNROLL
-        for (int k = 0; k < 2 * kTile / 16; ++k) {
-          const int number = k - 3 + warp;
-          const Bits16 x =
-              load_matrices<false>(unsigned(number) < count ? from + number * 32 : zero);
-          skews[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
-        }
-      }
-      group_begin<kDim>();
-      group_columns<kDim>(grad_q, d_scores, q.m.keys, lane);
-      group_columns<kDim>(grad_q, skews, lower, lane);
-      group_columns<kDim>(grad_q, skews + kTile / 16, upper, lane);
-      group_commit<kDim>();
-      AERIE_UNROLL
-      for (int k = 0; k < kTile / 16; ++k) store_block(weight_tile, weights[k], warp, k, lane);
-      group_wait<kDim>();
-      group_ready<kDim>(grad_q);
-    }
-    group_publish<kDim>();
-    __syncthreads();
-    q.copy_next();
-    const int turn = (q.jt + q.group) % kResidentGroups;
-    if (turn == 0) q.template sum_keys<true>();
-    if (turn == 1) q.template sum_keys<false>();
-    if (turn == 2) q.sum_scores();
-    if (q.jt == 0) q.announce_next();
+  AERIE_UNROLL_BY(1)
+  for (int jt = 0; jt < end; ++jt) {
+    // The values have come, and for the first tile all else; keys are not read any more.
     copy_wait();
     group_publish<kDim>();
-    __syncthreads();
-    q.ring = q.ring_slot(-1);
-  }
-  uint32_t pairs[16];
-  q.load_keys(pairs);
-  q.copy_early_of_next();
-  // Positions want the queries with their own bias.
-  AERIE_UNROLL
-  for (int k = 0; k < kDim / 16; ++k) store_block(queries, with_v[k], warp, k, lane);
-  q.store_rows(static_cast<T*>(b.grad_q), grad_q, it, 1.0f);
-  // Both biases' gradients together: sums over queries. A lane ends with two of the columns: of the
-  // lanes that share columns, half hand over half of theirs, three times.
-  float sum[kDim / 8][2];
-  AERIE_UNROLL
-  for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
-  for (int e = 0; e < 2; ++e) sum[n][e] = grad_q[n].v[e] + grad_q[n].v[e + 2];
-  AERIE_UNROLL
-  for (int half = kDim / 16; half > 0; half /= 2) {
-    const bool second = (g & half) != 0;
-    AERIE_UNROLL
-    for (int n = 0; n < half; ++n) AERIE_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const float mine = second ? sum[n + half][e] : sum[n][e];
-      const float other = second ? sum[n][e] : sum[n + half][e];
-      sum[n][e] = mine + __shfl_xor_sync(kFullWarp, other, half * 4);
+    barrier_wait<kAmongQueries, kQueryThreads>();
+    if (jt > 0 && q.group == 0) q.copy_keys(q.place(), jt);
+    if (jt == 0) {
+      // Positions that no key of a row has: before the first key, and behind the last.
+      AERIE_UNROLL
+      for (int e = 0; e < 2; ++e)
+        *reinterpret_cast<Bits16*>(skewed + lane / 2 * kSkewedRow + lane % 2 * 8 +
+                                   e * end * kTile) = {};
     }
+    FragmentC d_weights[kTile / 8];
+    group_begin<kDim>();
+    group_rows<kDim, false>(d_weights, grads, q.m.values, warp, lane);
+    group_commit<kDim>();
+    if (jt == 0) {
+      barrier_wait<kInnerReady, kResidentThreads>();
+      AERIE_UNROLL
+      for (int r = 0; r < 2; ++r)
+        inner[r] = q.m.inner[(q.group * kMmaWarps + warp) * 16 + g + r * 8] / drop_scale;
+    }
+    float factor[2];
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(now.saved.shift[r] - log_sum[r]);
+    group_wait<kDim>();
+    group_ready<kDim>(d_weights);
+    // Nobody reads the values any more.
+    barrier_wait<kAmongQueries, kQueryThreads>();
+    if (q.group == 1) {
+      if (jt + 1 < end) {
+        q.copy_values(q.place(), jt + 1);
+      } else if (end > 1) {
+        q.copy_positions(1);
+      }
+    }
+    if (first && jt == 0) {
+      q.copy_positions(-1 - q.group);
+      if (q.group == 2) q.copy_positions(0);
+    }
+    FragmentA d_scores[kTile / 16];
+    {
+      T* const along = skewed + g * kSkewedRow + jt * kTile + 16 + 2 * t - g;
+      AERIE_UNROLL
+      for (int k = 0; k < kTile / 16; ++k) AERIE_UNROLL
+      for (int n = 2 * k; n < 2 * k + 2; ++n) AERIE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        uint32_t& bits = now.saved.weights[k].r[n % 2 * 2 + r];
+        const float value[2] = {low_of<T>(bits) * factor[r], high_of<T>(bits) * factor[r]};
+        float kept[2], d_score[2];
+        AERIE_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          kept[e] = fmaxf(value[e], 0.0f);
+          d_score[e] = kept[e] * d_weights[n].v[2 * r + e] - fabsf(value[e]) * inner[r];
+        }
+        bits = pack<T>(kept[0], kept[1]);
+        const uint32_t pair = pack<T>(d_score[0], d_score[1]);
+        d_scores[k].r[n % 2 * 2 + r] = pair;
+        along[r * 8 * (kSkewedRow - 1) + n * 8] = T{uint16_t(pair)};
+        along[r * 8 * (kSkewedRow - 1) + n * 8 + 1] = T{uint16_t(pair >> 16)};
+      }
+    }
+    if (q.group == 0 && jt > 0) {  // keys have come; group 1 has only later things under way
+      copy_wait();
+      group_publish<kDim>();
+    }
+    barrier_wait<kTilesEmpty, kResidentThreads>();
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) {
+      store_block(score_tile, d_scores[k], warp, k, lane);
+      store_block(weight_tile, now.saved.weights[k], warp, k, lane);
+    }
+    group_publish<kDim>();
+    barrier_arrive<kTilesFull, kResidentThreads>();
+    group_begin<kDim>();
+    group_columns<kDim>(grad_q, d_scores, q.m.keys, lane);
+    group_commit<kDim>();
+    if (jt + 1 < end) now.load(q, q.place(), jt + 1);
+    group_wait<kDim>();
+    group_ready<kDim>(grad_q);
   }
-  sum_q[0] += sum[0][0];
-  sum_q[1] += sum[0][1];
-  q.sum_bias(sum_u, pairs);
+  // Keys are not read any more, and positions have come.
+  copy_wait();
+  group_publish<kDim>();
+  barrier_wait<kAmongQueries, kQueryThreads>();
+  if (q.group == 0 && end > 2) q.copy_positions(2);
+  // The group's positions begin 64 * (group + 1) before its first key; row r, position p of them is
+  // where the warp has column p + 16 * (warp - 3) of its rows.
+  const SharedAddress zero = shared_address(q.m.zeros);
+  const SharedAddress from = shared_address(skewed + lane % 16 * kSkewedRow + lane / 16 * 8);
+  AERIE_UNROLL_BY(1)
+  for (int w = 0; w < kResidentBand; w += 2) {
+    FragmentA skews[2 * kTile / 16];
+    AERIE_UNROLL
+    for (int k = 0; k < 2 * kTile / 16; ++k) {
+      const int column = w * (kTile / 16) + k - 3 + warp;
+      const Bits16 x = load_matrices<false>(
+          unsigned(column) <= unsigned(end * (kTile / 16)) ? from + column * 32 : zero);
+      skews[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
+    }
+    if (w > 0) {
+      copy_wait();
+      group_publish<kDim>();
+      barrier_wait<kAmongQueries, kQueryThreads>();
+    }
+    group_begin<kDim>();
+    AERIE_UNROLL
+    for (int e = 0; e < 2; ++e)  // behind the last, zeros are multiplied with anything finite
+      group_columns<kDim>(grad_q, skews + e * (kTile / 16),
+                          w + e <= end ? q.position_tile(w + e - 1 - q.group) : q.m.band, lane);
+    group_commit<kDim>();
+    group_wait<kDim>();
+    group_ready<kDim>(grad_q);
+  }
+  // All scores' gradients are in their place by position, and all sums over queries are made.
+  barrier_wait<kTilesEmpty, kResidentThreads>();
+  if (q.exists(q.next())) {
+    q.copy_first(q.next());
+    now.begin(q, q.next());
+  }
+  q.store_rows(b.grad_q, grad_q, q.group, 1.0f);
 }
 
-template <typename T, int kDim, bool kDraw>
+// Of an item's queries: gradients of out times out. By the group of keys.
+template <typename T, int kDim>
+__device__ inline void resident_inner(const ResidentBlock<T, kDim>& q, const ResidentPlace& of) {
+  const int dense = q.a.heads * kDim;
+  InnerProducts<T, kDim> products[kResidentGroups];
+  AERIE_UNROLL
+  for (int k = 0; k < kResidentGroups; ++k) {
+    const int i = (k * kMmaWarps + q.warp) * 16;
+    const size_t at = (size_t(of.first) + i) * dense + q.head * kDim;
+    if (i < of.length)
+      products[k].load(static_cast<const T*>(q.a.out) + at,
+                       static_cast<const T*>(q.b.grad_out) + at, of.length - i, dense, q.lane);
+  }
+  AERIE_UNROLL
+  for (int k = 0; k < kResidentGroups; ++k)
+    products[k].finish(q.m.inner + (k * kMmaWarps + q.warp) * 16, 1.0f, q.lane);
+  barrier_arrive<kInnerReady, kResidentThreads>();
+}
+
+// The group of keys, one item. sum: two columns of bias u's gradient are added to it.
+template <typename T, int kDim>
+__device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum) {
+  const AttentionBackward& b = q.b;
+  const Attention& a = q.a;
+  const int lane = q.lane, warp = q.warp, t = lane % 4;
+  const int length = q.place().length, end = ceil_div(length, kTile);
+  if (q.thread == 0) q.find_place(q.turn ^ 1, q.place().item + int(gridDim.y));
+  // Tiles may be written, and the next item's place is known.
+  barrier_arrive<kTilesEmpty, kResidentThreads>();
+  AERIE_UNROLL_BY(1)
+  for (int jt = 0; jt < end; ++jt) {
+    // Two columns of the warp's 16 keys, for bias u.
+    uint32_t pairs[16];
+    const int first = jt * kTile + warp * 16;
+    const T* keys =
+        static_cast<const T*>(a.k) + (q.first_row() + first) * a.stride + q.head * kDim + lane * 2;
+    AERIE_UNROLL
+    for (int r = 0; r < 16; ++r, keys += a.stride) {
+      pairs[r] = 0;
+      if (first + r < length) pairs[r] = *reinterpret_cast<const uint32_t*>(keys);
+    }
+    if (jt == 0) {
+      copy_wait();  // for the queries
+      group_publish<kDim>();
+    }
+    barrier_wait<kTilesFull, kResidentThreads>();
+    FragmentC grad_k[kDim / 8], grad_v[kDim / 8], sums;
+    const auto add = [&]<bool kAdd>(int i, std::bool_constant<kAdd>) {
+      const T* const scores = q.tile_of(q.m.scores, i);
+      group_turned<kDim, kAdd>(grad_k, scores, q.tile_of(q.m.queries, i), warp, lane);
+      group_turned_sum<kAdd>(sums, scores, q.m.ones, warp, lane);
+      group_turned<kDim, kAdd>(grad_v, q.tile_of(q.m.weights, i), q.tile_of(q.m.grads, i), warp,
+                               lane);
+    };
+    group_begin<kDim>();
+    add(0, std::false_type{});
+    AERIE_UNROLL
+    for (int i = 1; i < kResidentGroups; ++i) add(i, std::true_type{});
+    group_commit<kDim>();
+    group_wait<kDim>();
+    group_ready<kDim>(grad_k);
+    group_ready<kDim>(grad_v);
+    group_ready<kDim>(sums);
+    barrier_arrive<kTilesEmpty, kResidentThreads>();
+    AERIE_UNROLL
+    for (int n = 0; n < kDim / 8; ++n) {
+      const Pair u = *reinterpret_cast<const Pair*>(a.bias_u + q.head * kDim + n * 8 + t * 2);
+      AERIE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        grad_k[n].v[2 * r] += sums.v[2 * r] * u.low;
+        grad_k[n].v[2 * r + 1] += sums.v[2 * r] * u.high;
+      }
+    }
+    q.store_rows(b.grad_k, grad_k, jt, 1.0f);
+    q.store_rows(b.grad_v, grad_v, jt, sqrtf(float(kDim)));
+    AERIE_UNROLL
+    for (int r = 0; r < 16; ++r) {
+      const float weight = __shfl_sync(kFullWarp, sums.v[r / 8 * 2], r % 8 * 4);
+      sum[0] += weight * low_of<T>(pairs[r]);
+      sum[1] += weight * high_of<T>(pairs[r]);
+    }
+    if (jt == 0 && q.exists(q.next())) q.announce(q.next());
+  }
+  for (void* grad : {b.grad_k, b.grad_v})
+    q.store_zeros(grad, q.first_row(), end * kTile, q.rows(), q.thread, kMmaThreads);
+  if (!q.exists(q.next())) return;
+  resident_inner(q, q.next());
+  barrier_wait<kPositionsDone, kResidentThreads>();
+  q.copy_queries(q.next());
+}
+
+template <typename T, int kDim>
 __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(AttentionBackward b) {
   static_assert(kDim / 8 == 32 / 4);
   AERIE_DYNAMIC_SHARED(memory);
   const Attention& a = b.forward;
-  {
-    const ResidentBlock<T, kDim> q(b, memory, int(threadIdx.x));
-    if (threadIdx.x < 2)
-      q.find_place(int(threadIdx.x), q.slot + int(threadIdx.x) * q.items_apart());
-    if (threadIdx.x == 2) *reinterpret_cast<Bits16*>(q.m.zeros) = {};
-    __syncthreads();
-    q.copy_early(q.place());
+  ResidentBlock<T, kDim> q(b, memory);
+  const int number = int(threadIdx.x);
+  if (number == 0) {
+    *q.m.skipped = 0;
+    q.find_place(0, q.slot);
   }
-  int turn = 0;
-  float sums[2][2] = {};  // of the queries' gradients and of bias u's: a lane has two columns
-  for (int item = int(blockIdx.y); item < a.batch; item += int(gridDim.y), turn ^= 1) {
-    // What follows from the thread's number is not worth being kept from item to item.
-    ResidentBlock<T, kDim> q(b, memory, forgotten(int(threadIdx.x)));
-    q.item = item;
-    q.turn = turn;
-    q.enter();
-    if (q.length > 0) {
-      resident_item<kDraw>(q, sums[0], sums[1]);
-    } else {
-      copy_wait();      // what an empty item has begun with goes where the next one's does
-      __syncthreads();  // and the next one's place is known
-      q.copy_early_of_next();
-    }
-    group_publish<kDim>();
-    __syncthreads();
-    const int tiles = attention_tiles(a.frames);
-    for (int number = q.group; number < kResidentTiles; number += kResidentGroups)
-      if (number >= kResidentGroups - tiles && number < kResidentGroups + tiles)
-        q.sum_positions(number);
-    q.store_zeros(b.grad_q, q.length > 0 ? kResidentFrames : 0);
-    q.store_zeros(b.grad_k, q.end * kTile);
-    q.store_zeros(b.grad_v, q.end * kTile);
-    __syncthreads();
-    if (threadIdx.x == 0) q.find_place(turn, item + 2 * q.items_apart());
-  }
-  const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
-  float* const parts = reinterpret_cast<float*>(memory);  // of every warp
-  AERIE_UNROLL
-  for (int e = 0; e < 4; ++e)
-    parts[warp * (2 * kDim) + e / 2 * kDim + lane * 2 + e % 2] = sums[e / 2][e % 2];
+  if (number >= 128 && number < 256) q.m.ones[number - 128] = from_float<T>(1.0f);
+  if (number >= 256 && number < 264) q.m.zeros[number - 256] = T{};
+  group_publish<kDim>();
   __syncthreads();
-  if (threadIdx.x >= kDim) return;
-  float total[2] = {};  // both biases', and u's
-  for (int w = 0; w < kResidentWarps; ++w) AERIE_UNROLL
-  for (int e = 0; e < 2; ++e) total[e] += parts[w * (2 * kDim) + e * kDim + threadIdx.x];
-  const int dense = a.heads * kDim;
-  float* const out = b.partial + size_t(blockIdx.y) * dense + blockIdx.x * kDim + threadIdx.x;
-  out[0] = total[1];
-  out[size_t(gridDim.y) * dense] = total[0] - total[1];
+  float sum[2] = {};  // of bias u's gradient: a lane has two columns
+  if (q.group < kResidentGroups) {
+    const int tiles = attention_tiles(a.frames);
+    float totals[2][2] = {};  // of the lane's positions, in the group's two tiles of these
+    ResidentQueries<T> now;
+    if (q.exists(q.place())) {
+      q.copy_first(q.place());
+      now.begin(q, q.place());
+    }
+    bool first = true;
+    for (; q.exists(q.place()); q.turn ^= 1, first = false) {
+      resident_queries(q, now, first);
+      AERIE_UNROLL_BY(1)
+      for (int k = 0; k < 2; ++k) {
+        const int which = q.group + k * kResidentGroups;
+        if (which < kResidentGroups - tiles || which >= kResidentGroups + tiles) continue;
+        float total[2] = {};
+        q.sum_positions(which, total);
+        AERIE_UNROLL
+        for (int e = 0; e < 4; ++e)
+          if (e / 2 == k) totals[e / 2][e % 2] += total[e % 2];
+      }
+      if (q.exists(q.next())) barrier_arrive<kPositionsDone, kResidentThreads>();
+    }
+    AERIE_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const int which = q.group + k * kResidentGroups;
+      if (which < kResidentGroups - tiles || which >= kResidentGroups + tiles) continue;
+      if (q.lane % 4 != 0) continue;
+      float* const out = resident_sums(b, q.slot, q.head, which) + q.warp * 16 + q.lane / 4;
+      out[0] = totals[k][0];
+      out[8] = totals[k][1];
+    }
+  } else {
+    if (q.exists(q.place())) {
+      resident_inner(q, q.place());
+      q.copy_queries(q.place());
+      q.announce(q.place());
+    }
+    for (; q.exists(q.place()); q.turn ^= 1) resident_keys(q, sum);
+  }
+  __syncthreads();
+  if (*q.m.skipped != 0) {
+    for (int item = q.slot; item < a.batch; item += int(gridDim.y)) {
+      if (attention_length(a, item) > 0) continue;
+      for (void* grad : {b.grad_q, b.grad_k, b.grad_v})
+        q.store_zeros(grad, attention_first(a, item), 0, rows_of(a.layout, item, a.frames), number,
+                      kResidentThreads);
+      const int tiles = attention_tiles(a.frames);
+      for (int k = kResidentGroups - tiles; k < kResidentGroups + tiles; ++k)
+        for (int e = number * 8; e < kTile * kDim; e += kResidentThreads * 8)
+          store16(resident_part<T>(b, item, q.head, k) + e, {});
+    }
+  }
+  float* const parts = reinterpret_cast<float*>(memory);  // of every warp of the group of keys
+  if (q.group == kResidentGroups) {
+    AERIE_UNROLL
+    for (int e = 0; e < 2; ++e) parts[q.warp * kDim + q.lane * 2 + e] = sum[e];
+  }
+  __syncthreads();
+  if (number >= kDim) return;
+  float total = 0.0f;
+  for (int w = 0; w < kMmaWarps; ++w) total += parts[w * kDim + number];
+  b.partial[size_t(q.slot) * (a.heads * kDim) + q.head * kDim + number] = total;
 }
 
-// Adds what the blocks of a head have for positions, in their order.
-constexpr int kPositionThreads = 256;
+// Adds what the items of a head have for positions, in their order: gradients of the positions, and
+// of bias v a part for every tile of these. A thread has two rows of two columns, twice.
+constexpr int kPositionThreads = kMmaThreads;
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kPositionThreads)
     attention_add_positions(AttentionBackward b, int slots) {
   const Attention& a = b.forward;
-  constexpr int kQuads = kTile * kDim / 4;
-  static_assert(kQuads % kPositionThreads == 0);
-  const int tiles = attention_tiles(a.frames), head = int(blockIdx.y);
-  const int tile = int(blockIdx.x) / (kQuads / kPositionThreads) + kResidentGroups - tiles;
-  const int at = int(blockIdx.x) % (kQuads / kPositionThreads) * kPositionThreads + threadIdx.x;
-  const int n = at / kMmaThreads, lane = at % 32, warp = at / 32 % kMmaWarps;
-  const Quad* const part = resident_part(b, 0, head, tile) + at;
-  Quad sum = {};
+  AERIE_SHARED(float, totals, kTile);
+  AERIE_SHARED(float, sums, kMmaWarps * 16);
+  const int tiles = attention_tiles(a.frames), head = int(blockIdx.y), dense = a.heads * kDim;
+  const int number = int(blockIdx.x) / (kDim / 16), piece = int(blockIdx.x) % (kDim / 16);
+  const int tile = number + kResidentGroups - tiles;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const T* const part =
+      resident_part<T>(b, 0, head, tile) + (piece * kPositionThreads + int(threadIdx.x)) * 8;
+  Vec8 sum = {};
   AERIE_UNROLL_BY(8)
-  for (int slot = 0; slot < slots; ++slot) {
-    const Quad more = part[size_t(slot) * a.heads * tiles * kQuads];
+  for (int item = 0; item < a.batch; ++item) {
+    const Vec8 more = load8(part + size_t(item) * a.heads * tiles * (kTile * kDim));
     AERIE_UNROLL
-    for (int e = 0; e < 4; ++e) sum.v[e] += more.v[e];
+    for (int e = 0; e < 8; ++e) sum.v[e] += more.v[e];
   }
+  if (threadIdx.x < kTile) {
+    const float* const from = resident_sums(b, 0, head, tile) + threadIdx.x;
+    float total = 0.0f;
+    AERIE_UNROLL_BY(8)
+    for (int slot = 0; slot < slots; ++slot)
+      total += from[size_t(slot) * a.heads * (2 * tiles) * kTile];
+    totals[threadIdx.x] = total;
+  }
+  __syncthreads();
   AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = a.frames - 1 + (tile - kResidentGroups) * kTile + warp * 16 + lane / 4 + r * 8;
-    if (row < 0 || row >= 2 * a.frames - 1) continue;
-    *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride +
-                                 head * kDim + n * 8 + lane % 4 * 2) =
-        pack<T>(sum.v[2 * r], sum.v[2 * r + 1]);
+  for (int n = 0; n < 2; ++n) {
+    const int column = head * kDim + piece * 16 + n * 8 + lane % 4 * 2;
+    const Pair v = *reinterpret_cast<const Pair*>(a.bias_v + column);
+    Pair of_bias = {0.0f, 0.0f};
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int in_tile = warp * 16 + lane / 4 + r * 8;
+      const int row = a.frames - 1 + (tile - kResidentGroups) * kTile + in_tile;
+      if (row < 0 || row >= 2 * a.frames - 1) continue;
+      const float total = totals[in_tile];
+      const uint32_t p = *reinterpret_cast<const uint32_t*>(static_cast<const T*>(a.p) +
+                                                            size_t(row) * a.p_stride + column);
+      of_bias.low += total * low_of<T>(p);
+      of_bias.high += total * high_of<T>(p);
+      const float* const mine = sum.v + n * 4 + r * 2;
+      *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride +
+                                   column) =
+          pack<T>(mine[0] + total * v.low, mine[1] + total * v.high);
+    }
+    AERIE_UNROLL
+    for (int other = 4; other < 32; other *= 2) {
+      of_bias.low += __shfl_xor_sync(kFullWarp, of_bias.low, other);
+      of_bias.high += __shfl_xor_sync(kFullWarp, of_bias.high, other);
+    }
+    if (lane < 4) *reinterpret_cast<Pair*>(sums + warp * 16 + n * 8 + lane * 2) = of_bias;
   }
+  __syncthreads();
+  if (threadIdx.x >= 16) return;
+  float total = 0.0f;
+  AERIE_UNROLL
+  for (int w = 0; w < kMmaWarps; ++w) total += sums[w * 16 + threadIdx.x];
+  b.partial[size_t(slots + number) * dense + head * kDim + piece * 16 + threadIdx.x] = total;
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -338,14 +338,16 @@ TEST(AttentionTest, MoreItemsThanLanes) {
   compare(*testing::emulated_backend(), {Dtype::kHalf, 2, 1, 64, lengths, 0.0});
 }
 
-// Small batches on a device that they fill.
+// Small batches on a device that they fill, with the weights of forward.
 AERIE_KERNEL_TEST(Attention, SquaresOnChip) {
   const auto on = [](int multiprocessors, Case c) {
     c.multiprocessors = multiprocessors;
+    c.saves = true;
     return c;
   };
   for (const Case& c : {on(1, {Dtype::kBf16, 65, 1, 64, {1}, 0.0}),
                         on(2, {Dtype::kBf16, 192, 1, 64, {190, 0, 100}, 0.1}),
+                        on(1, {Dtype::kBf16, 131, 1, 64, {0, 129, 0, 20, 131}, 0.1}),
                         on(1, {Dtype::kBf16, 131, 1, 64, {0, 129}, 0.1, -1, -1, 16, 2}),
                         on(2, {Dtype::kBf16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false}),
                         on(1, {Dtype::kHalf, 75, 2, 64, {75, 1}, 0.1})})

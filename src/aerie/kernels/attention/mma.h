@@ -196,6 +196,15 @@ __device__ inline void prefetch([[maybe_unused]] const void* from) {
 #endif
 }
 
+// The same for many, by one thread: bytes and address are multiples of 16.
+__device__ inline void prefetch_range([[maybe_unused]] const void* from,
+                                      [[maybe_unused]] size_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)),
+               "r"(unsigned(bytes)));
+#endif
+}
+
 // Products of a whole block of four warps, which read B (and A) straight from shared memory while
 // other work goes on: where the device has them (sm_90a) and rows are 64 values long. A tile is
 // 64 rows of 128 bytes whose 16-byte pieces are exchanged as copy_tile does; it begins at a
@@ -291,6 +300,75 @@ __device__ inline void group_ready([[maybe_unused]] FragmentC* c) {
 template <int kDim>
 __device__ inline void group_publish() {
   if constexpr (kGrouped<kDim>) AERIE_GROUP_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Sums over the columns of A, which is 16 rows of a tile turned around, in all eight columns of c:
+// B is 256 bytes of ones.
+template <typename T, bool kAdd = true>
+__device__ inline void group_sum([[maybe_unused]] FragmentC& c, [[maybe_unused]] uint64_t a,
+                                 [[maybe_unused]] uint64_t b) {
+  if constexpr (is_half<T>) {
+    AERIE_GROUP_ASM(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0,%1,%2,%3}, %4, %5, %6, 1, 1, 1, 0;"
+        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+  } else {
+    AERIE_GROUP_ASM(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, %6, 1, 1, 1, "
+        "0;"
+        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+  }
+}
+// The same of a (16x16).
+template <typename T>
+__device__ inline void group_sum([[maybe_unused]] FragmentC& c, [[maybe_unused]] const FragmentA& a,
+                                 [[maybe_unused]] uint64_t b) {
+  if constexpr (is_half<T>) {
+    AERIE_GROUP_ASM(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, "
+        "1, 0;"
+        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
+  } else {
+    AERIE_GROUP_ASM(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, "
+        "1, 1, 0;"
+        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
+  }
+}
+// 256 bytes that are the same in any order.
+__device__ inline uint64_t plain_operand([[maybe_unused]] const void* bytes) {
+  unsigned address = 0;
+#ifdef __CUDACC__
+  address = static_cast<unsigned>(__cvta_generic_to_shared(bytes));
+#endif
+  return uint64_t((address & 0x3ffffu) >> 4) | uint64_t(128 >> 4) << 16 | uint64_t(128 >> 4) << 32;
+}
+template <int kDim>
+__device__ inline void group_ready([[maybe_unused]] FragmentC& c) {
+  if constexpr (kGrouped<kDim>)
+    AERIE_GROUP_ASM("" : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])::"memory");
+}
+
+// Barriers of some of a block's warps, numbered from 1 on: kThreads come to it, and go on at once
+// or when all have come.
+template <int kNumber, int kThreads>
+__device__ inline void barrier_arrive() {
+#ifdef __CUDACC__
+  asm volatile("bar.arrive %0, %1;" ::"n"(kNumber), "n"(kThreads) : "memory");
+#else
+  emulation::sync_some(kNumber, kThreads, false);
+#endif
+}
+template <int kNumber, int kThreads>
+__device__ inline void barrier_wait() {
+#ifdef __CUDACC__
+  asm volatile("bar.sync %0, %1;" ::"n"(kNumber), "n"(kThreads) : "memory");
+#else
+  emulation::sync_some(kNumber, kThreads, true);
+#endif
 }
 
 // A warp's 16x16 values to shared memory: lane l names the 16 bytes for row l % 8 of matrix l / 8.

@@ -62,7 +62,7 @@ constexpr unsigned kMaxThreads = 1024;
   std::abort();
 }
 
-enum class State { kReady, kAtBarrier, kAtWarp, kDone };
+enum class State { kReady, kAtBarrier, kAtNumbered, kAtWarp, kDone };
 
 #ifdef __x86_64__
 using Context = void*;
@@ -98,6 +98,7 @@ struct Fiber {
   State state = State::kDone;
   unsigned index = 0;
   Dim3 thread;
+  unsigned barrier = 0;  // the numbered one that it waits at
 };
 
 struct Warp {
@@ -106,6 +107,11 @@ struct Warp {
   unsigned arrived = 0;
   unsigned alive = 0;
   const char* what = nullptr;
+};
+
+// A barrier of some of a block's threads.
+struct Numbered {
+  unsigned arrived = 0, threads = 0;
 };
 
 struct Shared {
@@ -122,6 +128,7 @@ std::vector<Warp> warps;
 std::vector<Shared> shared;
 void* dynamic = nullptr;
 unsigned alive = 0, at_barrier = 0;
+Numbered numbered[kNumberedBarriers];
 void (*kernel_body)(void*) = nullptr;
 void* kernel_context = nullptr;
 Order thread_order = Order::kForward;
@@ -233,6 +240,8 @@ void run_block(Dim3 block, size_t shared_bytes, uint64_t number) {
     }
     if (!progress) fail("threads wait for a barrier that the others never reach");
   }
+  for (Numbered& barrier : numbered)
+    if (barrier.arrived != 0) fail("a block ends while some have come to a barrier");
   shared.clear();
 }
 
@@ -278,6 +287,23 @@ void sync_block() {
     return;
   }
   running->state = State::kAtBarrier;
+  to_scheduler();
+}
+
+void sync_some(unsigned number, unsigned threads, bool waits) {
+  if (number == 0 || number >= kNumberedBarriers) fail("numbered barriers are 1 to 15");
+  Numbered& barrier = numbered[number];
+  if (barrier.arrived == 0) barrier.threads = threads;
+  if (barrier.threads != threads) fail("threads differ in how many a barrier is for");
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    for (Fiber& fiber : fibers)
+      if (fiber.state == State::kAtNumbered && fiber.barrier == number) fiber.state = State::kReady;
+    return;
+  }
+  if (!waits) return;
+  running->state = State::kAtNumbered;
+  running->barrier = number;
   to_scheduler();
 }
 

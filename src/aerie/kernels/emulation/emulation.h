@@ -2,8 +2,8 @@
 // compiled by the host compiler with this header (through device.h) and executed thread by thread.
 //
 // A block's threads are fibers of one OS thread. A fiber runs until it meets a barrier or a warp
-// operation, so that __syncthreads, shuffles, votes, ldmatrix and mma have their device meaning.
-// What it finds, beyond wrong results:
+// operation, so that __syncthreads, bar.sync and bar.arrive, shuffles, votes, ldmatrix and mma have
+// their device meaning. What it finds, beyond wrong results:
 //   - shared memory starts as NaN bytes in every block and is a heap allocation of the exact size,
 //     so that the address sanitizer sees accesses out of bounds and tests see values never written;
 //   - the order of threads can be reversed or shuffled (set_order): a missing barrier then shows;
@@ -40,6 +40,9 @@ void* block_shared(const void* tag, size_t bytes);
 void* dynamic_shared();
 
 void sync_block();
+// A numbered barrier (1 to 15) that `threads` of the block come to, of which some wait.
+constexpr unsigned kNumberedBarriers = 16;
+void sync_some(unsigned number, unsigned threads, bool waits);
 
 // All lanes of a warp put `bytes` (at most 32) into their slots; returns the slots of the warp's 32
 // lanes. `what` names the operation: all lanes must agree on it.

@@ -29,6 +29,40 @@ TEST(EmulationTest, BarriersOrderSharedMemory) {
   emulation::set_order(Order::kForward);
 }
 
+// The first half hands over to the second, one value after the other.
+__global__ void two_halves(int* out, int count) {
+  AERIE_SHARED(int, box, 32);
+  for (int i = 0; i < count; ++i) {
+    if (threadIdx.x < 32) {
+      if (i > 0) emulation::sync_some(2, 64, true);
+      box[threadIdx.x] = i * 100 + int(threadIdx.x);
+      emulation::sync_some(1, 64, false);
+    } else {
+      emulation::sync_some(1, 64, true);
+      out[i * 32 + int(threadIdx.x) - 32] = box[63 - threadIdx.x];
+      if (i + 1 < count) emulation::sync_some(2, 64, false);
+    }
+  }
+}
+
+TEST(EmulationTest, NumberedBarriersHoldThoseWhoWait) {
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) {
+    emulation::set_order(order);
+    std::vector<int> out(5 * 32, -1);
+    launch(nullptr, {dim3(1), dim3(64)}, two_halves, out.data(), 5);
+    for (int i = 0; i < 5 * 32; ++i)
+      ASSERT_EQ(out[static_cast<size_t>(i)], i / 32 * 100 + 31 - i % 32);
+  }
+  emulation::set_order(Order::kForward);
+}
+
+__global__ void half_a_barrier() {
+  if (threadIdx.x < 32) emulation::sync_some(3, 64, false);
+}
+TEST(EmulationDeathTest, ABlockThatLeavesABarrierHalfReached) {
+  EXPECT_DEATH(launch(nullptr, {dim3(1), dim3(64)}, half_a_barrier), "some have come to a barrier");
+}
+
 __global__ void warp_operations(float* sums, unsigned* votes, int* shifted) {
   const int lane = threadIdx.x % 32;
   sums[threadIdx.x] = warp_sum(float(threadIdx.x));
