@@ -461,8 +461,9 @@ TEST(NestStep, KeepsWeightsThatStayNear) {
   c.dtype = Dtype::kHalf;
   c.batch = 128;
   EXPECT_FALSE(weights_pay(c));
+  c.width = 512;  // on chip with them
+  EXPECT_TRUE(weights_pay(c));
   c.batch = 2;
-  c.width = 512;
   EXPECT_TRUE(weights_pay(c));
 }
 
