@@ -44,6 +44,8 @@ constexpr int kInnerReady = 5;     // inner products of an item's queries are th
 struct ResidentPlace {
   int item, first, rows, length;
 };
+// Of the current item, the next, and those that somebody may still look at.
+constexpr int kResidentPlaces = 4;
 
 template <typename T, int kDim>
 struct ResidentMemory {
@@ -56,7 +58,7 @@ struct ResidentMemory {
   T* ones;                // 128
   T* zeros;               // a row of a matrix
   float* inner;           // of every query: gradient of out times out
-  ResidentPlace* places;  // of this item and the next
+  ResidentPlace* places;  // of some items, in turn
   int* skipped;           // whether an item had no frames
 
   __device__ explicit ResidentMemory(unsigned char* bytes)
@@ -72,13 +74,13 @@ struct ResidentMemory {
         zeros(ones + 128),
         inner(reinterpret_cast<float*>(zeros + 8)),
         places(reinterpret_cast<ResidentPlace*>(inner + kResidentFrames)),
-        skipped(reinterpret_cast<int*>(places + 2)) {}
+        skipped(reinterpret_cast<int*>(places + kResidentPlaces)) {}
 };
 template <int kDim>
 constexpr size_t resident_shared() {
   return sizeof(uint16_t) * ((4 * kResidentGroups + 2 + kResidentBand) * kTileSize<kDim> +
                              kResidentFrames * kSkewedRow + 128 + 8) +
-         sizeof(float) * kResidentFrames + 2 * sizeof(ResidentPlace) + sizeof(int);
+         sizeof(float) * kResidentFrames + kResidentPlaces * sizeof(ResidentPlace) + sizeof(int);
 }
 static_assert(kTile == kAttentionResidentDim, "tiles of weights are as large as those of queries");
 
@@ -169,7 +171,7 @@ struct ResidentBlock {
   ResidentMemory<T, kDim> m;
   int lane, warp, group, thread;  // the last three within their group of warps
   int head, slot;
-  int turn = 0;  // which of the two places is the item's
+  int turn = 0;  // which of the places is the item's
 
   __device__ ResidentBlock(const AttentionBackward& back, unsigned char* bytes)
       : b(back),
@@ -184,7 +186,8 @@ struct ResidentBlock {
         slot(int(blockIdx.y)) {}
 
   __device__ const ResidentPlace& place() const { return m.places[turn]; }
-  __device__ const ResidentPlace& next() const { return m.places[turn ^ 1]; }
+  __device__ const ResidentPlace& next() const { return m.places[after_turn()]; }
+  __device__ int after_turn() const { return (turn + 1) % kResidentPlaces; }
   __device__ bool exists(const ResidentPlace& of) const { return of.item < a.batch; }
   __device__ size_t first_row() const { return size_t(place().first); }
   __device__ int rows() const { return place().rows; }
@@ -545,7 +548,7 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, t = lane % 4;
   const int length = q.place().length, end = ceil_div(length, kTile);
-  if (q.thread == 0) q.find_place(q.turn ^ 1, q.place().item + int(gridDim.y));
+  if (q.thread == 0) q.find_place(q.after_turn(), q.place().item + int(gridDim.y));
   // Tiles may be written, and the next item's place is known.
   barrier_arrive<kTilesEmpty, kResidentThreads>();
   AERIE_UNROLL_BY(1)
@@ -635,7 +638,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
       now.begin(q, q.place());
     }
     bool first = true;
-    for (; q.exists(q.place()); q.turn ^= 1, first = false) {
+    for (; q.exists(q.place()); q.turn = q.after_turn(), first = false) {
       resident_queries(q, now, first);
       AERIE_UNROLL_BY(1)
       for (int k = 0; k < 2; ++k) {
@@ -664,7 +667,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
       q.copy_queries(q.place());
       q.announce(q.place());
     }
-    for (; q.exists(q.place()); q.turn ^= 1) resident_keys(q, sum);
+    for (; q.exists(q.place()); q.turn = q.after_turn()) resident_keys(q, sum);
   }
   __syncthreads();
   if (*q.m.skipped != 0) {

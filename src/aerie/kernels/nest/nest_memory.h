@@ -146,6 +146,7 @@ struct NestMemory {
   // Of the two feed-forward modules, and of three norms; the same but for NestStepConfig::trailing.
   void *shared_active[2] = {}, *shared_out[3] = {}, *shared_normed = nullptr;
   void* shared_conv_out = nullptr;
+  uint32_t* shared_keep = nullptr;
   // The residual stream, which every norm updates in place; in backward its gradient.
   float *residual = nullptr, *grad_stream = nullptr;
   std::vector<LayerBuffers> layers;
@@ -209,11 +210,12 @@ struct NestMemory {
     s.qkv = take_compute(n * width * 3);
     s.attended = take_compute(n * width);
     s.log_sum = take<float>(size(padded_rows) * size(c.heads));
-    if (c.training && c.keep_weights && c.dtype != Dtype::kFloat) {
+    if (keeps_weights()) {
       s.attention_saved = take_compute(attention_square(c.batch, c.heads, frames));
       s.attention_shifts = take<float>(attention_shifts(c.batch, c.heads, frames));
-    } else if (c.training && c.dropout_att > 0.0 && c.dtype != Dtype::kFloat) {
-      s.attention_keep = take<uint32_t>(attention_keep(c.batch, c.heads, frames));
+      s.attention_keep = shared_keep;
+    } else {
+      s.attention_keep = take_keep();
     }
     s.gates = take_compute(n * width * 2);
     s.conv = take_compute(n * width);
@@ -222,8 +224,17 @@ struct NestMemory {
     s.bn_rstd = take<float>(width);
   }
 
+  bool keeps_weights() const { return c.training && c.keep_weights && c.dtype != Dtype::kFloat; }
+  // For attention's decisions of dropout; null where there are none.
+  uint32_t* take_keep() {
+    if (!c.training || c.dropout_att <= 0.0 || c.dtype == Dtype::kFloat) return nullptr;
+    return take<uint32_t>(attention_keep(c.batch, c.heads, frames));
+  }
+
   void take_shared() {
     const size_t n = size(rows), width = size(c.width);
+    // Signs of the weights tell backward; forward has them here for a moment.
+    if (keeps_weights()) shared_keep = take_keep();
     residual = grad_stream = take<float>(n * width);
     const size_t active_begin = used_;
     if (c.recompute) {

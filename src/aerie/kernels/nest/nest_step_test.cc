@@ -477,10 +477,10 @@ TEST(NestStep, KeptWeightsTakeMemory) {
   const size_t before = bytes();
   c.keep_weights = true;
   const int frames = c.frames / 8;
-  EXPECT_EQ(bytes() - before,
-            static_cast<size_t>(c.layers) * (2 * attention_square(c.batch, c.heads, frames) +
-                                             4 * attention_shifts(c.batch, c.heads, frames) -
-                                             4 * attention_keep(c.batch, c.heads, frames)));
+  const size_t layers = static_cast<size_t>(c.layers);
+  EXPECT_EQ(bytes() - before, layers * (2 * attention_square(c.batch, c.heads, frames) +
+                                        4 * attention_shifts(c.batch, c.heads, frames)) -
+                                  (layers - 1) * 4 * attention_keep(c.batch, c.heads, frames));
   c.dtype = Dtype::kFloat;
   const size_t plain = bytes();
   c.keep_weights = false;
