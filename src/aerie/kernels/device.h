@@ -123,6 +123,14 @@ __device__ inline Vec8 load8(const T* p) {
   }
   return out;
 }
+// 16 bytes that nobody reads soon: they leave the cache first.
+__device__ inline void store_for_later(void* p, const Bits16& x) {
+#ifdef __CUDACC__
+  __stcs(reinterpret_cast<uint4*>(p), make_uint4(x.w[0], x.w[1], x.w[2], x.w[3]));
+#else
+  *static_cast<Bits16*>(p) = x;
+#endif
+}
 __device__ inline void store8(float* p, const Vec8& x) {
   Bits16 a, b;
   AERIE_UNROLL
@@ -139,11 +147,15 @@ __device__ inline uint32_t pack2(float low, float high) {
          (static_cast<uint32_t>(from_float<T>(high).bits) << 16);
 }
 template <typename T>
-__device__ inline void store8(T* p, const Vec8& x) {
+__device__ inline Bits16 pack8(const Vec8& x) {
   Bits16 a;
   AERIE_UNROLL
   for (int i = 0; i < 4; ++i) a.w[i] = pack2<T>(x.v[2 * i], x.v[2 * i + 1]);
-  *reinterpret_cast<Bits16*>(p) = a;
+  return a;
+}
+template <typename T>
+__device__ inline void store8(T* p, const Vec8& x) {
+  *reinterpret_cast<Bits16*>(p) = pack8<T>(x);
 }
 
 // Eight values as they lie in memory: half the registers of Vec8 for 16-bit types. In whole words:

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
           weights[k].r[r] = pair & mask;
           signed_weights.w[r] = pair | (~mask & 0x80008000u);
         }
-        if (kSave) store16(saved.tile(q.jt) + k * 256, signed_weights);
+        if (kSave) store_for_later(saved.tile(q.jt) + k * 256, signed_weights);
       }
     }
     if (kEarly) {

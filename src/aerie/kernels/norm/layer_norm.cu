@@ -11,6 +11,16 @@
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {
 
+// Backward reads it, long after what else forward writes.
+template <typename T>
+__device__ inline void store_normalized(T* p, const Vec8& x) {
+  if constexpr (sizeof(T) == 2) {
+    store_for_later(p, pack8<T>(x));
+  } else {
+    store8(p, x);
+  }
+}
+
 constexpr int kWarps = 4;
 
 // Mean and 1/std of the row that a warp holds; zeros behind its end.
@@ -149,7 +159,8 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
       normal.v[k] = (x[j].v[k] - mean) * rstd;
       out.v[k] = normal.v[k] * weight.v[k] + bias.v[k];
     }
-    if (a.normalized != nullptr) store8(static_cast<T*>(a.normalized) + base + vec * 8, normal);
+    if (a.normalized != nullptr)
+      store_normalized(static_cast<T*>(a.normalized) + base + vec * 8, normal);
     if (a.out != nullptr) store8(static_cast<T*>(a.out) + base + vec * 8, out);
     if (a.out_float != nullptr) store8(a.out_float + base + vec * 8, out);
     x[j] = out;
