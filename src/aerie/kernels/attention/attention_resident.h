@@ -19,16 +19,15 @@
 
 #include "aerie/kernels/attention/attention_mma.h"
 #include "aerie/kernels/attention/attention_query_grad.h"
+#include "aerie/kernels/attention/attention_resident_positions.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-constexpr int kResidentGroups = 3;  // of queries
 constexpr int kQueryThreads = kResidentGroups * kMmaThreads;
 constexpr int kResidentThreads = kQueryThreads + kMmaThreads;
 constexpr int kResidentFrames = kAttentionResidentFrames;
 static_assert(kResidentFrames == kResidentGroups * kTile);
-constexpr int kResidentBand = kResidentGroups + 1;   // tiles of p that stay
-constexpr int kResidentTiles = 2 * kResidentGroups;  // of positions
+constexpr int kResidentBand = kResidentGroups + 1;  // tiles of p that stay
 // Values from row to row of what is kept by position: 16 more than keys, and against bank
 // conflicts.
 constexpr int kSkewedRow = kResidentFrames + 16 + 8;
@@ -83,22 +82,6 @@ constexpr size_t resident_shared() {
          sizeof(float) * kResidentFrames + kResidentPlaces * sizeof(ResidentPlace) + sizeof(int);
 }
 static_assert(kTile == kAttentionResidentDim, "tiles of weights are as large as those of queries");
-
-// Where an item's gradients of 64 positions wait, rounded, in the order of a group's threads, and
-// the sums of their scores' gradients: the scratch memory of the squares and of other paths' sums
-// is free.
-template <typename T>
-__device__ inline T* resident_part(const AttentionBackward& b, int item, int head, int number) {
-  const Attention& a = b.forward;
-  const int tiles = attention_tiles(a.frames), k = number - (kResidentGroups - tiles);
-  return static_cast<T*>(k < tiles ? b.weights : b.grad_scores) +
-         (head_of(a, item, head) * tiles + size_t(k % tiles)) * (kTile * kAttentionResidentDim);
-}
-__device__ inline float* resident_sums(const AttentionBackward& b, int slot, int head, int number) {
-  const Attention& a = b.forward;
-  const int tiles = attention_tiles(a.frames), k = number - (kResidentGroups - tiles);
-  return b.p_partial + (head_of(a, slot, head) * (2 * tiles) + size_t(k)) * kTile;
-}
 
 // A warp's 16 x 16 values of a tile of 64 columns, from column 16k on.
 template <typename T>
@@ -241,7 +224,7 @@ struct ResidentBlock {
     copy_grads(of);
     if (group == 0) copy_keys(of, 0);
   }
-  // What is read of an item comes near; by the group of keys.
+  // An item's saved weights come near; by the group of keys.
   __device__ void announce(const ResidentPlace& of) const {
     if (thread == 0)
       prefetch_range(
@@ -692,72 +675,6 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
   float total = 0.0f;
   for (int w = 0; w < kMmaWarps; ++w) total += parts[w * kDim + number];
   b.partial[size_t(q.slot) * (a.heads * kDim) + q.head * kDim + number] = total;
-}
-
-// Adds what the items of a head have for positions, in their order: gradients of the positions, and
-// of bias v a part for every tile of these. A thread has two rows of two columns, twice.
-constexpr int kPositionThreads = kMmaThreads;
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kPositionThreads)
-    attention_add_positions(AttentionBackward b, int slots) {
-  const Attention& a = b.forward;
-  AERIE_SHARED(float, totals, kTile);
-  AERIE_SHARED(float, sums, kMmaWarps * 16);
-  const int tiles = attention_tiles(a.frames), head = int(blockIdx.y), dense = a.heads * kDim;
-  const int number = int(blockIdx.x) / (kDim / 16), piece = int(blockIdx.x) % (kDim / 16);
-  const int tile = number + kResidentGroups - tiles;
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-  const T* const part =
-      resident_part<T>(b, 0, head, tile) + (piece * kPositionThreads + int(threadIdx.x)) * 8;
-  Vec8 sum = {};
-  AERIE_UNROLL_BY(8)
-  for (int item = 0; item < a.batch; ++item) {
-    const Vec8 more = load8(part + size_t(item) * a.heads * tiles * (kTile * kDim));
-    AERIE_UNROLL
-    for (int e = 0; e < 8; ++e) sum.v[e] += more.v[e];
-  }
-  if (threadIdx.x < kTile) {
-    const float* const from = resident_sums(b, 0, head, tile) + threadIdx.x;
-    float total = 0.0f;
-    AERIE_UNROLL_BY(8)
-    for (int slot = 0; slot < slots; ++slot)
-      total += from[size_t(slot) * a.heads * (2 * tiles) * kTile];
-    totals[threadIdx.x] = total;
-  }
-  __syncthreads();
-  AERIE_UNROLL
-  for (int n = 0; n < 2; ++n) {
-    const int column = head * kDim + piece * 16 + n * 8 + lane % 4 * 2;
-    const Pair v = *reinterpret_cast<const Pair*>(a.bias_v + column);
-    Pair of_bias = {0.0f, 0.0f};
-    AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const int in_tile = warp * 16 + lane / 4 + r * 8;
-      const int row = a.frames - 1 + (tile - kResidentGroups) * kTile + in_tile;
-      if (row < 0 || row >= 2 * a.frames - 1) continue;
-      const float total = totals[in_tile];
-      const uint32_t p = *reinterpret_cast<const uint32_t*>(static_cast<const T*>(a.p) +
-                                                            size_t(row) * a.p_stride + column);
-      of_bias.low += total * low_of<T>(p);
-      of_bias.high += total * high_of<T>(p);
-      const float* const mine = sum.v + n * 4 + r * 2;
-      *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride +
-                                   column) =
-          pack<T>(mine[0] + total * v.low, mine[1] + total * v.high);
-    }
-    AERIE_UNROLL
-    for (int other = 4; other < 32; other *= 2) {
-      of_bias.low += __shfl_xor_sync(kFullWarp, of_bias.low, other);
-      of_bias.high += __shfl_xor_sync(kFullWarp, of_bias.high, other);
-    }
-    if (lane < 4) *reinterpret_cast<Pair*>(sums + warp * 16 + n * 8 + lane * 2) = of_bias;
-  }
-  __syncthreads();
-  if (threadIdx.x >= 16) return;
-  float total = 0.0f;
-  AERIE_UNROLL
-  for (int w = 0; w < kMmaWarps; ++w) total += sums[w * 16 + threadIdx.x];
-  b.partial[size_t(slots + number) * dense + head * kDim + piece * 16 + threadIdx.x] = total;
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND
