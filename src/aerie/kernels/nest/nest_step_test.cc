@@ -467,7 +467,8 @@ TEST(NestStep, KeepsWeightsThatStayNear) {
   EXPECT_TRUE(weights_pay(c));
 }
 
-// Attention's weights that stay take memory, and that of dropout's decisions is not needed then.
+// Attention's weights that stay take memory; dropout's decisions need one array for all layers
+// then.
 TEST(NestStep, KeptWeightsTakeMemory) {
   NestStepConfig c = small(Dtype::kBf16);
   c.batch = 3;
