@@ -218,6 +218,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   attention.dropout = dropout;
   attention.out = y;
   attention.log_sum = scalars;
+  attention.keep = m.take<uint32_t>(kernels::attention_keep(o.batch, o.heads, frames));
   const size_t square = kernels::attention_square(o.batch, o.heads, frames);
   attention.saved = m.take<Bf16>(square);
   attention.shifts = m.take<float>(kernels::attention_shifts(o.batch, o.heads, frames));

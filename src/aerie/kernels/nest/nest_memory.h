@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/kernels/nest/nest_choices.h"
 
 namespace aerie::kernels {
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "aerie/kernels/nest/nest_choices.h"
 #include "aerie/kernels/testing/backend.h"
 
 namespace aerie::kernels {

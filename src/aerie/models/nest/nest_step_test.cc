@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "aerie/kernels/nest/nest_choices.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/models/nest/test_util.h"
 #include "aerie/nn/positional.h"
