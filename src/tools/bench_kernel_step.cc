@@ -553,6 +553,7 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   std::vector<Line> lines;
   double sum_us = 0.0, sum_floor = 0.0, gemm_us = 0.0, gemm_flops = 0.0;
   for (const std::string& name : calls.order) {
+    if (name.find(options.only) == std::string::npos) continue;
     const Group& group = calls.groups[name];
     // Replayed out of order, gradients may overflow, and the optimizer would skip its step.
     if (name == "adamw_decide") {
@@ -583,16 +584,16 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   }
   std::stable_sort(lines.begin(), lines.end(),
                    [](const Line& a, const Line& b) { return a.us > b.us; });
-  std::printf("%-42s %5s %9s %8s %6s %9s %7s %8s\n", "kernel", "calls", "us", "us each", "share",
-              "floor us", "floor", "TFLOP/s");
+  std::printf("%-42s %5s %9s %8s %9s %6s %8s %6s\n", "kernel", "calls", "us", "us each", "floor us",
+              "floor", "TFLOP/s", "worth");
   for (const Line& l : lines)
-    std::printf("%-42s %5zu %9.1f %8.1f %5.1f%% %9.1f %6.0f%% %8.0f\n", l.name.c_str(), l.calls,
-                l.us, l.us / static_cast<double>(l.calls), 100.0 * l.us / sum_us, l.floor,
-                100.0 * l.floor / l.us, l.flops / l.us * 1e-6);
-  std::printf("%-42s %5s %9.1f %8s %6s %9.1f %6.0f%%\n", "sum", "", sum_us, "", "", sum_floor,
-              100.0 * sum_floor / sum_us);
+    std::printf("%-42s %5zu %9.1f %8.1f %9.1f %5.0f%% %8.0f %5.1f%%\n", l.name.c_str(), l.calls,
+                l.us, l.us / static_cast<double>(l.calls), l.floor, 100.0 * l.floor / l.us,
+                l.flops / l.us * 1e-6, 100.0 * (l.us - l.floor) / all_us);
+  std::printf("%-42s %5s %9.1f %8s %9.1f %5.0f%%\n", "sum", "", sum_us, "", sum_floor,
+              sum_us > 0 ? 100.0 * sum_floor / sum_us : 0.0);
   std::printf("matrix products %.1f us (%.0f TFLOP/s); loss %.4f\n", gemm_us,
-              gemm_flops / gemm_us * 1e-6, static_cast<double>(loss));
+              gemm_us > 0 ? gemm_flops / gemm_us * 1e-6 : 0.0, static_cast<double>(loss));
   std::printf("step as one graph %.1f us; with the optimizer %.1f us\n", step_us, all_us);
   std::printf("squares of gradients with a second queue: %zu of %zu differ from those without\n",
               differ, one_queue.size());
