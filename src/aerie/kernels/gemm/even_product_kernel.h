@@ -24,6 +24,10 @@ struct EvenArguments {
   int outputs, steps;  // steps of 64 of k
   int across, down;    // tiles of outputs and rows
   int chunk;           // tiles of rows
+  struct Ahead {
+    const unsigned char* data;
+    uint32_t bytes, slice;  // slice: of a step of a block
+  } ahead[Gemm::kMostAhead];
 };
 
 namespace even {
@@ -95,18 +99,27 @@ struct Place {
   }
 };
 
-// Adds the bias to 64 outputs of a tile's results and writes them, turned around, to where `to`
-// points for this lane (store_turned()).
-template <typename T, int kSums>
-__device__ __forceinline__ void leave(float (&sums)[kSums], const EvenArguments& g, int output,
-                                      uint32_t to) {
-  if (g.bias != nullptr) {
+// Of the two outputs that a lane has of 64.
+struct Bias {
+  float one = 0.0f, other = 0.0f;
+
+  template <typename T>
+  __device__ __forceinline__ void load(const EvenArguments& g, int output) {
     const T* const bias = static_cast<const T*>(g.bias);
-    const float one = output < g.outputs ? to_float(bias[output]) : 0.0f;
-    const float other = output + 8 < g.outputs ? to_float(bias[output + 8]) : 0.0f;
+    one = output < g.outputs ? to_float(bias[output]) : 0.0f;
+    other = output + 8 < g.outputs ? to_float(bias[output + 8]) : 0.0f;
+  }
+  template <int kSums>
+  __device__ __forceinline__ void add_to(float (&sums)[kSums]) const {
     AERIE_UNROLL
     for (int i = 0; i < kSums; ++i) sums[i] += i % 4 < 2 ? one : other;
   }
+};
+
+// Writes 64 outputs of a tile's results, turned around, to where `to` points for this lane
+// (store_turned()).
+template <typename T, int kSums>
+__device__ __forceinline__ void leave(const float (&sums)[kSums], uint32_t to) {
   AERIE_UNROLL
   for (int i = 0; i < kSums; i += 8) {
     const uint32_t a = pack<T>(sums[i], sums[i + 1]), b = pack<T>(sums[i + 2], sums[i + 3]);
@@ -153,6 +166,7 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
     if (kTurns) registers_fewer<40>();
     if (warp > kMultiplying / 32 || !elected()) return;
     Place<L::kStages> place{0, 1};
+    uint32_t slice = blockIdx.x;
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
       const Tile<L::kRows> tile(g, i);
       for (int step = 0; step < g.steps; ++step, place.next()) {
@@ -165,6 +179,11 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
           tile_load(to + half * kPanelBytes, &g.weight,
                     kSide ? tile.output + half * 64 : step * kStep,
                     kSide ? step * kStep : tile.output + half * 64, barrier);
+        for (int a = 0; a < Gemm::kMostAhead && g.ahead[a].slice != 0; ++a) {
+          const uint32_t from = slice * g.ahead[a].slice;
+          if (from < g.ahead[a].bytes) cache_prefetch(g.ahead[a].data + from, g.ahead[a].slice);
+        }
+        slice += gridDim.x;
       }
     }
     return;
@@ -183,8 +202,15 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
   Place<L::kStages> place{0, 0};
   for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
     const Tile<L::kRows> tile(g, i);
+    if (kTurns && count % 2 != group) continue;
+    // Asked for while this group waits anyway.
+    Bias bias[kPanels];
+    if (g.bias != nullptr) {
+      AERIE_UNROLL
+      for (int p = 0; p < kPanels; ++p)
+        bias[p].template load<T>(g, tile.output + (panel + p) * 64 + part * 16 + lane / 4);
+    }
     if (kTurns) {
-      if (count % 2 != group) continue;
       const int before = count * g.steps;
       place.stage = before % L::kStages;
       place.phase = before / L::kStages % 2;
@@ -224,9 +250,10 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
       group_sync(1 + group);
     }
     AERIE_UNROLL
-    for (int p = 0; p < kPanels; ++p)
-      leave<T>(sums[p], g, tile.output + (panel + p) * 64 + part * 16 + lane / 4,
-               to + p * L::kOutBytes);
+    for (int p = 0; p < kPanels; ++p) {
+      if (g.bias != nullptr) bias[p].add_to(sums[p]);
+      leave<T>(sums[p], to + p * L::kOutBytes);
+    }
     shared_to_copies();
     group_sync(1 + group);
     if (leader) {
@@ -273,8 +300,17 @@ int start(const Gemm& g, void* stream) {
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {1, 1, 1};
   const int tiles = a.across * a.down;
+  const int blocks = tiles < processors() ? tiles : processors();
+  const size_t slices = size_t(tiles) * a.steps;
+  for (int i = 0; i < Gemm::kMostAhead; ++i) {
+    const size_t bytes = g.ahead[i].bytes / 16 * 16;
+    // The last slice may not reach behind the end.
+    const size_t slice = (bytes / slices + 1 + 127) / 128 * 128;
+    a.ahead[i] = {static_cast<const unsigned char*>(g.ahead[i].data),
+                  uint32_t(bytes / slice * slice), bytes < slice ? 0 : uint32_t(slice)};
+  }
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(tiles < processors() ? tiles : processors()));
+  config.gridDim = dim3(unsigned(blocks));
   config.blockDim = dim3(threads(kTurns));
   config.dynamicSmemBytes = L::kSharedBytes;
   config.stream = static_cast<cudaStream_t>(stream);

@@ -14,7 +14,15 @@ struct GemmTile {
   bool turns = false;
 };
 
+// Memory that calls to come read.
+struct GemmAhead {
+  const void* data = nullptr;  // a multiple of 16 bytes
+  size_t bytes = 0;
+};
+
 struct Gemm {
+  static constexpr int kMostAhead = 6;
+
   Dtype dtype = Dtype::kFloat;
   Dtype out_dtype = Dtype::kFloat;
   int m = 0, n = 0, k = 0;
@@ -36,6 +44,8 @@ struct Gemm {
   GemmTile tile;
   void* workspace = nullptr;  // device scratch for cuBLASLt
   size_t workspace_bytes = 0;
+  // Products are bound by arithmetic: kernels of our own meanwhile bring this to the cache.
+  GemmAhead ahead[kMostAhead];
 };
 
 AERIE_DECLARE_KERNEL(gemm, Gemm)

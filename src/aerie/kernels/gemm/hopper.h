@@ -59,6 +59,11 @@ __device__ __forceinline__ void map_prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// Asks for memory to come to the device's cache: multiples of 16 bytes.
+__device__ __forceinline__ void cache_prefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // Tiles of two-dimensional tensors: x counts along rows.
 __device__ __forceinline__ void tile_load(uint32_t to, const CUtensorMap* map, int x, int y,
                                           uint32_t barrier) {

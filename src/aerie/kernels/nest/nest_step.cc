@@ -201,8 +201,10 @@ int NestStep::front(Workspace& w) {
 }
 
 int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
-                           void* hidden, void* activated, uint8_t* keep, uint32_t site) {
+                           void* hidden, void* activated, uint8_t* keep, uint32_t site,
+                           const GemmAhead& next) {
   const NestStepConfig& c = config_;
+  w.ahead({w.weight(p.second.weight, c.width, c.feed_forward)});
   AERIE_TRY(w.product(in, p.first.weight.compute, hidden, w.rows, c.feed_forward, c.width));
   SiluForward silu;
   silu.dtype = c.dtype;
@@ -216,6 +218,7 @@ int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, 
   silu.keep = keep;
   silu.out = activated;
   AERIE_TRY(kernels_->silu_forward(silu, w.stream));
+  w.ahead({next});
   return w.product(activated, p.second.weight.compute, w.branch, w.rows, c.width, c.feed_forward);
 }
 
@@ -225,6 +228,7 @@ int NestStep::project(Workspace& w, int index) {
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
   const void* in = s.norms[kNormSelfAtt].out;
+  w.ahead({w.weight(p.out.weight, width, width), {s.pos, w.pos_size * dtype_size(config_.dtype)}});
   if (joined_.qkv)
     return w.product(in, p.q.weight.compute, s.qkv, w.rows, 3 * width, width, 0, p.q.bias.compute);
   int i = 0;
@@ -238,6 +242,9 @@ int NestStep::project(Workspace& w, int index) {
 int NestStep::project_backward(Workspace& w, int index) {
   const int width = config_.width;
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  w.ahead({w.activations(s.norms[kNormSelfAtt].normalized, width),
+           w.weight(p.feed_forward1.second.weight, width, config_.feed_forward)});
   if (joined_.qkv)
     return w.input_gradient(w.grad_qkv, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
   int i = 0;
@@ -379,23 +386,31 @@ int NestStep::layer_forward(Workspace& w, int index) {
 
   if (index == 0) AERIE_TRY(norm(s.norms[kNormFeedForward1]));
   AERIE_TRY(feed_forward(w, p.feed_forward1, s.norms[kNormFeedForward1].out, s.ff1_hidden,
-                         s.ff1_active, s.ff1_keep, sites));
+                         s.ff1_active, s.ff1_keep, sites,
+                         w.weight(p.q.weight, joined_.qkv ? 3 * c.width : c.width, c.width)));
 
   AERIE_TRY(norm(s.norms[kNormSelfAtt]));
   AERIE_TRY(project(w, index));
   AERIE_TRY(kernels_->attention(w.attention(s, p, w.dropout(sites + 2, c.dropout_att)), w.stream));
+  w.ahead({w.weight(p.pointwise1.weight, 2 * c.width, c.width)});
   AERIE_TRY(w.product(s.attended, p.out.weight.compute, w.branch, w.rows, c.width, c.width));
 
   AERIE_TRY(norm(s.norms[kNormConv]));
+  w.ahead({w.weight(p.pointwise2.weight, c.width, c.width)});
   AERIE_TRY(w.product(s.norms[kNormConv].out, p.pointwise1.weight.compute, s.gates, w.rows,
                       2 * c.width, c.width));
   AERIE_TRY(kernels_->gated_conv(w.conv(s, p), w.stream));
   AERIE_TRY(normalize_conv(w, index));
+  w.ahead({w.weight(p.feed_forward2.first.weight, c.feed_forward, c.width)});
   AERIE_TRY(w.product(s.normed, p.pointwise2.weight.compute, w.branch, w.rows, c.width, c.width));
 
   AERIE_TRY(norm(s.norms[kNormFeedForward2]));
+  GemmAhead next;
+  if (index + 1 < c.layers)
+    next = w.weight(params_.layers[static_cast<size_t>(index) + 1].feed_forward1.first.weight,
+                    c.feed_forward, c.width);
   AERIE_TRY(feed_forward(w, p.feed_forward2, s.norms[kNormFeedForward2].out, s.ff2_hidden,
-                         s.ff2_active, s.ff2_keep, sites + 5));
+                         s.ff2_active, s.ff2_keep, sites + 5, next));
   return norm(s.norms[kNormOut]);
 }
 
@@ -451,9 +466,10 @@ int NestStep::head(Workspace& w) {
 // backward.
 int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p,
                                     const void* hidden, void* activated, uint8_t* keep,
-                                    uint32_t site) {
+                                    uint32_t site, std::initializer_list<GemmAhead> next) {
   const NestStepConfig& c = config_;
   w.grad_hidden = w.hiddens.next();
+  w.ahead({w.weight(p.first.weight, c.feed_forward, c.width)});
   AERIE_TRY(w.input_gradient(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows, c.width,
                              c.feed_forward));
   SiluBackward silu;
@@ -474,6 +490,7 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   w.wait_for_sums(silu, activation_scratch(c.feed_forward));
   AERIE_TRY(kernels_->silu_backward(silu, w.stream));
   w.later_gradient(w.grad_branch, activated, p.second.weight, c.width, c.feed_forward);
+  w.ahead(next);
   return w.input_gradient(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward,
                           c.width);
 }
@@ -494,11 +511,15 @@ int NestStep::layer_backward(Workspace& w, int index) {
     return c.beside ? kOk : w.add_gradients();
   };
   if (index + 1 == c.layers) AERIE_TRY(norm(s.norms[kNormOut], index));
-  AERIE_TRY(
-      feed_forward_backward(w, p.feed_forward2, s.ff2_hidden, s.ff2_active, s.ff2_keep, sites + 5));
+  AERIE_TRY(feed_forward_backward(w, p.feed_forward2, s.ff2_hidden, s.ff2_active, s.ff2_keep,
+                                  sites + 5,
+                                  {w.activations(s.norms[kNormFeedForward2].normalized, c.width),
+                                   w.weight(p.pointwise2.weight, c.width, c.width)}));
   AERIE_TRY(norm(s.norms[kNormFeedForward2], index));
   AERIE_TRY(first_weight(p.feed_forward2, kNormFeedForward2));
 
+  w.ahead({w.activations(s.conv, c.width), w.activations(s.gates, 2 * c.width),
+           w.weight(p.pointwise1.weight, 2 * c.width, c.width)});
   AERIE_TRY(w.input_gradient(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows,
                              c.width, c.width));
   AERIE_TRY(normalize_conv_backward(w, index));
@@ -519,12 +540,16 @@ int NestStep::layer_backward(Workspace& w, int index) {
   conv.accumulate = c.accumulate;
   w.wait_for_sums(conv, gated_conv_scratch(c.batch, w.frames, c.width, c.conv_kernel));
   AERIE_TRY(kernels_->gated_conv_backward(conv, w.stream));
+  w.ahead({w.activations(s.norms[kNormConv].normalized, c.width),
+           w.weight(p.out.weight, c.width, c.width)});
   AERIE_TRY(w.input_gradient(w.grad_gates, p.pointwise1.weight.compute, w.grad_in, w.rows,
                              2 * c.width, c.width));
   AERIE_TRY(norm(s.norms[kNormConv], index));
   w.later_gradient(w.grad_gates, s.norms[kNormConv].out, p.pointwise1.weight, 2 * c.width, c.width);
 
   w.later_gradient(w.grad_branch, s.attended, p.out.weight, c.width, c.width);
+  w.ahead({{s.pos, w.pos_size * dtype_size(c.dtype)},
+           w.weight(p.q.weight, joined_.qkv ? 3 * c.width : c.width, c.width)});
   AERIE_TRY(
       w.input_gradient(w.grad_branch, p.out.weight.compute, w.grad_conv, w.rows, c.width, c.width));
   w.grad_qkv = w.hiddens.next();
@@ -553,8 +578,12 @@ int NestStep::layer_backward(Workspace& w, int index) {
     AERIE_TRY(w.add_gradients());
   }
 
-  AERIE_TRY(
-      feed_forward_backward(w, p.feed_forward1, s.ff1_hidden, s.ff1_active, s.ff1_keep, sites));
+  GemmAhead next;
+  if (index > 0)
+    next = w.weight(params_.layers[static_cast<size_t>(index) - 1].feed_forward2.second.weight,
+                    c.width, c.feed_forward);
+  AERIE_TRY(feed_forward_backward(w, p.feed_forward1, s.ff1_hidden, s.ff1_active, s.ff1_keep, sites,
+                                  {next}));
   // This layer's first norm, together with the last one of the layer before.
   AERIE_TRY(index == 0 ? norm(s.norms[kNormFeedForward1], 0)
                        : norm(w.layers[static_cast<size_t>(index) - 1].norms[kNormOut], index - 1));

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -199,7 +200,8 @@ class NestStep {
   int layer_backward(Workspace& w, int index);
   int front_backward(Workspace& w);
   int feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
-                   void* hidden, void* activated, uint8_t* keep, uint32_t site);
+                   void* hidden, void* activated, uint8_t* keep, uint32_t site,
+                   const GemmAhead& next);
   int position_products(Workspace& w);
   int position_gradients(Workspace& w);
   int project(Workspace& w, int index);
@@ -208,7 +210,8 @@ class NestStep {
   int normalize_conv(Workspace& w, int index);
   int normalize_conv_backward(Workspace& w, int index);
   int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
-                            void* activated, uint8_t* keep, uint32_t site);
+                            void* activated, uint8_t* keep, uint32_t site,
+                            std::initializer_list<GemmAhead> next);
 
   const KernelTable* kernels_;
   NestStepConfig config_;

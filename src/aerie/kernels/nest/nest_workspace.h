@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,19 @@ struct NestStep::Workspace : NestMemory {
     return code;
   }
 
+  // What is read soon and is not in the cache any more: the next product of the pass asks for it.
+  void ahead(std::initializer_list<GemmAhead> all) {
+    for (const GemmAhead& one : all)
+      if (one.data != nullptr && one.bytes <= kMostAhead && ahead_count_ < Gemm::kMostAhead)
+        ahead_[ahead_count_++] = one;
+  }
+  GemmAhead weight(const NestParam& weight, int n, int k) const {
+    return {weight.compute, size(n) * size(k) * dtype_size(c.dtype)};
+  }
+  GemmAhead activations(const void* data, int columns) const {
+    return {data, size(rows) * size(columns) * dtype_size(c.dtype)};
+  }
+
   Gemm gemm(int m, int n, int k) const {
     Gemm g;
     g.dtype = c.dtype;
@@ -57,7 +71,9 @@ struct NestStep::Workspace : NestMemory {
   // Products with a weight (n,k): forward, and the gradients of weight, input and bias.
   int product(const void* in, const void* weight, void* out, int count, int n, int k,
               int stride = 0, const void* bias = nullptr) {
-    return kernels->gemm(product_of(in, weight, out, count, n, k, stride, bias), stream);
+    Gemm g = product_of(in, weight, out, count, n, k, stride, bias);
+    take_ahead(g);
+    return kernels->gemm(g, stream);
   }
   Gemm product_of(const void* in, const void* weight, void* out, int count, int n, int k,
                   int stride = 0, const void* bias = nullptr) const {
@@ -162,6 +178,7 @@ struct NestStep::Workspace : NestMemory {
     g.ldc = k;
     g.out_dtype = c.dtype;
     g.accumulate = accumulate;
+    take_ahead(g);
     return kernels->gemm(g, stream);
   }
   int repack(const void* x, const RowLayout& from, void* out, const RowLayout& to) {
@@ -418,6 +435,11 @@ struct NestStep::Workspace : NestMemory {
   // Of the multiprocessors, one in so many makes gradients of weights beside the pass.
   static constexpr int kSideShare = 2;
 
+  void take_ahead(Gemm& g) {
+    std::copy_n(ahead_, ahead_count_, g.ahead);
+    ahead_count_ = 0;
+  }
+
   // What a norm adds to the stream, and its own parameters.
   struct Place {
     const NestLayerParams::Norm* norm;
@@ -446,6 +468,10 @@ struct NestStep::Workspace : NestMemory {
     return {&p.norm_out, p.feed_forward2.second.bias, sites + 6, c.dropout, 0.5f};
   }
 
+  // More comes no faster this way: 9 MB of attention's weights cost the product what they gained.
+  static constexpr size_t kMostAhead = size_t{8} << 20;
+  GemmAhead ahead_[Gemm::kMostAhead];
+  int ahead_count_ = 0;
   WeightGradients waiting_gradients_;
   std::vector<std::function<int(void* on)>> beside_;
   PartialSums waiting_;
