@@ -169,7 +169,8 @@ struct NestMemory {
   size_t later_size = 0;
 
   static constexpr size_t kGemmWorkspace = size_t{32} << 20;
-  static constexpr int kLayersWait = 2;  // for the second stage of sums
+  // For the second stage of sums, whose scratch has two halves where that stage trails the pass.
+  int layers_wait() const { return c.trailing ? 1 : 2; }
 
   static size_t size(int value) { return static_cast<size_t>(value); }
 
@@ -273,8 +274,8 @@ struct NestMemory {
                               gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
                               batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
                               attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);
-    later_size = (c.beside ? size(c.layers) : size(kLayersWait)) * layer_sums;
-    later = take<float>(later_size);
+    later_size = (c.beside ? size(c.layers) : size(layers_wait())) * layer_sums;
+    later = take<float>((c.trailing ? 2 : 1) * later_size);
   }
 
   void take_attention_scratch() {

@@ -107,8 +107,8 @@ struct NestStepConfig {
   // and products of positions go to NestStepInputs::side, beside the pass. What they read has
   // memory of its own until the end, and nothing is computed again.
   bool beside = false;
-  // For more rows: gradients of weights alone go there, group by group, and the pass is never more
-  // than two groups ahead of them. What they read alternates between a few buffers.
+  // For more rows: gradients of weights and sums over rows go there, group by group, and the pass
+  // is never more than two groups ahead of them. What they read alternates between a few buffers.
   bool trailing = false;
 };
 

@@ -34,6 +34,14 @@ struct NestStep::Workspace : NestMemory {
     beside_.push_back(work);
     return kOk;
   }
+  // The same where groups of gradients trail the pass (NestStepConfig::trailing): with the next of
+  // them. The pass sees it behind the group after that.
+  template <typename Work>
+  int with_group(Work work) {
+    if (!c.trailing) return at_leisure(work);
+    with_group_.push_back(work);
+    return kOk;
+  }
   int start_waiting() {
     if (beside_.empty()) return kOk;
     int code = begin_side();
@@ -130,6 +138,8 @@ struct NestStep::Workspace : NestMemory {
     all.share = kSideShare;
     int code = begin_side();
     if (code == kOk) code = add_gradients(all, side());
+    for (const auto& work : std::exchange(with_group_, {}))
+      if (code == kOk) code = work(side());
     if (code == kOk && inputs.side.begin) code = inputs.side.mark(group_ % 2);
     ++group_;
     if (code == kOk && inputs.side.begin && group_ > 1) code = inputs.side.wait(group_ % 2);
@@ -207,12 +217,15 @@ struct NestStep::Workspace : NestMemory {
     b.stride = stride;
     b.out = bias.grad;
     b.accumulate = c.accumulate;
+    const auto work = [this](const BiasGradient& sum) {
+      return [this, sum](void* on) { return kernels->bias_gradient(sum, on); };
+    };
     if (wait) {
       wait_for_sums(b, bias_gradient_scratch(n));
-    } else {
-      b.partial = partial;
+      return with_group(work(b));
     }
-    return at_leisure([this, b](void* on) { return kernels->bias_gradient(b, on); });
+    b.partial = partial;
+    return at_leisure(work(b));
   }
 
   // Scratch of a kernel that sums over rows, and the list that its second stage goes to; both are
@@ -220,22 +233,30 @@ struct NestStep::Workspace : NestMemory {
   template <typename Args>
   void wait_for_sums(Args& args, size_t scratch) {
     AERIE_CHECK(later_used_ + scratch <= later_size, "a layer's sums do not fit their scratch");
-    args.partial = later + later_used_;
+    args.partial = later + later_half_ * later_size + later_used_;
     args.later = &waiting_;
     later_used_ += scratch;
   }
   bool sums_added() const { return layers_waiting_ == 0; }
-  // Behind a layer: adds what waits of two of them; `last`: in any case.
+  // Behind a layer: adds what waits of so many of them; `last`: in any case.
   int add_waiting(bool last) {
-    if (++layers_waiting_ < kLayersWait && !last) return kOk;
+    if (++layers_waiting_ < layers_wait() && !last) return kOk;
     layers_waiting_ = 0;
-    const int code = at_leisure([this](void* on) {
+    const auto add = [this](void* on) {
       const int added = waiting_.count > 0 ? kernels->add_partials(waiting_, on) : kOk;
       waiting_.count = 0;
       return added;
+    };
+    if (!c.trailing || last) {
+      if (!c.beside) later_used_ = 0;
+      return at_leisure(add);
+    }
+    // The next layer fills the other half meanwhile; the one after it finds this one free.
+    later_used_ = 0;
+    later_half_ = 1 - later_half_;
+    return with_group([this, sums = std::exchange(waiting_, {})](void* on) {
+      return sums.count > 0 ? kernels->add_partials(sums, on) : kOk;
     });
-    if (!c.beside) later_used_ = 0;
-    return code;
   }
 
   Dropout dropout(uint32_t site, double p) const {
@@ -473,10 +494,10 @@ struct NestStep::Workspace : NestMemory {
   GemmAhead ahead_[Gemm::kMostAhead];
   int ahead_count_ = 0;
   WeightGradients waiting_gradients_;
-  std::vector<std::function<int(void* on)>> beside_;
+  std::vector<std::function<int(void*on)>> beside_, with_group_;
   PartialSums waiting_;
   int layers_waiting_ = 0, group_ = 0;
-  size_t later_used_ = 0;
+  size_t later_used_ = 0, later_half_ = 0;
 };
 
 }  // namespace aerie::kernels
