@@ -1,8 +1,8 @@
-// A warp owns kStrip frames of 64 channels, a lane two neighbouring ones, and walks along time with
-// everything in registers: the pointwise part is done once per value (and per tap of overlap with
-// the next strip), nothing of the convolution itself goes through shared memory. The eight warps of
-// a block take neighbouring strips, whose overlap they find in the cache, and add their sums at the
-// end. Backward:
+// A warp owns a strip of frames of 64 channels, a lane two neighbouring ones, and walks along time
+// with everything in registers: the pointwise part is done once per value (and per tap of overlap
+// with the next strip), nothing of the convolution itself goes through shared memory. The eight
+// warps of a block take neighbouring strips, whose overlap they find in the cache, and add their
+// sums at the end. Backward:
 //   grad_gated[s] = sum over k of weight[k] * g[s + left - k]
 //   grad_weight[k] = sum over s of gated[s] * g[s + left - k]
 #include <type_traits>
@@ -17,8 +17,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kCols = 64;
-constexpr int kStrip = kConvRows / kWarps;  // frames of a warp
-static_assert(kStrip * kWarps == kConvRows);
+constexpr int kShortStrip = kConvRows / kWarps;  // frames of a warp
+constexpr int kLongStrip = 2 * kShortStrip;
+static_assert(kShortStrip * kWarps == kConvRows);
 
 struct Pair {
   float x, y;
@@ -117,13 +118,15 @@ struct Strip {
   bool inside;          // whether that channel exists
   int read;             // the column, or one that exists
 };
+template <int kStrip>
 __device__ inline Strip strip_of(const GatedConv& a) {
-  const int tiles = (a.frames + kConvRows - 1) / kConvRows;
+  constexpr int kRows = kStrip * kWarps;
+  const int tiles = (a.frames + kRows - 1) / kRows;
   Strip s;
   s.warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
   s.lane = int(threadIdx.x) % 32;
   s.item = int(blockIdx.y) / tiles;
-  s.begin = int(blockIdx.y) % tiles * kConvRows + s.warp * kStrip;
+  s.begin = int(blockIdx.y) % tiles * kRows + s.warp * kStrip;
   s.first_row = first_row(a.layout, s.item, a.frames);
   s.rows = rows_of(a.layout, s.item, a.frames);
   s.column = int(blockIdx.x) * kCols + s.lane * 2;
@@ -165,11 +168,11 @@ struct BlockWeights {
 template <typename T, int kTaps, int kChannels>
 __global__ void __launch_bounds__(kThreads, 2) gated_conv_kernel(GatedConv a) {
   const int channels = kChannels > 0 ? kChannels : a.channels;
-  constexpr int kRows = kStrip + kTaps - 1;
+  constexpr int kStrip = kShortStrip, kRows = kStrip + kTaps - 1;
   AERIE_SHARED(float, weights, kTaps* kCols);
   AERIE_SHARED(float, moments, 2 * kWarps * kCols);
   const BlockWeights<kTaps> block_weights(a);
-  const Strip strip = strip_of(a);
+  const Strip strip = strip_of<kStrip>(a);
   const size_t first_row = strip.first_row;
   const int length = a.lengths[strip.item] < strip.rows ? a.lengths[strip.item] : strip.rows;
   const T* x = static_cast<const T*>(a.x) + first_row * 2 * channels + strip.read;
@@ -293,10 +296,12 @@ __device__ inline NormGradient norm_gradient(float mean, float rstd, float weigh
 }
 template <typename T>
 __device__ inline float undo_norm(const NormGradient& n, float x, float grad) {
-  return n.gain * (grad * silu_slope_for<T>(x * n.gain + n.shift)) - (x * n.slant + n.offset);
+  const float z = fmaf(x, n.gain, n.shift), open = sigmoid_for<T>(z);
+  const float slope = fmaf(open, fmaf(-open, z, z), open);
+  return n.gain * (grad * slope) - fmaf(x, n.slant, n.offset);
 }
 
-template <typename T, int kTaps, int kChannels>
+template <typename T, int kTaps, int kChannels, int kStrip>
 __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedConvBackward a) {
   const int channels = kChannels > 0 ? kChannels : a.forward.channels;
   constexpr int kChunk = kStrip % 4 == 0 ? 4 : kStrip;  // frames that are loaded together
@@ -307,7 +312,7 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
   AERIE_SHARED(float, rows, kWarps* kSections* kStride);
   const GatedConv& f = a.forward;
   const BlockWeights<kTaps> block_weights(f);
-  const Strip strip = strip_of(f);
+  const Strip strip = strip_of<kStrip>(f);
   // Totals of BatchNorm's sums: two threads share the parts of a column.
   float sums_of_part[kBatchNormParts / 2];
   {
@@ -470,7 +475,8 @@ __global__ void __launch_bounds__(kThreads, 2) gated_conv_backward_kernel(GatedC
           add_product(d_weight[k], value, g);
         }
         left = {sum.x * open.x, sum.y * open.y};
-        right = {sum.x * value.x * (1.0f - open.x), sum.y * value.y * (1.0f - open.y)};
+        right = {sum.x * value.x, sum.y * value.y};
+        right = {fmaf(-open.x, right.x, right.x), fmaf(-open.y, right.y, right.y)};
         add(d_left, left);
         add(d_right, right);
         if (!strip.inside || (!decltype(all)::value && t >= strip.rows)) continue;
@@ -525,9 +531,22 @@ bool covered(const GatedConv& a) {
          a.left < a.kernel && (a.kernel == 5 || a.kernel == 9);
 }
 
-LaunchShape shape_of(const GatedConv& a) {
-  return {dim3(unsigned(ceil_div(a.channels, kCols)), unsigned(conv_parts(a.batch, a.frames))),
+int parts_of(const GatedConv& a, int strip) {
+  return a.batch * ceil_div(a.frames, strip * kWarps);
+}
+LaunchShape shape_of(const GatedConv& a, int strip) {
+  return {dim3(unsigned(ceil_div(a.channels, kCols)), unsigned(parts_of(a, strip))),
           dim3(kThreads)};
+}
+// Long strips overlap less and have less to do before and behind them, but are fewer. What a strip
+// takes is counted in instructions.
+bool long_strips_pay(const GatedConv& a) {
+  const auto cost = [&](int strip) {
+    const float waves = float(parts_of(a, strip)) * float(ceil_div(a.channels, kCols)) /
+                        float(2 * multiprocessors());
+    return (waves > 1.0f ? waves : 1.0f) * float(860 + 106 * strip);
+  };
+  return cost(kLongStrip) < cost(kShortStrip);
 }
 
 // Calls body with the type, the taps and the channels as constants.
@@ -551,20 +570,29 @@ int with_constants(const GatedConv& a, Body body) {
 int gated_conv(const GatedConv& a, void* stream) {
   if (!covered(a)) return kUnsupported;
   return with_constants(a, [&](auto zero, auto taps, auto channels) {
-    return launch(stream, shape_of(a), gated_conv_kernel<decltype(zero), taps(), channels()>, a);
+    return launch(stream, shape_of(a, kShortStrip),
+                  gated_conv_kernel<decltype(zero), taps(), channels()>, a);
   });
 }
 
 int gated_conv_backward(const GatedConvBackward& a, void* stream) {
   const GatedConv& f = a.forward;
   if (!covered(f)) return kUnsupported;
+  int parts = 0;
   AERIE_TRY(with_constants(f, [&](auto zero, auto taps, auto channels) {
-    return launch(stream, shape_of(f),
-                  gated_conv_backward_kernel<decltype(zero), taps(), channels()>, a);
+    const auto start = [&](auto strip) {
+      parts = parts_of(f, strip());
+      return launch(stream, shape_of(f, strip()),
+                    gated_conv_backward_kernel<decltype(zero), taps(), channels(), strip()>, a);
+    };
+    if constexpr (channels() > 0) {
+      if (long_strips_pay(f)) return start(std::integral_constant<int, kLongStrip>());
+    }
+    return start(std::integral_constant<int, kShortStrip>());
   }));
   ColumnSums sums;
   sums.sections = 1;
-  sums.parts = conv_parts(f.batch, f.frames);
+  sums.parts = parts;
   sums.stride = size_t(f.channels) * (f.kernel + 3);
   sums.accumulate = a.accumulate;
   struct {

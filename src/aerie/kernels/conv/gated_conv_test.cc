@@ -21,6 +21,13 @@ struct Case {
   testing::Packing packing = {};
 };
 
+// Long and short items, more than a device works on at once: strips are long.
+Case many_items() {
+  Case c{Dtype::kHalf, 32, 190, 512, 9, 3, 188, true, true};
+  for (int i = 0; i < c.batch; ++i) c.packing.rows.push_back(i % 8 == 0 ? 190 - i : 1 + i);
+  return c;
+}
+
 struct Outcome {
   std::vector<float> out, statistics, totals, normed, again, d_x;
   std::vector<float> d_weight, d_bias, d_gate_bias, d_norm_weight, d_norm_bias;
@@ -149,6 +156,8 @@ AERIE_KERNEL_TEST(GatedConv, ForwardAndBackwardEqualTheReference) {
         Case{Dtype::kFloat, 3, 53, 136, 9, 4, 50, true, true, {{20, 53, 5}}},
         Case{Dtype::kBf16, 4, 206, 512, 9, 4, 206, true, false, {{206, 105, 1, 16}}},
         Case{Dtype::kHalf, 3, 99, 72, 9, 8, -1, true, false, {{99, 30, 9}}},
+        // More than a device works on at once: long strips.
+        Case{Dtype::kBf16, 28, 105, 512, 9, 4, 100, true, false}, many_items(),
         Case{Dtype::kFloat, 2, 110, 8, 5, 0, 109, false, true, {{100, 1}}}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
