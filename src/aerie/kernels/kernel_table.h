@@ -47,6 +47,7 @@
   X(relu, Relu)                                       \
   X(attention, Attention)                             \
   X(attention_backward, AttentionBackward)            \
+  X(attention_positions, AttentionBackward)           \
   X(mix_rows, MixRows)                                \
   X(record_loss, RecordLoss)                          \
   X(gemm, Gemm)                                       \

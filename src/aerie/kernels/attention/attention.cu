@@ -83,6 +83,14 @@ bool resident(const AttentionBackward& b) {
          has_shared(resident_shared<kAttentionResidentDim>());
 }
 template <typename T>
+int add_positions(const AttentionBackward& b, void* stream) {
+  constexpr int kDim = kAttentionResidentDim;
+  const Attention& a = b.forward;
+  const int blocks = 2 * attention_tiles(a.frames) * (kDim / 16);
+  return launch(stream, {dim3(unsigned(blocks), unsigned(a.heads)), dim3(kPositionThreads)},
+                attention_add_positions<T, kDim>, b, attention_slots(b));
+}
+template <typename T>
 int backward_resident(const AttentionBackward& b, void* stream) {
   constexpr int kDim = kAttentionResidentDim;
   const Attention& a = b.forward;
@@ -90,9 +98,7 @@ int backward_resident(const AttentionBackward& b, void* stream) {
   const LaunchShape shape{dim3(unsigned(a.heads), unsigned(slots)), dim3(kResidentThreads),
                           resident_shared<kDim>()};
   AERIE_TRY(launch(stream, shape, attention_resident_mma<T, kDim>, b));
-  const int blocks = 2 * attention_tiles(a.frames) * (kDim / 16);
-  return launch(stream, {dim3(unsigned(blocks), unsigned(a.heads)), dim3(kPositionThreads)},
-                attention_add_positions<T, kDim>, b, slots);
+  return b.positions_later ? kOk : add_positions<T>(b, stream);
 }
 
 // launch() for a kernel that waits for the ones before by itself, wait_for_launches(): where the
@@ -201,6 +207,8 @@ int attention(const Attention& a, void* stream) {
 int attention_backward(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   if (!covered(a) || b.grad_stride % 8 != 0 || b.grad_p_stride % 8 != 0) return kUnsupported;
+  if (b.positions_later && (b.later == nullptr || b.later->count + 2 > PartialSums::kMost))
+    return kUnsupported;
   AERIE_TRY(
       a.dtype == Dtype::kFloat ? backward_float(b, stream) : for_type(a, [&](auto type, auto dim) {
         return backward_mma<decltype(type), decltype(dim)::value>(b, stream);
@@ -217,6 +225,12 @@ int attention_backward(const AttentionBackward& b, void* stream) {
   sums->sums[sums->count++] = {
       b.partial + size_t(parts_u) * dense, b.grad_bias_v, dense, parts_v, dense, b.accumulate};
   return sums == &now ? add_partials(now, stream) : kOk;
+}
+
+int attention_positions(const AttentionBackward& b, void* stream) {
+  if (!b.positions_later || !covered(b.forward) || !resident(b)) return kOk;
+  return b.forward.dtype == Dtype::kBf16 ? add_positions<Bf16>(b, stream)
+                                         : add_positions<Half>(b, stream);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

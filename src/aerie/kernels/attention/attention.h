@@ -66,6 +66,9 @@ struct AttentionBackward {
   float* p_partial = nullptr;    // scratch: attention_p_scratch(...) floats
   PartialSums* later = nullptr;  // adds the biases' parts with others, partial_sums.h
   int multiprocessors = 132;     // that backward is laid out for
+  // With `later`: attention_positions() follows, before anybody writes to the scratch memory and
+  // before those sums are added. Until then grad_p may be missing.
+  bool positions_later = false;
 };
 
 constexpr int kAttentionTile = 64;
@@ -192,5 +195,7 @@ AERIE_HD bool attention_allowed(const Attention& a, int length, int i, int j) {
 
 AERIE_DECLARE_KERNEL(attention, Attention)
 AERIE_DECLARE_KERNEL(attention_backward, AttentionBackward)
+// What attention_backward() has left to do; nobody else waits for that.
+AERIE_DECLARE_KERNEL(attention_positions, AttentionBackward)
 
 }  // namespace aerie::kernels

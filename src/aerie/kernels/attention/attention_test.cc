@@ -128,7 +128,9 @@ Outcome run(Backend& b, const Case& c) {
   g.p_partial = b.scratch<float>(attention_p_scratch(c.frames, c.heads, c.dim));
   PartialSums later;
   if (c.keep) g.later = &later;
+  g.positions_later = c.keep;
   EXPECT_EQ(b.kernels().attention_backward(g, nullptr), kOk);
+  EXPECT_EQ(b.kernels().attention_positions(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().add_partials(later, nullptr), kOk);
   Outcome o;
   o.out = packing.unpack(b.download_as(c.dtype, f.out, packing.rows() * width), width);

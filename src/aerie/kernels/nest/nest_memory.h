@@ -121,9 +121,14 @@ struct NestMemory {
     grad_conv2_in = c.beside ? take_compute(size(conv2_rows) * channels) : conv2_out;
     grad_in = take_compute(n * width);
     partial = take<float>(bias_gradient_scratch(c.classes * c.books));
-    alternatives([&] { take_attention_scratch(); },
-                 [&] { front_partial = take<float>(subsample_scratch(c.sub_channels)); },
-                 [&] { gemm_workspace = take<unsigned char>(kGemmWorkspace); });
+    // Sums over positions read it beside the pass.
+    if (c.trailing) take_attention_scratch();
+    alternatives(
+        [&] {
+          if (!c.trailing) take_attention_scratch();
+        },
+        [&] { front_partial = take<float>(subsample_scratch(c.sub_channels)); },
+        [&] { gemm_workspace = take<unsigned char>(kGemmWorkspace); });
     side_workspace = c.beside ? take<unsigned char>(kGemmWorkspace) : gemm_workspace;
   }
 

@@ -570,7 +570,13 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.grad_skewed = w.attention_skew;
   attention.p_partial = w.attention_p_partial;
   w.wait_for_sums(attention, attention_bias_scratch(c.batch, w.frames, c.heads, c.width / c.heads));
+  attention.positions_later = c.trailing;
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
+  if (attention.positions_later) {
+    attention.later = nullptr;  // has its entries
+    w.with_group(
+        [this, attention](void* on) { return kernels_->attention_positions(attention, on); });
+  }
   AERIE_TRY(project_backward(w, index));
   AERIE_TRY(norm(s.norms[kNormSelfAtt], index));
   if (!c.beside) {
