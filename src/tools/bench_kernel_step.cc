@@ -308,7 +308,7 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   c.chosen = kernels::shared_room(0, c.rows);
   c.recompute = !o.keep && kernels::cheap_to_recompute(c);
   c.beside = kernels::gradients_beside(c.rows);
-  c.trailing = kernels::gradients_trail(c);
+  c.trailing = kernels::sums_trail(c);
   c.keep_weights = kernels::weights_pay(c);
   return c;
 }

@@ -2,7 +2,6 @@
 // outlives it; all calls come from the thread that queues the step's work.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <utility>
 
@@ -28,20 +27,13 @@ class SideQueue {
     out->side_ = std::move(side);
     AERIE_ASSIGN_OR_RETURN(out->begin_, main->make_fence());
     AERIE_ASSIGN_OR_RETURN(out->end_, out->side_->make_fence());
-    for (auto& mark : out->marks_) {
-      AERIE_ASSIGN_OR_RETURN(mark, out->side_->make_fence());
-    }
     return out;
   }
 
   // Valid as long as this queue.
   kernels::NestSide as_side() {
     return {side_->stream(), [this] { return waits_for(*side_, *begin_); },
-            [this] { return waits_for(*main_, *end_); },
-            [this](int number) { return code_of(marks_[static_cast<size_t>(number)]->set()); },
-            [this](int number) {
-              return code_of(main_->wait_for(*marks_[static_cast<size_t>(number)]));
-            }};
+            [this] { return waits_for(*main_, *end_); }};
   }
 
  private:
@@ -50,7 +42,6 @@ class SideQueue {
   Queue* main_ = nullptr;
   std::unique_ptr<Queue> side_;
   std::unique_ptr<Fence> begin_, end_;
-  std::array<std::unique_ptr<Fence>, 2> marks_;
 };
 
 }  // namespace aerie::device

@@ -59,11 +59,11 @@ bool gradients_beside(int rows) {
   return rows <= kMostRows;
 }
 
-bool gradients_trail(const NestStepConfig& config) {
-  // Own kernels make them (weight_gradients.h); weights that fill a device gain nothing.
-  constexpr int kMostRows = 4096, kLargest = 128 * 128 * 128;
-  return config.dtype != Dtype::kFloat && step_rows(config) <= kMostRows &&
-         config.width * config.feed_forward <= kLargest;
+bool sums_trail(const NestStepConfig& config) {
+  // Forward and backward as one graph, H200: 16 x 15 s 7,361 to 7,113 us, 64 x 15 s 1 to 2 % less,
+  // for a tensor of the feed-forward modules' inner width. What is bound by float32 products gains
+  // nothing.
+  return config.dtype != Dtype::kFloat;
 }
 
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid) {

@@ -19,7 +19,7 @@ int step_rows(const NestStepConfig& config);
 // Whether a batch of so many rows leaves a device idle enough for NestStepConfig::beside.
 bool gradients_beside(int rows);
 // The same for NestStepConfig::trailing.
-bool gradients_trail(const NestStepConfig& config);
+bool sums_trail(const NestStepConfig& config);
 // How many rows each item of a batch has, all of config.rows together; what is more than needed is
 // padding of the first items that have room for it.
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid);

@@ -148,8 +148,7 @@ struct NestMemory {
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
   void* front_branch = nullptr;
   float* statistics = nullptr;
-  // Of the two feed-forward modules, and of three norms; the same but for NestStepConfig::trailing.
-  void *shared_active[2] = {}, *shared_out[3] = {}, *shared_normed = nullptr;
+  void *shared_active = nullptr, *shared_out = nullptr, *shared_normed = nullptr;
   void* shared_conv_out = nullptr;
   uint32_t* shared_keep = nullptr;
   // The residual stream, which every norm updates in place; in backward its gradient.
@@ -200,18 +199,16 @@ struct NestMemory {
       if (kind != kNormOut) {
         norm.out = !c.recompute        ? take_compute(n * width)
                    : kind == kNormConv ? shared_conv_out
-                                       : shared_out[kind == kNormFeedForward1 ? 0
-                                                    : kind == kNormSelfAtt    ? 1
-                                                                              : 2];
+                                       : shared_out;
       } else if (index + 1 == c.layers) {
         norm.out = encoded;
       }
     }
     s.ff1_hidden = take_compute(n * hidden);
-    s.ff1_active = c.recompute ? shared_active[0] : take_compute(n * hidden);
+    s.ff1_active = c.recompute ? shared_active : take_compute(n * hidden);
     s.ff1_keep = take<uint8_t>(n * hidden / 8);
     s.ff2_hidden = take_compute(n * hidden);
-    s.ff2_active = c.recompute ? shared_active[1] : take_compute(n * hidden);
+    s.ff2_active = c.recompute ? shared_active : take_compute(n * hidden);
     s.ff2_keep = take<uint8_t>(n * hidden / 8);
     s.qkv = take_compute(n * width * 3);
     s.attended = take_compute(n * width);
@@ -244,9 +241,7 @@ struct NestMemory {
     residual = grad_stream = take<float>(n * width);
     const size_t active_begin = used_;
     if (c.recompute) {
-      for (void*& active : shared_active)
-        active = c.trailing || &active == shared_active ? take_compute(n * size(c.feed_forward))
-                                                        : shared_active[0];
+      shared_active = take_compute(n * size(c.feed_forward));
     }
     const size_t each = c.beside ? size(c.layers) : 1;
     const auto take_turns = [&](Turns& turns, size_t count, size_t values) {
@@ -254,7 +249,7 @@ struct NestMemory {
       for (size_t i = 0; i < count; ++i) turns.all.push_back(take_compute(n * values));
     };
     // Between the two feed-forward modules, in either direction.
-    overlay(active_begin, c.trailing ? active_begin : used_, [&] {
+    overlay(active_begin, used_, [&] {
       if (c.recompute) shared_conv_out = take_compute(n * width);
       if (!c.training) return;
       take_turns(conv_branches, each, width);
@@ -262,11 +257,10 @@ struct NestMemory {
     });
     if (c.recompute) {
       shared_normed = take_compute(n * width);
-      for (void*& out : shared_out)
-        out = c.trailing || &out == shared_out ? take_compute(n * width) : shared_out[0];
+      shared_out = take_compute(n * width);
     }
     if (!c.training) return;
-    take_turns(branches, c.beside ? 3 * each + 1 : c.trailing ? 3 : 2, width);
+    take_turns(branches, c.beside ? 3 * each + 1 : 2, width);
     take_turns(hiddens,
                c.beside     ? 3 * each
                : c.trailing ? 2

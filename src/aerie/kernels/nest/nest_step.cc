@@ -85,7 +85,6 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   if (!config_.training) return kOk;
   for (int i = config_.layers - 1; i >= 0; --i) {
     AERIE_TRY(layer_backward(w, i));
-    if (i == 0 && config_.trailing) AERIE_TRY(w.end_side());
     if (i == 0) AERIE_TRY(position_gradients(w));
     if (w.sums_added()) AERIE_TRY(w.start_waiting());
   }
@@ -256,22 +255,25 @@ int NestStep::project_backward(Workspace& w, int index) {
   return kOk;
 }
 
-// And to those of their parameters.
-int NestStep::project_weights(Workspace& w, int index) {
+// And to those of their biases and, once their input is there, of their weights.
+int NestStep::project_biases(Workspace& w, int index) {
+  const int width = config_.width;
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  if (joined_.qkv) return w.bias_gradient(w.grad_qkv, p.q.bias, w.rows, 3 * width, 3 * width, true);
+  int i = 0;
+  for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v})
+    AERIE_TRY(
+        w.bias_gradient(w.part(w.grad_qkv, i++), linear->bias, w.rows, width, 3 * width, true));
+  return kOk;
+}
+void NestStep::project_weights(Workspace& w, int index) {
   const int width = config_.width;
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
-  if (joined_.qkv) {
-    w.later_gradient(w.grad_qkv, in, p.q.weight, 3 * width, width);
-    return w.bias_gradient(w.grad_qkv, p.q.bias, w.rows, 3 * width, 3 * width, true);
-  }
+  if (joined_.qkv) return w.later_gradient(w.grad_qkv, in, p.q.weight, 3 * width, width);
   int i = 0;
-  for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
-    const void* grad = w.part(w.grad_qkv, i++);
-    w.later_gradient(grad, in, linear->weight, width, width, 3 * width);
-    AERIE_TRY(w.bias_gradient(grad, linear->bias, w.rows, width, 3 * width, true));
-  }
-  return kOk;
+  for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v})
+    w.later_gradient(w.part(w.grad_qkv, i++), in, linear->weight, width, width, 3 * width);
 }
 
 // What every layer makes of the positions.
@@ -511,6 +513,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
     return c.beside ? kOk : w.add_gradients();
   };
   if (index + 1 == c.layers) AERIE_TRY(norm(s.norms[kNormOut], index));
+  AERIE_TRY(w.wait_for_trailing());
   AERIE_TRY(feed_forward_backward(w, p.feed_forward2, s.ff2_hidden, s.ff2_active, s.ff2_keep,
                                   sites + 5,
                                   {w.activations(s.norms[kNormFeedForward2].normalized, c.width),
@@ -574,13 +577,13 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   if (attention.positions_later) {
     attention.later = nullptr;  // has its entries
-    w.with_group(
-        [this, attention](void* on) { return kernels_->attention_positions(attention, on); });
+    w.trail([this, attention](void* on) { return kernels_->attention_positions(attention, on); });
   }
+  AERIE_TRY(project_biases(w, index));
   AERIE_TRY(project_backward(w, index));
   AERIE_TRY(norm(s.norms[kNormSelfAtt], index));
   if (!c.beside) {
-    AERIE_TRY(project_weights(w, index));
+    project_weights(w, index);
     AERIE_TRY(w.add_gradients());
   }
 
@@ -595,9 +598,10 @@ int NestStep::layer_backward(Workspace& w, int index) {
                        : norm(w.layers[static_cast<size_t>(index) - 1].norms[kNormOut], index - 1));
   AERIE_TRY(first_weight(p.feed_forward1, kNormFeedForward1));
   if (c.beside) {
-    AERIE_TRY(project_weights(w, index));
+    project_weights(w, index);
     AERIE_TRY(w.add_gradients());
   }
+  if (index == 0) AERIE_TRY(w.wait_for_trailing());
   return w.add_waiting(index == 0);
 }
 

@@ -107,8 +107,8 @@ struct NestStepConfig {
   // and products of positions go to NestStepInputs::side, beside the pass. What they read has
   // memory of its own until the end, and nothing is computed again.
   bool beside = false;
-  // For more rows: gradients of weights and sums over rows go there, group by group, and the pass
-  // is never more than two groups ahead of them. What they read alternates between a few buffers.
+  // For more rows: sums that nobody in the pass waits for go there, and the layer before waits for
+  // those of a layer. A few buffers alternate.
   bool trailing = false;
 };
 
@@ -126,9 +126,6 @@ struct NestSide {
   void* stream = nullptr;
   std::function<int()> begin;  // what follows on it waits for what is queued on the main one
   std::function<int()> end;    // and the other way round
-  // What follows on the main one waits for what was on this one at the last mark of the same
-  // number, 0 or 1.
-  std::function<int(int number)> mark, wait;
 };
 
 // Device memory of one micro-batch.
@@ -206,7 +203,8 @@ class NestStep {
   int position_gradients(Workspace& w);
   int project(Workspace& w, int index);
   int project_backward(Workspace& w, int index);
-  int project_weights(Workspace& w, int index);
+  int project_biases(Workspace& w, int index);
+  void project_weights(Workspace& w, int index);
   int normalize_conv(Workspace& w, int index);
   int normalize_conv_backward(Workspace& w, int index);
   int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,

@@ -101,13 +101,12 @@ class Params {
 struct LateSide {
   const KernelTable* table = nullptr;
   std::vector<std::function<int()>> calls;
-  size_t done = 0, marks[2] = {};  // of calls
-  int run_until(size_t end) {
+  size_t done = 0;  // of calls
+  int end() {
     int code = kOk;
-    for (; done < end && code == kOk; ++done) code = calls[done]();
+    for (; done < calls.size() && code == kOk; ++done) code = calls[done]();
     return code;
   }
-  int end() { return run_until(calls.size()); }
 };
 LateSide late_side;
 
@@ -260,11 +259,6 @@ Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples, b
     in.side.stream = &late_side;
     in.side.begin = [] { return kOk; };
     in.side.end = [] { return late_side.end(); };
-    in.side.mark = [](int number) {
-      late_side.marks[number] = late_side.calls.size();
-      return int{kOk};
-    };
-    in.side.wait = [](int number) { return late_side.run_until(late_side.marks[number]); };
   }
   NestStep step(late ? kLateSideKernels : b.kernels(), c, p);
   out.squares = b.scratch<double>(step.max_squares());

@@ -34,14 +34,23 @@ struct NestStep::Workspace : NestMemory {
     beside_.push_back(work);
     return kOk;
   }
-  // The same where groups of gradients trail the pass (NestStepConfig::trailing): with the next of
-  // them. The pass sees it behind the group after that.
+  // The same for sums that trail the pass (NestStepConfig::trailing): they run beside the next
+  // gradients of weights, which leave some multiprocessors idle, and what follows.
   template <typename Work>
-  int with_group(Work work) {
+  int trail(Work work) {
     if (!c.trailing) return at_leisure(work);
-    with_group_.push_back(work);
+    trailing_.push_back(work);
     return kOk;
   }
+  int start_trailing() {
+    if (trailing_.empty()) return kOk;
+    trails_ = true;
+    int code = begin_side();
+    for (const auto& work : std::exchange(trailing_, {}))
+      if (code == kOk) code = work(side());
+    return code;
+  }
+  int wait_for_trailing() { return std::exchange(trails_, false) ? end_side() : kOk; }
   int start_waiting() {
     if (beside_.empty()) return kOk;
     int code = begin_side();
@@ -128,22 +137,8 @@ struct NestStep::Workspace : NestMemory {
   int add_gradients() {
     describe(waiting_gradients_, rows, c.accumulate);
     const WeightGradients all = std::exchange(waiting_gradients_, {});
-    if (c.trailing) return trail(all);
+    if (const int code = start_trailing(); code != kOk) return code;
     return at_leisure([this, all](void* on) { return add_gradients(all, on); });
-  }
-  // Beside what follows, which waits for the group before.
-  int trail(WeightGradients all) {
-    all.workspace = nullptr;  // the pass has it
-    all.workspace_bytes = 0;
-    all.share = kSideShare;
-    int code = begin_side();
-    if (code == kOk) code = add_gradients(all, side());
-    for (const auto& work : std::exchange(with_group_, {}))
-      if (code == kOk) code = work(side());
-    if (code == kOk && inputs.side.begin) code = inputs.side.mark(group_ % 2);
-    ++group_;
-    if (code == kOk && inputs.side.begin && group_ > 1) code = inputs.side.wait(group_ % 2);
-    return code;
   }
   int add_gradients(WeightGradients all, void* on) {
     size_t used = squares_used;
@@ -222,7 +217,7 @@ struct NestStep::Workspace : NestMemory {
     };
     if (wait) {
       wait_for_sums(b, bias_gradient_scratch(n));
-      return with_group(work(b));
+      return trail(work(b));
     }
     b.partial = partial;
     return at_leisure(work(b));
@@ -254,7 +249,7 @@ struct NestStep::Workspace : NestMemory {
     // The next layer fills the other half meanwhile; the one after it finds this one free.
     later_used_ = 0;
     later_half_ = 1 - later_half_;
-    return with_group([this, sums = std::exchange(waiting_, {})](void* on) {
+    return trail([this, sums = std::exchange(waiting_, {})](void* on) {
       return sums.count > 0 ? kernels->add_partials(sums, on) : kOk;
     });
   }
@@ -494,9 +489,10 @@ struct NestStep::Workspace : NestMemory {
   GemmAhead ahead_[Gemm::kMostAhead];
   int ahead_count_ = 0;
   WeightGradients waiting_gradients_;
-  std::vector<std::function<int(void*on)>> beside_, with_group_;
+  std::vector<std::function<int(void*on)>> beside_, trailing_;
+  bool trails_ = false;
   PartialSums waiting_;
-  int layers_waiting_ = 0, group_ = 0;
+  int layers_waiting_ = 0;
   size_t later_used_ = 0, later_half_ = 0;
 };
 

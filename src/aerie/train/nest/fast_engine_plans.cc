@@ -98,7 +98,7 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     // A part of a batch that did not fit has no memory to spare.
     c.beside = shape.training && !shape.part && !config_.aerie.activation_checkpointing &&
                kernels::gradients_beside(c.rows);
-    c.trailing = shape.training && !shape.part && kernels::gradients_trail(c);
+    c.trailing = shape.training && !shape.part && kernels::sums_trail(c);
     c.keep_weights =
         !shape.part && !config_.aerie.activation_checkpointing && kernels::weights_pay(c);
 
