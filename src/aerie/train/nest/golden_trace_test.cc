@@ -1,5 +1,6 @@
 // Whole training runs against traces that NeMo wrote: every micro-batch's loss, every step's rate
-// and gradient norm, every validation. Loader, model, optimizer and schedule are the real ones.
+// and gradient norm, every validation. Loader, model, optimizer and schedule are the real ones; on
+// the reference engine, and where there is a GPU on the fast one in float32.
 #include <cmath>
 #include <fstream>
 
@@ -14,7 +15,9 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/data/loader.h"
+#include "aerie/device/gpu.h"
 #include "aerie/optim/schedule.h"
+#include "aerie/train/nest/fast_engine.h"
 #include "aerie/train/nest/reference_engine.h"
 
 namespace aerie::train {
@@ -47,7 +50,7 @@ void load_weights(const std::string& path, nn::ParameterRegistry& registry) {
 
 class GoldenRun {
  public:
-  GoldenRun(const std::string& folder, const std::string& config_name) {
+  GoldenRun(const std::string& folder, const std::string& config_name, bool fast) {
     const std::string root = std::string(AERIE_TEST_DATA) + "/" + folder;
     config::ConfigArgs args;
     args.config_path = root;
@@ -61,10 +64,18 @@ class GoldenRun {
     auto loaded = config::load_run_config(args, options);
     EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
     config = loaded->run;
-    auto made = ReferenceEngine::create(config, at::kCPU);
-    EXPECT_TRUE(made.ok()) << made.status().to_string();
-    engine = std::move(made).value();
+    if (fast) {
+      EXPECT_EQ(FastEngine::not_covered(config), "");
+      auto made = FastEngine::create(config, at::Device(at::kCUDA, 0));
+      EXPECT_TRUE(made.ok()) << made.status().to_string();
+      engine = std::move(made).value();
+    } else {
+      auto made = ReferenceEngine::create(config, at::kCPU);
+      EXPECT_TRUE(made.ok()) << made.status().to_string();
+      engine = std::move(made).value();
+    }
     load_weights(root + "/init.nemo", engine->core().model().parameters());
+    EXPECT_TRUE(engine->state_written().ok());
     train = open(config.model.train_ds);
     EXPECT_EQ(config.model.validation_ds.size(), 1u);
     validation = open(config.model.validation_ds[0]);
@@ -136,7 +147,7 @@ class GoldenRun {
 
   TempDir index_;
   config::RunConfig config;
-  std::unique_ptr<ReferenceEngine> engine;
+  std::unique_ptr<CoreEngine> engine;
   std::unique_ptr<data::Loader> train, validation;
   std::optional<optim::Schedule> rates;
 
@@ -147,9 +158,9 @@ class GoldenRun {
 };
 
 void compare(const std::string& folder, const std::string& config_name,
-             const std::string& trace_name) {
+             const std::string& trace_name, bool fast = false) {
   const json trace = read_json(std::string(AERIE_TEST_DATA) + "/" + folder + "/" + trace_name);
-  GoldenRun run(folder, config_name);
+  GoldenRun run(folder, config_name, fast);
   ASSERT_FALSE(::testing::Test::HasFailure());
   size_t micro = 0;
   size_t val = 0;
@@ -208,6 +219,18 @@ TEST(GoldenTraceTest, TinySgd) {
 }
 TEST(GoldenTraceTest, TinyNovograd) {
   compare("fixtures/nest_tiny", "config_novograd", "trace_novograd.json");
+}
+
+bool has_gpu() {
+  return !device::driver().gpus.empty() && device::load_torch_cuda().ok();
+}
+TEST(GoldenTraceGpuTest, Plain) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  compare("golden/plain", "config", "trace.json", true);
+}
+TEST(GoldenTraceGpuTest, Ragged) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  compare("golden/ragged", "config", "trace.json", true);
 }
 
 }  // namespace
