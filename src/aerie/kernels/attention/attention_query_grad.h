@@ -33,50 +33,6 @@ struct QueryTiles {
       sizeof(uint16_t) * kTiles * kTileSize<kDim> + sizeof(float) * 2 * kGroups * kTile;
 };
 
-// factor * sums over the columns of a * b, for a warp's 16 rows of two matrices in device memory,
-// of which `valid` exist: on their way first, then sums[0, 16).
-template <typename T, int kDim>
-struct InnerProducts {
-  static constexpr int kRowPieces = kDim / 8, kRows = 32 / kRowPieces;  // at a time
-  Bits16 x[16 / kRows] = {}, y[16 / kRows] = {};
-  __device__ void load(const T* a, const T* b, int valid, int stride, int lane) {
-    AERIE_UNROLL
-    for (int e = 0; e < 16 / kRows; ++e) {
-      const int row = e * kRows + lane / kRowPieces;
-      const size_t at = size_t(row < valid ? row : valid - 1) * stride + lane % kRowPieces * 8;
-      x[e] = *reinterpret_cast<const Bits16*>(a + at);
-      y[e] = *reinterpret_cast<const Bits16*>(b + at);
-    }
-  }
-  // Of row e * kRows + lane / kRowPieces.
-  __device__ float sum_of(int e) const {
-    float sum = 0.0f;
-    AERIE_UNROLL
-    for (int w = 0; w < 4; ++w)
-      sum += low_of<T>(x[e].w[w]) * low_of<T>(y[e].w[w]) +
-             high_of<T>(x[e].w[w]) * high_of<T>(y[e].w[w]);
-    AERIE_UNROLL
-    for (int mask = 1; mask < kRowPieces; mask *= 2) sum += __shfl_xor_sync(kFullWarp, sum, mask);
-    return sum;
-  }
-  __device__ void finish(float* sums, float factor, int lane) const {
-    AERIE_UNROLL
-    for (int e = 0; e < 16 / kRows; ++e) {
-      const float sum = sum_of(e);
-      if (lane % kRowPieces == 0) sums[e * kRows + lane / kRowPieces] = sum * factor;
-    }
-  }
-  // Or to registers: of the two rows of a lane of C.
-  __device__ void rows(float* out, float factor, int lane) const {
-    AERIE_UNROLL
-    for (int e = 0; e < 16 / kRows; ++e) {
-      const int row = lane / 4;
-      const float sum = __shfl_sync(kFullWarp, sum_of(e), row % kRows * kRowPieces);
-      if (row / kRows == e % (8 / kRows)) out[e / (8 / kRows)] = sum * factor;
-    }
-  }
-};
-
 // Values in local memory, where the compiler would keep them in registers.
 template <typename V, int kCount>
 struct Parked {

@@ -18,7 +18,6 @@
 #include <type_traits>
 
 #include "aerie/kernels/attention/attention_mma.h"
-#include "aerie/kernels/attention/attention_query_grad.h"
 #include "aerie/kernels/attention/attention_resident_positions.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
