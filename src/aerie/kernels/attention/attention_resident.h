@@ -19,6 +19,7 @@
 
 #include "aerie/kernels/attention/attention_mma.h"
 #include "aerie/kernels/attention/attention_resident_positions.h"
+#include "aerie/kernels/attention/attention_resident_products.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
@@ -41,6 +42,8 @@ constexpr int kInnerReady = 5;     // inner products of an item's queries are th
 // Where an item lies: its number, its first row, how many rows it has, how many count.
 struct ResidentPlace {
   int item, first, rows, length;
+  int skipped;                // whether any item before had no frames
+  int seen[kResidentGroups];  // tiles of keys that a group of queries sees: first + 256 * end
 };
 // Of the current item, the next, and those that somebody may still look at.
 constexpr int kResidentPlaces = 4;
@@ -55,9 +58,8 @@ struct ResidentMemory {
   T* skewed;              // gradients of scores by position, of every warp's 16 queries
   T* ones;                // 128
   T* zeros;               // a row of a matrix
-  float* inner;           // of every query: gradient of out times out
+  float* inner;           // of every query: gradient of out times out, without dropout's scale
   ResidentPlace* places;  // of some items, in turn
-  int* skipped;           // whether an item had no frames
 
   __device__ explicit ResidentMemory(unsigned char* bytes)
       : queries(reinterpret_cast<T*>(bytes)),
@@ -71,80 +73,15 @@ struct ResidentMemory {
         ones(skewed + kResidentFrames * kSkewedRow),
         zeros(ones + 128),
         inner(reinterpret_cast<float*>(zeros + 8)),
-        places(reinterpret_cast<ResidentPlace*>(inner + kResidentFrames)),
-        skipped(reinterpret_cast<int*>(places + kResidentPlaces)) {}
+        places(reinterpret_cast<ResidentPlace*>(inner + kResidentFrames)) {}
 };
 template <int kDim>
 constexpr size_t resident_shared() {
   return sizeof(uint16_t) * ((4 * kResidentGroups + 2 + kResidentBand) * kTileSize<kDim> +
                              kResidentFrames * kSkewedRow + 128 + 8) +
-         sizeof(float) * kResidentFrames + kResidentPlaces * sizeof(ResidentPlace) + sizeof(int);
+         sizeof(float) * kResidentFrames + kResidentPlaces * sizeof(ResidentPlace);
 }
 static_assert(kTile == kAttentionResidentDim, "tiles of weights are as large as those of queries");
-
-// A warp's 16 x 16 values of a tile of 64 columns, from column 16k on.
-template <typename T>
-__device__ inline void store_block(T* tile, const FragmentA& a, int warp, int k, int lane) {
-  store_matrices(shared_address(tile) + (warp * 16 + lane % 16) * (2 * kTile) +
-                     ((lane / 16 ^ lane % 8) ^ 2 * k) * 16,
-                 a);
-}
-// A of columns [16 * warp, 16 * warp + 16) and rows [16k, 16k + 16) of a tile: turned around.
-template <typename T>
-__device__ inline FragmentA load_turned(const T* tile, int warp, int k, int lane) {
-  const Bits16 m =
-      load_matrices<true>(shared_address(tile) + (16 * k + lane / 16 * 8 + lane % 8) * (2 * kTile) +
-                          ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
-  return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
-}
-// c (16x64) += 16 columns of the left tile, turned around, times the right tile; a product of the
-// group.
-template <int kDim, bool kAdd, typename T>
-__device__ inline void group_turned(FragmentC* c, const T* left, const T* right, int warp,
-                                    int lane) {
-  if constexpr (kGroupProducts) {
-    const uint64_t a = group_operand(left), b = group_operand(right);
-    group_mma<T, true, kAdd>(c, a, b);
-    AERIE_UNROLL
-    for (int k = 1; k < kTile / 16; ++k)
-      group_mma<T, true>(c, a + k * (2048 >> 4), b + k * (2048 >> 4));
-  } else {
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8 && !kAdd; ++n) c[n] = {};
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k)
-      multiply_columns<kDim, T>(c, load_turned(left, warp, k, lane),
-                                shared_address(right) + k * (32 * kDim), lane);
-  }
-}
-// The same with ones on the right, of which one column is wanted.
-template <bool kAdd, typename T>
-__device__ inline void group_turned_sum(FragmentC& c, const T* left, const T* all_ones, int warp,
-                                        int lane) {
-  if constexpr (kGroupProducts) {
-    const uint64_t a = group_operand(left), b = plain_operand(all_ones);
-    group_sum<T, kAdd>(c, a, b);
-    AERIE_UNROLL
-    for (int k = 1; k < kTile / 16; ++k) group_sum<T>(c, a + k * (2048 >> 4), b);
-  } else {
-    if (!kAdd) c = {};
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) mma<T>(c, load_turned(left, warp, k, lane), ones<T>());
-  }
-}
-
-// c += sums over the columns of a (16x64).
-template <typename T>
-__device__ inline void group_columns_sum(FragmentC& c, const FragmentA* a, const T* all_ones) {
-  AERIE_UNROLL
-  for (int k = 0; k < kTile / 16; ++k) {
-    if constexpr (kGroupProducts) {
-      group_sum<T>(c, a[k], plain_operand(all_ones));
-    } else {
-      mma<T>(c, a[k], ones<T>());
-    }
-  }
-}
 
 template <typename T, int kDim>
 struct ResidentBlock {
@@ -153,7 +90,8 @@ struct ResidentBlock {
   ResidentMemory<T, kDim> m;
   int lane, warp, group, thread;  // the last three within their group of warps
   int head, slot;
-  int turn = 0;  // which of the places is the item's
+  int turn = 0;   // which of the places is the item's
+  uint32_t base;  // where products find the first tile
 
   __device__ ResidentBlock(const AttentionBackward& back, unsigned char* bytes)
       : b(back),
@@ -165,7 +103,8 @@ struct ResidentBlock {
         group(__shfl_sync(kFullWarp, int(threadIdx.x) / kMmaThreads, 0)),
         thread(int(threadIdx.x) % kMmaThreads),
         head(int(blockIdx.x)),
-        slot(int(blockIdx.y)) {}
+        slot(int(blockIdx.y)),
+        base(uint32_t(group_operand(m.queries))) {}
 
   __device__ const ResidentPlace& place() const { return m.places[turn]; }
   __device__ const ResidentPlace& next() const { return m.places[after_turn()]; }
@@ -173,26 +112,31 @@ struct ResidentBlock {
   __device__ bool exists(const ResidentPlace& of) const { return of.item < a.batch; }
   __device__ size_t first_row() const { return size_t(place().first); }
   __device__ int rows() const { return place().rows; }
-  // By one thread, for all behind a barrier: the first item from `from` on that has any frame.
-  __device__ void find_place(int which, int from) const {
-    ResidentPlace found = {a.batch, 0, 0, 0};
-    for (int item = from; item < a.batch; item += int(gridDim.y)) {
-      found = {item, int(attention_first(a, item)), rows_of(a.layout, item, a.frames),
-               attention_length(a, item)};
-      if (found.length > 0) break;
-      found.item = a.batch;
-      *m.skipped = 1;
+  // By one warp, for all behind a barrier: the first item from `from` on that has any frame.
+  __device__ void find_place(int which, int from, int skipped) const {
+    int item = from;
+    while (item < a.batch && attention_length(a, item) <= 0) item += int(gridDim.y);
+    const int at = item < a.batch ? item : a.batch - 1;  // all lanes do the same
+    ResidentPlace found = {item < a.batch ? item : a.batch, int(attention_first(a, at)),
+                           rows_of(a.layout, at, a.frames), attention_length(a, at),
+                           item != from ? 1 : skipped,      {}};
+    AERIE_UNROLL
+    for (int k = 0; k < kResidentGroups; ++k) {
+      const KeyTiles tiles = tiles_of(a, found.length, k);
+      found.seen[k] = tiles.first + 256 * tiles.end;
     }
-    m.places[which] = found;
+    if (lane == 0) m.places[which] = found;
   }
   __device__ T* tile_of(T* memory, int number) const { return memory + number * kTileSize<kDim>; }
+  __device__ GroupTile<T> group_tile(T* memory, int number) const {
+    T* const tile = tile_of(memory, number);
+    return {tile, base + unsigned(tile - m.queries) * unsigned(sizeof(T)) / 16};
+  }
   // Of 16 queries.
   __device__ T* skewed_rows(int number) const { return m.skewed + number * (16 * kSkewedRow); }
   // The positions from 64 * number on, -3 to 2.
   __device__ T* position_tile(int number) const {
-    return number <= 0   ? tile_of(m.band, number + kResidentBand - 1)
-           : number == 1 ? m.values
-                         : m.keys;
+    return tile_of(m.keys, number <= 0 ? number + kResidentBand + 1 : 2 - number);
   }
   __device__ void copy_rows(T* tile, const void* from, const ResidentPlace& of, int number,
                             int stride) const {
@@ -217,11 +161,38 @@ struct ResidentBlock {
     copy_tile<kDim>(position_tile(number), static_cast<const T*>(a.p) + head * kDim,
                     a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride);
   }
-  // What an item begins with, a share for every group of queries.
+  // What an item begins with, a share for every group of queries, in the order in which it is
+  // wanted; the saved weights of the first tile of keys wait where those for the group of keys will
+  // be, every lane's own.
   __device__ void copy_first(const ResidentPlace& of) const {
     if (group == 1) copy_values(of, 0);
     copy_grads(of);
+    copy_commit();
+  }
+  __device__ void copy_second(const ResidentPlace& of) const {
+    const bool there = sees(of, 0);
+    const T* const from = saved_blocks(of, 0);
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) copy_async(first_saved(k), from + k * 256, there);
+    copy_commit();
     if (group == 0) copy_keys(of, 0);
+    copy_commit();
+  }
+  __device__ T* first_saved(int k) const {
+    return tile_of(m.weights, group) + warp * (16 * kTile) + k * 256 + lane * 8;
+  }
+  // Whether the warp's queries see any of a tile of keys.
+  __device__ bool sees(const ResidentPlace& of, int jt) const {
+    const int seen = of.seen[group];
+    return group * kTile + warp * 16 < of.length && jt >= seen % 256 && jt < seen / 256;
+  }
+  // The lane's saved weights for a tile of keys, blocks of 16 keys 256 values apart.
+  __device__ const T* saved_blocks(const ResidentPlace& of, int jt) const {
+    const unsigned blocks = unsigned(attention_blocks(a.frames));
+    return static_cast<const T*>(a.saved) +
+           (size_t(unsigned(of.item * a.heads + head)) * (blocks * blocks * 256) +
+            (unsigned(group * kMmaWarps + warp) * (blocks * 256) +
+             unsigned(jt * (kTile / 16) * 256 + lane * 8)));
   }
   // An item's saved weights come near; by the group of keys.
   __device__ void announce(const ResidentPlace& of) const {
@@ -230,11 +201,6 @@ struct ResidentBlock {
           static_cast<const T*>(a.saved) +
               attention_block_at(a, of.item, head, 0, attention_blocks(a.frames)),
           size_t(ceil_div(of.length, 16) * attention_blocks(a.frames)) * 256 * sizeof(T));
-  }
-  // Of the group's queries.
-  __device__ const T* saved_rows(const ResidentPlace& of) const {
-    return static_cast<const T*>(a.saved) +
-           attention_block_at(a, of.item, head, group * kMmaWarps, attention_blocks(a.frames));
   }
   // A group's 64 rows of a gradient. Neighbours exchange values, so that both store 8 bytes.
   __device__ void store_rows(void* to, const FragmentC* grad, int number, float factor) const {
@@ -256,6 +222,30 @@ struct ResidentBlock {
         };
         *reinterpret_cast<Words*>(out + n * 8) = {odd ? other : x, odd ? y : other};
       }
+    }
+  }
+  // The same in pieces of 16 bytes, through a tile whose 16 rows of this warp nobody else uses.
+  __device__ void store_rows(void* to, const FragmentC* grad, int number, T* through) const {
+    constexpr int kRowPieces = kDim / 8, kRows = 32 / kRowPieces;  // at a time
+    AERIE_UNROLL
+    for (int n = 0; n < kDim / 8; n += 2) {
+      FragmentA x;
+      AERIE_UNROLL
+      for (int e = 0; e < 2; ++e) AERIE_UNROLL
+      for (int r = 0; r < 2; ++r)
+        x.r[2 * e + r] = pack<T>(grad[n + e].v[2 * r], grad[n + e].v[2 * r + 1]);
+      store_block(through, x, warp, n / 2, lane);
+    }
+    __syncwarp();
+    const int piece = lane % kRowPieces, first = number * kTile + warp * 16 + lane / kRowPieces;
+    T* const out =
+        static_cast<T*>(to) + (first_row() + first) * b.grad_stride + head * kDim + piece * 8;
+    AERIE_UNROLL
+    for (int e = 0; e < 16 / kRows; ++e) {
+      const int row = warp * 16 + e * kRows + lane / kRowPieces;
+      if (first + e * kRows < rows())
+        store16(out + e * kRows * b.grad_stride,
+                *reinterpret_cast<const Bits16*>(through + row * kDim + (piece ^ row % 8) * 8));
     }
   }
   // Rows [from, count) of an item, by some of the threads.
@@ -311,44 +301,39 @@ struct ResidentBlock {
   }
 };
 
-// Saved weights of a warp's 16 queries and a tile of keys, and what they are relative to.
-template <typename T>
-struct SavedTile {
-  FragmentA weights[kTile / 16];
-  float shift[2];
-  __device__ void load(const T* blocks, const float* shifts, bool exists, int lane) {
-    shift[0] = shift[1] = 0.0f;
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) weights[k] = {};
-    if (!exists) return;
-    AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) shift[r] = shifts[lane / 4 + r * 8];
-    AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) {
-      const Bits16 x = *reinterpret_cast<const Bits16*>(blocks + k * 256 + lane * 8);
-      weights[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
-    }
-  }
-};
-
-// What a group of queries begins an item with, on its way while the one before is finished.
+// What a warp's 16 queries need beside tiles, on its way while something else is finished.
 template <typename T>
 struct ResidentQueries {
-  SavedTile<T> saved;  // of the next tile of keys
-  float log_sum[2];    // of the lane's two rows
+  FragmentA weights[kTile / 16];  // saved, of the next tile of keys
+  float shift[2];                 // what these are relative to, in the lane's two rows
+  float log_sum[2];               // of these rows
 
   template <int kDim>
-  __device__ void load(const ResidentBlock<T, kDim>& q, const ResidentPlace& of, int jt) {
-    const Attention& a = q.a;
-    const int i = q.group * kTile + q.warp * 16;
-    const KeyTiles own = tiles_of(a, of.length, q.group);
-    saved.load(q.saved_rows(of) + (q.warp * attention_blocks(a.frames) * 16 + jt * kTile) * 16,
-               a.shifts + attention_shift_at(a, of.item, q.head, jt, i),
-               i < of.length && jt >= own.first && jt < own.end, q.lane);
+  __device__ void load_shifts(const ResidentBlock<T, kDim>& q, const ResidentPlace& of, int jt) {
+    const unsigned tiles = unsigned(attention_tiles(q.a.frames));
+    const float* const from =
+        q.a.shifts +
+        (size_t(unsigned(of.item * q.a.heads + q.head)) * (tiles * tiles * kTile) +
+         (unsigned(jt) * (tiles * kTile) + unsigned(q.group * kTile + q.warp * 16 + q.lane / 4)));
+    shift[0] = shift[1] = 0.0f;
+    if (!q.sees(of, jt)) return;
+    AERIE_UNROLL
+    for (int r = 0; r < 2; ++r) shift[r] = from[r * 8];
   }
   template <int kDim>
+  __device__ void load(const ResidentBlock<T, kDim>& q, const ResidentPlace& of, int jt) {
+    load_shifts(q, of, jt);
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) weights[k] = {};
+    if (!q.sees(of, jt)) return;
+    const T* const from = q.saved_blocks(of, jt);
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) weights[k] = fragment(from + k * 256);
+  }
+  // An item, with copies.
+  template <int kDim>
   __device__ void begin(const ResidentBlock<T, kDim>& q, const ResidentPlace& of) {
-    load(q, of, 0);
+    load_shifts(q, of, 0);
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = q.group * kTile + q.warp * 16 + q.lane / 4 + r * 8;
@@ -356,6 +341,20 @@ struct ResidentQueries {
       if (row < of.length)
         log_sum[r] = q.a.log_sum[head_of(q.a, of.item, q.head) * q.a.frames + row];
     }
+    q.copy_first(of);
+  }
+  // The first tile's weights have come, but for the last copies.
+  template <int kDim>
+  __device__ void take_first(const ResidentBlock<T, kDim>& q) {
+    copy_wait_but<1>();
+    AERIE_UNROLL
+    for (int k = 0; k < kTile / 16; ++k) weights[k] = fragment(q.first_saved(k));
+  }
+
+ private:
+  __device__ static FragmentA fragment(const T* from) {
+    const Bits16 x = *reinterpret_cast<const Bits16*>(from);
+    return {{x.w[0], x.w[1], x.w[2], x.w[3]}};
   }
 };
 
@@ -381,10 +380,19 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
   FragmentC grad_q[kDim / 8] = {};
   AERIE_UNROLL_BY(1)
   for (int jt = 0; jt < end; ++jt) {
-    // The values have come, and for the first tile all else; keys are not read any more.
-    copy_wait();
-    group_publish<kDim>();
+    // The values have come, and for the first tile gradients; keys are not read any more.
+    if (jt == 0) {
+      if (first) {
+        copy_wait();
+      } else {
+        copy_wait_but<2>();
+      }
+      group_publish<kDim>();
+    }
     barrier_wait<kAmongQueries, kQueryThreads>();
+    // When all multiprocessors begin, what is wanted first comes sooner if nothing else is under
+    // way.
+    if (first && jt == 0) q.copy_second(q.place());
     if (jt > 0 && q.group == 0) q.copy_keys(q.place(), jt);
     if (jt == 0) {
       // Positions that no key of a row has: before the first key, and behind the last.
@@ -401,11 +409,12 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
       barrier_wait<kInnerReady, kResidentThreads>();
       AERIE_UNROLL
       for (int r = 0; r < 2; ++r)
-        inner[r] = q.m.inner[(q.group * kMmaWarps + warp) * 16 + g + r * 8] / drop_scale;
+        inner[r] = q.m.inner[(q.group * kMmaWarps + warp) * 16 + g + r * 8];
     }
+    if (jt == 0) now.take_first(q);
     float factor[2];
     AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(now.saved.shift[r] - log_sum[r]);
+    for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(now.shift[r] - log_sum[r]);
     group_wait<kDim>();
     group_ready<kDim>(d_weights);
     // Nobody reads the values any more.
@@ -421,6 +430,7 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
       q.copy_positions(-1 - q.group);
       if (q.group == 2) q.copy_positions(0);
     }
+    copy_commit();
     FragmentA d_scores[kTile / 16];
     {
       T* const along = skewed + g * kSkewedRow + jt * kTile + 16 + 2 * t - g;
@@ -428,7 +438,7 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
       for (int k = 0; k < kTile / 16; ++k) AERIE_UNROLL
       for (int n = 2 * k; n < 2 * k + 2; ++n) AERIE_UNROLL
       for (int r = 0; r < 2; ++r) {
-        uint32_t& bits = now.saved.weights[k].r[n % 2 * 2 + r];
+        uint32_t& bits = now.weights[k].r[n % 2 * 2 + r];
         const float value[2] = {low_of<T>(bits) * factor[r], high_of<T>(bits) * factor[r]};
         float kept[2], d_score[2];
         AERIE_UNROLL
@@ -443,28 +453,36 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
         along[r * 8 * (kSkewedRow - 1) + n * 8 + 1] = T{uint16_t(pair >> 16)};
       }
     }
-    if (q.group == 0 && jt > 0) {  // keys have come; group 1 has only later things under way
-      copy_wait();
+    if (q.group == 0) {  // keys have come, beside later things
+      if (jt == 0) {
+        copy_wait_but<1>();
+      } else {
+        copy_wait();
+      }
       group_publish<kDim>();
     }
     barrier_wait<kTilesEmpty, kResidentThreads>();
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
       store_block(score_tile, d_scores[k], warp, k, lane);
-      store_block(weight_tile, now.saved.weights[k], warp, k, lane);
+      store_block(weight_tile, now.weights[k], warp, k, lane);
     }
     group_publish<kDim>();
     barrier_arrive<kTilesFull, kResidentThreads>();
     group_begin<kDim>();
     group_columns<kDim>(grad_q, d_scores, q.m.keys, lane);
     group_commit<kDim>();
+    // Before anything is asked for that would have to come first: the next values are there, or
+    // positions.
+    if (q.group == 1 || jt + 1 == end) {
+      copy_wait();
+      group_publish<kDim>();
+    }
     if (jt + 1 < end) now.load(q, q.place(), jt + 1);
     group_wait<kDim>();
     group_ready<kDim>(grad_q);
   }
-  // Keys are not read any more, and positions have come.
-  copy_wait();
-  group_publish<kDim>();
+  // Keys are not read any more.
   barrier_wait<kAmongQueries, kQueryThreads>();
   if (q.group == 0 && end > 2) q.copy_positions(2);
   // The group's positions begin 64 * (group + 1) before its first key; row r, position p of them is
@@ -482,15 +500,17 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
       skews[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
     }
     if (w > 0) {
-      copy_wait();
-      group_publish<kDim>();
+      if (q.group == 0) {
+        copy_wait();
+        group_publish<kDim>();
+      }
       barrier_wait<kAmongQueries, kQueryThreads>();
     }
     group_begin<kDim>();
     AERIE_UNROLL
     for (int e = 0; e < 2; ++e)  // behind the last, zeros are multiplied with anything finite
       group_columns<kDim>(grad_q, skews + e * (kTile / 16),
-                          w + e <= end ? q.position_tile(w + e - 1 - q.group) : q.m.band, lane);
+                          q.position_tile(w + e <= end ? w + e - 1 - q.group : 0), lane);
     group_commit<kDim>();
     group_wait<kDim>();
     group_ready<kDim>(grad_q);
@@ -498,16 +518,17 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
   // All scores' gradients are in their place by position, and all sums over queries are made.
   barrier_wait<kTilesEmpty, kResidentThreads>();
   if (q.exists(q.next())) {
-    q.copy_first(q.next());
     now.begin(q, q.next());
+    q.copy_second(q.next());
   }
-  q.store_rows(b.grad_q, grad_q, q.group, 1.0f);
+  q.store_rows(b.grad_q, grad_q, q.group, score_tile);
 }
 
 // Of an item's queries: gradients of out times out. By the group of keys.
 template <typename T, int kDim>
 __device__ inline void resident_inner(const ResidentBlock<T, kDim>& q, const ResidentPlace& of) {
   const int dense = q.a.heads * kDim;
+  const float kept = q.a.dropout.threshold != 0 ? 1.0f / q.a.dropout.scale : 1.0f;
   InnerProducts<T, kDim> products[kResidentGroups];
   AERIE_UNROLL
   for (int k = 0; k < kResidentGroups; ++k) {
@@ -519,7 +540,7 @@ __device__ inline void resident_inner(const ResidentBlock<T, kDim>& q, const Res
   }
   AERIE_UNROLL
   for (int k = 0; k < kResidentGroups; ++k)
-    products[k].finish(q.m.inner + (k * kMmaWarps + q.warp) * 16, 1.0f, q.lane);
+    products[k].finish(q.m.inner + (k * kMmaWarps + q.warp) * 16, kept, q.lane);
   barrier_arrive<kInnerReady, kResidentThreads>();
 }
 
@@ -530,11 +551,15 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, t = lane % 4;
   const int length = q.place().length, end = ceil_div(length, kTile);
-  if (q.thread == 0) q.find_place(q.after_turn(), q.place().item + int(gridDim.y));
+  if (warp == 0) q.find_place(q.after_turn(), q.place().item + int(gridDim.y), q.place().skipped);
   // Tiles may be written, and the next item's place is known.
   barrier_arrive<kTilesEmpty, kResidentThreads>();
   AERIE_UNROLL_BY(1)
   for (int jt = 0; jt < end; ++jt) {
+    if (jt == 0) {
+      copy_wait();  // for the queries
+      group_publish<kDim>();
+    }
     // Two columns of the warp's 16 keys, for bias u.
     uint32_t pairs[16];
     const int first = jt * kTile + warp * 16;
@@ -545,18 +570,16 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum
       pairs[r] = 0;
       if (first + r < length) pairs[r] = *reinterpret_cast<const uint32_t*>(keys);
     }
-    if (jt == 0) {
-      copy_wait();  // for the queries
-      group_publish<kDim>();
-    }
     barrier_wait<kTilesFull, kResidentThreads>();
     FragmentC grad_k[kDim / 8], grad_v[kDim / 8], sums;
+    const uint64_t all_ones = plain_operand_at(
+        q.base + unsigned(q.m.ones - q.m.queries) * unsigned(sizeof(T)) / 16 - kGroupOperandLow);
     const auto add = [&]<bool kAdd>(int i, std::bool_constant<kAdd>) {
-      const T* const scores = q.tile_of(q.m.scores, i);
-      group_turned<kDim, kAdd>(grad_k, scores, q.tile_of(q.m.queries, i), warp, lane);
-      group_turned_sum<kAdd>(sums, scores, q.m.ones, warp, lane);
-      group_turned<kDim, kAdd>(grad_v, q.tile_of(q.m.weights, i), q.tile_of(q.m.grads, i), warp,
-                               lane);
+      const GroupTile<T> scores = q.group_tile(q.m.scores, i);
+      group_turned<kDim, kAdd>(grad_k, scores, q.group_tile(q.m.queries, i), warp, lane);
+      group_turned_sum<kAdd>(sums, scores, all_ones, warp, lane);
+      group_turned<kDim, kAdd>(grad_v, q.group_tile(q.m.weights, i), q.group_tile(q.m.grads, i),
+                               warp, lane);
     };
     group_begin<kDim>();
     add(0, std::false_type{});
@@ -602,10 +625,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
   const Attention& a = b.forward;
   ResidentBlock<T, kDim> q(b, memory);
   const int number = int(threadIdx.x);
-  if (number == 0) {
-    *q.m.skipped = 0;
-    q.find_place(0, q.slot);
-  }
+  if (number < 32) q.find_place(0, q.slot, 0);
   if (number >= 128 && number < 256) q.m.ones[number - 128] = from_float<T>(1.0f);
   if (number >= 256 && number < 264) q.m.zeros[number - 256] = T{};
   group_publish<kDim>();
@@ -615,10 +635,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
     const int tiles = attention_tiles(a.frames);
     float totals[2][2] = {};  // of the lane's positions, in the group's two tiles of these
     ResidentQueries<T> now;
-    if (q.exists(q.place())) {
-      q.copy_first(q.place());
-      now.begin(q, q.place());
-    }
+    if (q.exists(q.place())) now.begin(q, q.place());
     bool first = true;
     for (; q.exists(q.place()); q.turn = q.after_turn(), first = false) {
       resident_queries(q, now, first);
@@ -652,7 +669,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
     for (; q.exists(q.place()); q.turn = q.after_turn()) resident_keys(q, sum);
   }
   __syncthreads();
-  if (*q.m.skipped != 0) {
+  if (q.place().skipped != 0) {
     for (int item = q.slot; item < a.batch; item += int(gridDim.y)) {
       if (attention_length(a, item) > 0) continue;
       for (void* grad : {b.grad_q, b.grad_k, b.grad_v})

@@ -233,16 +233,15 @@ constexpr bool kGroupProducts = false;
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
   "%24,%25,%26,%27,%28,%29,%30,%31}, "
 
-// A tile, or its rows from a multiple of 8 on, as an operand.
+// A tile, or its rows from a multiple of 8 on, as an operand: eight rows of 128 bytes follow each
+// other; the order of the pieces is that of 128-byte swizzling. The low half has the address.
+constexpr uint32_t kGroupOperandLow = 1u << 16, kGroupOperandHigh = 1024u >> 4 | 1u << 30;
 __device__ inline uint64_t group_operand([[maybe_unused]] const void* tile) {
   unsigned address = 0;
 #ifdef __CUDACC__
   address = static_cast<unsigned>(__cvta_generic_to_shared(tile));
 #endif
-  // Eight rows of 128 bytes follow each other; the order of the pieces is that of 128-byte
-  // swizzling.
-  return uint64_t((address & 0x3ffffu) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 |
-         uint64_t(1) << 62;
+  return uint64_t(kGroupOperandHigh) << 32 | kGroupOperandLow | (address & 0x3ffffu) >> 4;
 }
 // c (16x64) += a (16x16) * B, which is 16 columns of a tile, or 16 rows of it (kRows). Without kAdd
 // c is only written.
@@ -338,13 +337,16 @@ __device__ inline void group_sum([[maybe_unused]] FragmentC& c, [[maybe_unused]]
         : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
   }
 }
-// 256 bytes that are the same in any order.
+// 256 bytes that are the same in any order; and by where they are, in pieces of 16.
+__device__ inline uint64_t plain_operand_at(uint32_t piece) {
+  return uint64_t(128 >> 4) << 32 | (uint32_t(128 >> 4) << 16 | piece);
+}
 __device__ inline uint64_t plain_operand([[maybe_unused]] const void* bytes) {
   unsigned address = 0;
 #ifdef __CUDACC__
   address = static_cast<unsigned>(__cvta_generic_to_shared(bytes));
 #endif
-  return uint64_t((address & 0x3ffffu) >> 4) | uint64_t(128 >> 4) << 16 | uint64_t(128 >> 4) << 32;
+  return plain_operand_at((address & 0x3ffffu) >> 4);
 }
 template <int kDim>
 __device__ inline void group_ready([[maybe_unused]] FragmentC& c) {
