@@ -174,6 +174,13 @@ Cost cost_of(const kernels::Gemm& a) {
           2.0 * m * n * k * count};
 }
 
+// Together: what is between stays on the device's chip.
+Cost cost_of(const kernels::SiluProductBackward& a) {
+  Cost out = cost_of(a.product);
+  out.bytes += 2.125 * elements(a.silu);
+  return out;
+}
+
 Cost cost_of(const kernels::WeightGradients& a) {
   Cost out;
   for (int i = 0; i < a.count; ++i) {
@@ -192,6 +199,9 @@ std::string shape_of(const kernels::Gemm& a) {
   const char* kind = a.transpose_a ? "weight grad" : a.transpose_b ? "forward" : "input grad";
   return str_cat(" ", kind, " ", a.m, "x", a.n, "x", a.k, a.accumulate ? " +=" : "",
                  a.count > 1 ? str_cat(" times ", a.count) : std::string());
+}
+std::string shape_of(const kernels::SiluProductBackward& a) {
+  return str_cat(" ", a.product.m, "x", a.product.n, "x", a.product.k);
 }
 std::string shape_of(const kernels::WeightGradients& a) {
   return str_cat(" of ", a.count);
@@ -227,6 +237,12 @@ int record(const char* name, int (*kernel)(const Args&, void*), const Args& args
       list.count = 0;
       Args again = args;
       if (again.later != nullptr) again.later = &list;
+      return kernel(again, s);
+    } else if constexpr (requires { args.silu.later; }) {
+      static kernels::PartialSums list;
+      list.count = 0;
+      Args again = args;
+      if (again.silu.later != nullptr) again.silu.later = &list;
       return kernel(again, s);
     } else {
       return kernel(args, s);

@@ -10,6 +10,7 @@
 #include "aerie/kernels/conv/gated_conv.h"
 #include "aerie/kernels/features/log_mel.h"
 #include "aerie/kernels/gemm/gemm.h"
+#include "aerie/kernels/gemm/silu_product.h"
 #include "aerie/kernels/gemm/weight_gradients.h"
 #include "aerie/kernels/layout/layout.h"
 #include "aerie/kernels/loss/cross_entropy.h"
@@ -52,6 +53,7 @@
   X(record_loss, RecordLoss)                          \
   X(gemm, Gemm)                                       \
   X(weight_gradients, WeightGradients)                \
+  X(silu_product_backward, SiluProductBackward)       \
   X(add_partials, PartialSums)                        \
   X(bias_gradient, BiasGradient)                      \
   X(swap_inner, SwapInner)                            \

@@ -99,6 +99,14 @@ struct Place {
   }
 };
 
+// With a step: a slice of what others read.
+__device__ __forceinline__ void bring_ahead(const EvenArguments& g, uint32_t slice) {
+  for (int a = 0; a < Gemm::kMostAhead && g.ahead[a].slice != 0; ++a) {
+    const uint32_t from = slice * g.ahead[a].slice;
+    if (from < g.ahead[a].bytes) cache_prefetch(g.ahead[a].data + from, g.ahead[a].slice);
+  }
+}
+
 // Of the two outputs that a lane has of 64.
 struct Bias {
   float one = 0.0f, other = 0.0f;
@@ -179,10 +187,7 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
           tile_load(to + half * kPanelBytes, &g.weight,
                     kSide ? tile.output + half * 64 : step * kStep,
                     kSide ? step * kStep : tile.output + half * 64, barrier);
-        for (int a = 0; a < Gemm::kMostAhead && g.ahead[a].slice != 0; ++a) {
-          const uint32_t from = slice * g.ahead[a].slice;
-          if (from < g.ahead[a].bytes) cache_prefetch(g.ahead[a].data + from, g.ahead[a].slice);
-        }
+        bring_ahead(g, slice);
         slice += gridDim.x;
       }
     }
@@ -274,6 +279,41 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
 #endif
 }
 
+inline void slice_ahead(EvenArguments& a, const Gemm& g) {
+  const size_t slices = size_t(a.across) * a.down * a.steps;
+  for (int i = 0; i < Gemm::kMostAhead; ++i) {
+    const bool aligned = reinterpret_cast<uintptr_t>(g.ahead[i].data) % 16 == 0;
+    const size_t bytes = aligned ? g.ahead[i].bytes / 16 * 16 : 0;
+    // The last slice may not reach behind the end.
+    const size_t slice = (bytes / slices + 1 + 127) / 128 * 128;
+    a.ahead[i] = {static_cast<const unsigned char*>(g.ahead[i].data),
+                  uint32_t(bytes / slice * slice), bytes < slice ? 0 : uint32_t(slice)};
+  }
+}
+
+// Blocks that stay, one for each multiprocessor.
+template <typename Arguments>
+int launch_even(void (*kernel)(Arguments), const Arguments& a, int tiles, int block,
+                int shared_bytes, void* stream) {
+  AERIE_TRY(int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes)));
+  cudaLaunchAttribute attributes[2];
+  // The kernel waits for what was launched before by itself, and may come to its place earlier.
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  // Clusters of one: blocks then go to the device's parts strictly in turn, as Tile expects.
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {1, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(unsigned(tiles < processors() ? tiles : processors()));
+  config.blockDim = dim3(unsigned(block));
+  config.dynamicSmemBytes = size_t(shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return int(cudaLaunchKernelEx(&config, kernel, a));
+}
+
 template <typename T, int kSide, int kRows, bool kTurns>
 int start(const Gemm& g, void* stream) {
   using L = Layout<kRows / 8>;
@@ -288,35 +328,9 @@ int start(const Gemm& g, void* stream) {
   a.across = ceil_div(g.n, kOutputs);
   a.down = ceil_div(g.m, kRows);
   a.chunk = a.down < kEvenChunk ? a.down : kEvenChunk;
-  const auto kernel = even_product_kernel<T, kSide, kRows / 8, kTurns>;
-  AERIE_TRY(
-      int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, L::kSharedBytes)));
-  cudaLaunchAttribute attributes[2];
-  // The kernel waits for what was launched before by itself, and may come to its place earlier.
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  // Clusters of one: blocks then go to the device's parts strictly in turn, as Tile expects.
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {1, 1, 1};
-  const int tiles = a.across * a.down;
-  const int blocks = tiles < processors() ? tiles : processors();
-  const size_t slices = size_t(tiles) * a.steps;
-  for (int i = 0; i < Gemm::kMostAhead; ++i) {
-    const size_t bytes = g.ahead[i].bytes / 16 * 16;
-    // The last slice may not reach behind the end.
-    const size_t slice = (bytes / slices + 1 + 127) / 128 * 128;
-    a.ahead[i] = {static_cast<const unsigned char*>(g.ahead[i].data),
-                  uint32_t(bytes / slice * slice), bytes < slice ? 0 : uint32_t(slice)};
-  }
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(blocks));
-  config.blockDim = dim3(threads(kTurns));
-  config.dynamicSmemBytes = L::kSharedBytes;
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return int(cudaLaunchKernelEx(&config, kernel, a));
+  slice_ahead(a, g);
+  return launch_even(even_product_kernel<T, kSide, kRows / 8, kTurns>, a, a.across * a.down,
+                     threads(kTurns), L::kSharedBytes, stream);
 }
 
 // With the tile that g names.

@@ -16,7 +16,7 @@ struct GemmTile {
 
 // Memory that calls to come read.
 struct GemmAhead {
-  const void* data = nullptr;  // a multiple of 16 bytes
+  const void* data = nullptr;
   size_t bytes = 0;
 };
 

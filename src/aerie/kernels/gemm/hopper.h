@@ -74,6 +74,13 @@ __device__ __forceinline__ void tile_load(uint32_t to, const CUtensorMap* map, i
       : "memory");
 }
 
+// Brings a tile nearer, as far as the cache of the device.
+__device__ __forceinline__ void tile_prefetch(const CUtensorMap* map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x),
+               "r"(y)
+               : "memory");
+}
+
 // From shared memory, which may be written again after tile_store_read() of the same thread.
 __device__ __forceinline__ void tile_store(const CUtensorMap* map, int x, int y, uint32_t from) {
   asm volatile(
@@ -116,6 +123,22 @@ __device__ __forceinline__ void group_sync(int number) {
     asm volatile("bar.sync 2, 128;" ::: "memory");
 }
 
+// Barriers 3 and 4, of more threads than a group: those who only arrive do not wait for the others.
+template <int kThreads>
+__device__ __forceinline__ void handed_over(int number) {
+  if (number % 2 == 0)
+    asm volatile("bar.arrive 3, %0;" ::"n"(kThreads) : "memory");
+  else
+    asm volatile("bar.arrive 4, %0;" ::"n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ __forceinline__ void wait_for_handing_over(int number) {
+  if (number % 2 == 0)
+    asm volatile("bar.sync 3, %0;" ::"n"(kThreads) : "memory");
+  else
+    asm volatile("bar.sync 4, %0;" ::"n"(kThreads) : "memory");
+}
+
 // 8 x 8 results of a warp, laid out as of wgmma, written turned around: lane i has the address of
 // row i%8 of part i/8.
 __device__ __forceinline__ void store_turned(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
@@ -127,6 +150,21 @@ __device__ __forceinline__ void store_turned(uint32_t to, uint32_t a, uint32_t b
 __device__ __forceinline__ void store_turned(uint32_t to, uint32_t a, uint32_t b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a),
                "r"(b)
+               : "memory");
+}
+
+// And read back.
+__device__ __forceinline__ void load_turned(uint32_t from, uint32_t& a, uint32_t& b, uint32_t& c,
+                                            uint32_t& d) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void load_turned(uint32_t from, uint32_t& a, uint32_t& b) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(a), "=r"(b)
+               : "r"(from)
                : "memory");
 }
 

@@ -269,7 +269,7 @@ struct NestMemory {
     grad_conv = take_compute(n * width);
     // Sums of layers wait for their second stage; beside the pass, nobody waits for that.
     const size_t layer_sums = size(kNumNorms) * layer_norm_scratch(c.width) +
-                              2 * activation_scratch(c.feed_forward) +
+                              2 * silu_product_scratch(rows, c.feed_forward) +
                               gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
                               batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
                               attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);

@@ -472,9 +472,11 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   const NestStepConfig& c = config_;
   w.grad_hidden = w.hiddens.next();
   w.ahead({w.weight(p.first.weight, c.feed_forward, c.width)});
-  AERIE_TRY(w.input_gradient(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows, c.width,
-                             c.feed_forward));
-  SiluBackward silu;
+  SiluProductBackward both;
+  both.product = w.gradient_of(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows,
+                               c.width, c.feed_forward);
+  w.take_ahead(both.product);
+  SiluBackward& silu = both.silu;
   silu.dtype = c.dtype;
   silu.batch = c.batch;
   silu.frames = w.frames;
@@ -489,8 +491,14 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   if (c.recompute) silu.out = activated;
   silu.grad_bias = p.first.bias.grad;
   silu.accumulate = c.accumulate;
-  w.wait_for_sums(silu, activation_scratch(c.feed_forward));
-  AERIE_TRY(kernels_->silu_backward(silu, w.stream));
+  w.wait_for_sums(silu, silu_product_scratch(w.rows, c.feed_forward));
+  const int together = kernels_->silu_product_backward(both, w.stream);
+  if (together == kUnsupported) {
+    AERIE_TRY(kernels_->gemm(both.product, w.stream));
+    AERIE_TRY(kernels_->silu_backward(silu, w.stream));
+  } else {
+    AERIE_TRY(together);
+  }
   w.later_gradient(w.grad_branch, activated, p.second.weight, c.width, c.feed_forward);
   w.ahead(next);
   return w.input_gradient(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward,

@@ -495,6 +495,44 @@ TEST(NestStepGpuTest, WideLayersAreNearTheReference) {
   compare(*backend, c, 0.12);
 }
 
+// Another back end's memory and kernels, but without products that do more.
+class PlainProducts : public Backend {
+ public:
+  explicit PlainProducts(Backend& other) : other_(other), table_(other.kernels()) {
+    table_.silu_product_backward = [](const SiluProductBackward&, void*) { return kUnsupported; };
+  }
+  const KernelTable& kernels() const override { return table_; }
+  void* allocate(size_t bytes) override { return other_.allocate(bytes); }
+  void write(void* to, const void* from, size_t bytes) override { other_.write(to, from, bytes); }
+  void read(void* to, const void* from, size_t bytes) override { other_.read(to, from, bytes); }
+
+ private:
+  Backend& other_;
+  KernelTable table_;
+};
+
+// So many rows that products take SiLU along.
+TEST(NestStepGpuTest, ManyRowsAreNearPlainProducts) {
+  std::string reason;
+  const auto backend = testing::cuda_backend(&reason);
+  if (backend == nullptr) GTEST_SKIP() << reason;
+  PlainProducts plain(*backend);
+  std::vector<int32_t> samples;
+  for (int i = 0; i < 800; ++i) samples.push_back(5000 + i * 37 % 6000);
+  NestStepConfig c = small(Dtype::kBf16);
+  c.layers = 1;
+  c.feed_forward = 2048;
+  c.recompute = false;
+  const Outcome e = run(plain, c, samples, false, 0), a = run(*backend, c, samples, false, 0);
+  EXPECT_EQ(a.rows, e.rows);
+  EXPECT_NEAR(a.loss, e.loss, 1e-3 * e.loss);
+  for (size_t i = 0; i < e.gradients.size(); ++i) {
+    const std::string& name = e.gradients[i].first;
+    if (!vanishes(name))
+      testing::expect_close(a.gradients[i].second, e.gradients[i].second, 0.03, 0, name);
+  }
+}
+
 AERIE_KERNEL_TEST(NestStep, EvaluationGivesTheLossAlone) {
   NestStepConfig c = small(Dtype::kFloat);
   c.training = false;

@@ -65,6 +65,10 @@ struct NestStep::Workspace : NestMemory {
       if (one.data != nullptr && one.bytes <= kMostAhead && ahead_count_ < Gemm::kMostAhead)
         ahead_[ahead_count_++] = one;
   }
+  void take_ahead(Gemm& g) {
+    std::copy_n(ahead_, ahead_count_, g.ahead);
+    ahead_count_ = 0;
+  }
   GemmAhead weight(const NestParam& weight, int n, int k) const {
     return {weight.compute, size(n) * size(k) * dtype_size(c.dtype)};
   }
@@ -174,6 +178,12 @@ struct NestStep::Workspace : NestMemory {
   }
   int input_gradient(const void* grad, const void* weight, void* out, int count, int n, int k,
                      int stride = 0, bool accumulate = false) {
+    Gemm g = gradient_of(grad, weight, out, count, n, k, stride, accumulate);
+    take_ahead(g);
+    return kernels->gemm(g, stream);
+  }
+  Gemm gradient_of(const void* grad, const void* weight, void* out, int count, int n, int k,
+                   int stride = 0, bool accumulate = false) const {
     Gemm g = gemm(count, k, n);
     g.a = grad;
     g.lda = stride > 0 ? stride : n;
@@ -183,8 +193,7 @@ struct NestStep::Workspace : NestMemory {
     g.ldc = k;
     g.out_dtype = c.dtype;
     g.accumulate = accumulate;
-    take_ahead(g);
-    return kernels->gemm(g, stream);
+    return g;
   }
   int repack(const void* x, const RowLayout& from, void* out, const RowLayout& to) {
     RepackRows r;
@@ -450,11 +459,6 @@ struct NestStep::Workspace : NestMemory {
  private:
   // Of the multiprocessors, one in so many makes gradients of weights beside the pass.
   static constexpr int kSideShare = 2;
-
-  void take_ahead(Gemm& g) {
-    std::copy_n(ahead_, ahead_count_, g.ahead);
-    ahead_count_ = 0;
-  }
 
   // What a norm adds to the stream, and its own parameters.
   struct Place {

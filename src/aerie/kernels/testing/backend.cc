@@ -12,8 +12,11 @@ namespace aerie::kernels::emulated {
 int gemm(const Gemm& args, void* stream) {
   return reference::gemm(args, stream);
 }
-// Instructions that are not emulated: callers make calls of gemm then.
+// Instructions that are not emulated: callers make other calls then.
 int weight_gradients(const WeightGradients&, void*) {
+  return kUnsupported;
+}
+int silu_product_backward(const SiluProductBackward&, void*) {
   return kUnsupported;
 }
 

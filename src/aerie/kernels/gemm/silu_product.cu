@@ -1,0 +1,39 @@
+#include "aerie/kernels/gemm/silu_product.h"
+#include "aerie/kernels/gemm/silu_product_kernel.h"
+
+namespace aerie::kernels::cuda {
+
+int silu_product_backward(const SiluProductBackward& a, void* stream) {
+#ifdef AERIE_HAVE_SM90A
+  SiluProductBackward own = a;
+  Gemm& g = own.product;
+  const SiluBackward& s = a.silu;
+  if (g.tile.rows < 0 || g.dtype == Dtype::kFloat || g.out_dtype != g.dtype || s.dtype != g.dtype ||
+      g.transpose_a || g.transpose_b || g.accumulate || g.bias != nullptr || g.count != 1 ||
+      g.m <= 0 || g.n <= 0 || g.k <= 0 || g.n % 8 != 0 || g.ldc != g.n || s.channels != g.n ||
+      num_rows(s.layout, s.batch, s.frames) != g.m || s.grad_out != g.c || s.grad_x != g.c ||
+      s.out != nullptr || hopper::processors() == 0)
+    return kUnsupported;
+  // Decisions are not drawn again.
+  if (s.dropout.threshold != 0 && s.keep == nullptr) return kUnsupported;
+  if (g.tile.rows == 0) g.tile.rows = silu_product_rows(g.m, g.n, g.k, hopper::processors());
+  if (g.tile.rows == 0) return kUnsupported;
+  AERIE_TRY(g.dtype == Dtype::kBf16 ? silu_product_bf16(own, stream)
+                                    : silu_product_half(own, stream));
+  if (s.grad_bias == nullptr) return kOk;
+  ColumnSums sums;
+  sums.out[0] = s.grad_bias;
+  sums.sections = 1;
+  sums.width = g.n;
+  sums.partial = s.partial;
+  sums.parts = ceil_div(g.m, g.tile.rows);
+  sums.accumulate = s.accumulate;
+  return finish_column_sums(stream, sums, s.later);
+#else
+  static_cast<void>(a);
+  static_cast<void>(stream);
+  return kUnsupported;
+#endif
+}
+
+}  // namespace aerie::kernels::cuda

@@ -1,0 +1,391 @@
+// The kernels of silu_product.h: those of even_product_kernel.h with more to do for the warps that
+// have multiplied. Dropout's decisions (a bit per value) are read before a tile's product and wait
+// in shared memory; the rest happens on results as the product leaves them in registers, while the
+// other group of warps multiplies. What forward left is brought to shared memory, two pieces for
+// tiles in turn, and gradients leave from its place.
+#pragma once
+
+#include "aerie/kernels/attention/mma.h"
+#include "aerie/kernels/gemm/even_product_kernel.h"
+#include "aerie/kernels/gemm/silu_product.h"
+
+namespace aerie::kernels::cuda {
+
+// Tiles of one type each, compiled apart.
+int silu_product_bf16(const SiluProductBackward& a, void* stream);
+int silu_product_half(const SiluProductBackward& a, void* stream);
+
+struct SiluArguments {
+  EvenArguments product;  // without a bias
+  CUtensorMap x;          // what forward's product was
+  const float* bias;
+  const uint8_t* keep;  // null: everything is kept
+  float scale;
+  int rows;
+  bool keep_words;  // decisions lie so that those on 32 outputs are a word
+  float* partial;
+};
+
+namespace silu {
+
+using namespace even;
+using even::pack;  // others of these names are further out
+using hopper::shared_address;
+
+constexpr int kPanels = 2;  // of 64 outputs that a group of warps has of a tile
+
+template <int kGroups>
+struct SiluLayout {
+  static constexpr int kRows = 8 * kGroups;
+  static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
+  static constexpr int kOutBytes = kRows * 64 * 2;  // of 64 outputs
+  static constexpr int kKeepBytes = kRows * 16;     // of a group of warps
+  static constexpr int kBarrierBytes = 16 * kMostStages + 64;
+  static constexpr int kRoom = 227 * 1024 - 1024 - kBarrierBytes - 4 * kOutBytes - 2 * kKeepBytes;
+  static constexpr int kStages =
+      kRoom / kStageBytes < kMostStages ? kRoom / kStageBytes : kMostStages;
+  static constexpr int kOut = kStages * kStageBytes;  // twice
+  static constexpr int kKeep = kOut + 4 * kOutBytes;
+  static constexpr int kBarriers = kKeep + 2 * kKeepBytes;
+  static constexpr int kSharedBytes =
+      kBarriers + kBarrierBytes + 1024;  // from a multiple of 1024 on
+  static_assert(kStages >= 4);
+};
+
+__device__ __forceinline__ void put_half(uint32_t to, uint32_t value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(uint16_t(value)) : "memory");
+}
+__device__ __forceinline__ uint32_t get_word(uint32_t from) {
+  uint32_t out;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(out) : "r"(from));
+  return out;
+}
+
+// Decisions on a tile's rows and outputs go to shared memory: a word for two neighbouring rows and
+// 16 outputs, as a lane's results lie. A thread has 32 outputs of a row at a time, asked for early:
+// load().
+template <int kRows>
+class Deciding {
+ public:
+  __device__ __forceinline__ void load(const SiluArguments& a, int row, int output) {
+    if (a.keep == nullptr) return;
+    AERIE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int unit = threadIdx.x % 128 + i * 128, channels = a.product.outputs;
+      int at = row + unit / kWords;
+      if (at >= a.rows) at = a.rows - 1;
+      const int column = output + unit % kWords * 32;
+      const uint8_t* const from = a.keep + (size_t(at) * channels + column) / 8;
+      words_[i] = 0;
+      if (a.keep_words) {
+        if (column < channels) words_[i] = *reinterpret_cast<const uint32_t*>(from);
+      } else {
+        for (int n = 0; n < 4; ++n)
+          if (column + 8 * n < channels) words_[i] |= uint32_t(from[n]) << 8 * n;
+      }
+    }
+  }
+  __device__ __forceinline__ void put(const SiluArguments& a, uint32_t to) {
+    AERIE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int unit = threadIdx.x % 128 + i * 128, local = unit / kWords, part = unit % kWords;
+      if (kUnits % 128 != 0 && unit >= kUnits) break;
+      const uint32_t word = a.keep != nullptr ? words_[i] : 0xffffffffu;
+      const uint32_t place = to + local / 2 * (16 * kPanels) + part * 8 + local % 2 * 2;
+      put_half(place, word);
+      put_half(place + 4, word >> 16);
+    }
+  }
+
+ private:
+  static constexpr int kWords = 2 * kPanels, kUnits = kRows * kWords, kEach = (kUnits + 127) / 128;
+
+  uint32_t words_[kEach];
+};
+
+template <typename T>
+__device__ __forceinline__ float low(uint32_t word) {
+  return to_float(T{static_cast<uint16_t>(word & 0xffffu)});
+}
+template <typename T>
+__device__ __forceinline__ float high(uint32_t word) {
+  return to_float(T{static_cast<uint16_t>(word >> 16)});
+}
+// `on` where the sign of byte kByte is set.
+template <int kByte>
+__device__ __forceinline__ float factor(uint32_t word, float on) {
+  return __uint_as_float(pick_bytes(word, 0, 0x8888u + 0x1111u * kByte) & __float_as_uint(on));
+}
+
+// The gradient of one value.
+template <typename T>
+__device__ __forceinline__ float slope(float x, float grad, float kept) {
+  const float s = sigmoid_for<T>(x);
+  return grad * (kept * (s * (1.0f + x * (1.0f - s))));
+}
+
+// The weight is (k, outputs).
+template <typename T, int kGroups>
+__global__ void __launch_bounds__(384, 1)
+    silu_product_kernel(const __grid_constant__ SiluArguments a) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using L = SiluLayout<kGroups>;
+  constexpr int kHanding = 128 + 32;            // threads
+  constexpr int kBringing = kMultiplying / 32;  // warps: operands, forward's results, copies
+  extern __shared__ unsigned char raw[];
+  const EvenArguments& g = a.product;
+  const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
+  const uint32_t full = shared + L::kBarriers, empty = full + 8 * L::kStages;
+  // Of tiles with even and odd numbers, as the memory they pass through.
+  const uint32_t turn = full + 16 * kMostStages, copied = turn + 16, arrived = turn + 32;
+  const auto wait_for = [&](uint32_t barrier, int count) {
+    barrier_wait(barrier + 8 * (count % 2), count / 2 % 2);
+  };
+  const auto memory = [&](int count) { return shared + L::kOut + count % 2 * (2 * L::kOutBytes); };
+  const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
+  if (warp == 0 && elected()) {
+    for (int s = 0; s < L::kStages; ++s) {
+      barrier_init(full + 8 * s, 1);
+      barrier_init(empty + 8 * s, 4);
+    }
+    barrier_init(turn, 4);
+    barrier_init(turn + 8, 4);
+    for (int s = 0; s < 2; ++s) {
+      barrier_init(copied + 8 * s, 1);
+      barrier_init(arrived + 8 * s, 1);
+    }
+    barrier_init_done();
+  }
+  if (warp == kBringing && elected()) {
+    map_prefetch(&g.weight);
+    map_prefetch(&g.in);
+    map_prefetch(&g.out);
+    map_prefetch(&a.x);
+  }
+  __syncthreads();
+  wait_for_launches_before();
+  const int tiles = g.across * g.down, lane = threadIdx.x % 32;
+  if (warp >= kBringing) {
+    registers_fewer<40>();
+    if (warp == kBringing && elected()) {
+      Place<L::kStages> place{0, 1};
+      uint32_t slice = blockIdx.x;
+      for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
+        const Tile<L::kRows> tile(g, i);
+        for (int step = 0; step < g.steps; ++step, place.next()) {
+          const uint32_t to = shared + place.stage * L::kStageBytes,
+                         barrier = full + 8 * place.stage;
+          barrier_wait(empty + 8 * place.stage, place.phase);
+          barrier_expect(barrier, L::kStageBytes);
+          tile_load(to + kWeightBytes, &g.in, step * kStep, tile.row, barrier);
+          AERIE_UNROLL
+          for (int half = 0; half < 2; ++half)
+            tile_load(to + half * kPanelBytes, &g.weight, tile.output + half * 64, step * kStep,
+                      barrier);
+          bring_ahead(g, slice);
+          slice += gridDim.x;
+        }
+      }
+    }
+    if (warp == kBringing + 1 && elected()) {
+      for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
+        const Tile<L::kRows> tile(g, i);
+        AERIE_UNROLL
+        for (int p = 0; p < 2; ++p)
+          if (tile.output + p * 64 < g.outputs) tile_prefetch(&a.x, tile.output + p * 64, tile.row);
+        if (count > 1) wait_for(copied, count - 2);
+        const uint32_t barrier = arrived + 8 * (count % 2);
+        barrier_expect(barrier, 2 * L::kOutBytes);
+        AERIE_UNROLL
+        for (int p = 0; p < 2; ++p)
+          tile_load(memory(count) + p * L::kOutBytes, &a.x, tile.output + p * 64, tile.row,
+                    barrier);
+      }
+    }
+    if (warp == kBringing + 2) {
+      for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
+        const Tile<L::kRows> tile(g, i);
+        wait_for_handing_over<kHanding>(count);
+        if (elected()) {
+          AERIE_UNROLL
+          for (int p = 0; p < 2; ++p)
+            if (tile.output + p * 64 < g.outputs)
+              tile_store(&g.out, tile.output + p * 64, tile.row, memory(count) + p * L::kOutBytes);
+          tile_store_commit();
+          tile_store_read();
+          barrier_arrive(copied + 8 * (count % 2));
+        }
+        __syncwarp();
+      }
+    }
+    return;
+  }
+  registers_more<232>();
+  const int group = warp / 4, part = warp % 4;
+  // Where this lane's row of four 8 x 8 results begins, and its decisions.
+  const uint32_t to =
+      lane / 16 * 1024 + lane % 8 * kRowBytes + ((part * 2 + lane / 8 % 2) ^ (lane % 8)) * 16;
+  const uint32_t keep = shared + L::kKeep + group * L::kKeepBytes,
+                 kept = keep + lane % 4 * (16 * kPanels) + part * 4;
+  // Of the first stage: others lie at distances that can be added.
+  const uint64_t a0 = operand(shared, 16), b0 = operand(shared + kWeightBytes, 16);
+  Place<L::kStages> place{0, 0};
+  Deciding<L::kRows> deciding;
+  const int first_tile = blockIdx.x + group * gridDim.x;
+  if (first_tile < tiles) {
+    const Tile<L::kRows> tile(g, first_tile);
+    deciding.load(a, tile.row, tile.output);
+  }
+  for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
+    const Tile<L::kRows> tile(g, i);
+    if (count % 2 != group) continue;
+    // Nobody reads decisions of the tile before any more.
+    group_sync(1 + group);
+    deciding.put(a, keep);
+    const int output = tile.output + part * 16 + lane / 4;
+    float bias[kPanels][2];
+    AERIE_UNROLL
+    for (int p = 0; p < kPanels; ++p) AERIE_UNROLL
+    for (int n = 0; n < 2; ++n) {
+      const int at = output + p * 64 + n * 8;
+      bias[p][n] = a.bias != nullptr && at < g.outputs ? a.bias[at] : 0.0f;
+    }
+    const int before = count * g.steps;
+    place.stage = before % L::kStages;
+    place.phase = before / L::kStages % 2;
+    // The other group has all it multiplies under way.
+    barrier_wait(turn + 8 * group, (count / 2 + group + 1) % 2);
+    constexpr int kSums = 4 * kGroups;
+    float sums[kPanels][kSums];
+    int last = 0;
+    for (int step = 0; step < g.steps; ++step, place.next()) {
+      const uint64_t first = a0 + uint32_t(place.stage * (L::kStageBytes / 16)),
+                     second = b0 + uint32_t(place.stage * (L::kStageBytes / 16));
+      barrier_wait(full + 8 * place.stage, place.phase);
+      AERIE_UNROLL
+      for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
+      product_begin();
+      AERIE_UNROLL
+      for (int k = 0; k < kStep / 16; ++k) AERIE_UNROLL
+      for (int p = 0; p < kPanels; ++p)
+        product<T, 1>(sums[p], first + (p * kPanelBytes + k * (16 * kRowBytes)) / 16,
+                      second + k * 2, k == 0 ? step : 1);
+      product_commit();
+      product_wait<1>();
+      AERIE_UNROLL
+      for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
+      if (step > 0 && lane == 0) barrier_arrive(empty + 8 * last);
+      last = place.stage;
+    }
+    if (lane == 0) barrier_arrive(turn + 8 * (1 - group));
+    product_wait<0>();
+    AERIE_UNROLL
+    for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
+    if (lane == 0) barrier_arrive(empty + 8 * last);
+    group_sync(1 + group);  // decisions are there
+    const int next = i + 2 * int(gridDim.x);
+    if (next < tiles) {
+      const Tile<L::kRows> other(g, next);
+      deciding.load(a, other.row, other.output);
+    }
+    const uint32_t here = memory(count) + to;
+    // The signs of bytes 0 and 2: whether this output's values in two rows are kept; of 1 and 3: of
+    // eight outputs further.
+    const auto decided = [&](int p, int j) {
+      return get_word(kept + j * (64 * kPanels) + p * 16) << (7 - lane / 4);
+    };
+    wait_for(arrived, count);
+    AERIE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      const uint32_t at = here + p * L::kOutBytes;
+      float totals[2] = {0.0f, 0.0f};
+      uint32_t x[2][4];  // of two pairs of groups of eight rows
+      const auto bring = [&](int j) {
+        uint32_t(&into)[4] = x[j / 2 % 2];
+        if (j + 1 < kGroups)
+          load_turned(at + j * 1024, into[0], into[1], into[2], into[3]);
+        else
+          load_turned(at + j * 1024, into[0], into[1]);
+      };
+      bring(0);
+      AERIE_UNROLL
+      for (int j = 0; j < kGroups; j += 2) {
+        if (j + 2 < kGroups) bring(j + 2);
+        uint32_t grads[4];
+        AERIE_UNROLL
+        for (int n = 0; n < (j + 1 < kGroups ? 4 : 2); ++n) {
+          const uint32_t bits = decided(p, j + n / 2);
+          const uint32_t word = x[j / 2 % 2][n];
+          // Rounded, as a product of its own would leave them.
+          const uint32_t in = pack<T>(sums[p][4 * j + 2 * n], sums[p][4 * j + 2 * n + 1]);
+          const float kept0 = n % 2 == 0 ? factor<0>(bits, a.scale) : factor<1>(bits, a.scale);
+          const float kept1 = n % 2 == 0 ? factor<2>(bits, a.scale) : factor<3>(bits, a.scale);
+          const float grad0 = slope<T>(low<T>(word) + bias[p][n % 2], low<T>(in), kept0);
+          const float grad1 = slope<T>(high<T>(word) + bias[p][n % 2], high<T>(in), kept1);
+          totals[n % 2] += grad0;
+          totals[n % 2] += grad1;
+          grads[n] = pack<T>(grad0, grad1);
+        }
+        if (j + 1 < kGroups)
+          store_turned(at + j * 1024, grads[0], grads[1], grads[2], grads[3]);
+        else
+          store_turned(at + j * 1024, grads[0], grads[1]);
+      }
+      if (a.partial != nullptr) {
+        AERIE_UNROLL
+        for (int n = 0; n < 2; ++n) {
+          totals[n] += __shfl_xor_sync(kFullWarp, totals[n], 1);
+          totals[n] += __shfl_xor_sync(kFullWarp, totals[n], 2);
+          const int column = output + p * 64 + n * 8;
+          if (lane % 4 == 0 && column < g.outputs)
+            a.partial[size_t(tile.row / L::kRows) * g.outputs + column] = totals[n];
+        }
+      }
+    }
+    shared_to_copies();
+    handed_over<kHanding>(count);
+  }
+#else
+  __trap();  // not launched where this is all there is
+#endif
+}
+
+template <typename T, int kRows>
+int start(const Gemm& g, const SiluBackward& s, void* stream) {
+  using L = SiluLayout<kRows / 8>;
+  SiluArguments a;
+  EvenArguments& p = a.product;
+  if (!describe(p.weight, g.dtype, g.b, g.k, g.n, g.ldb, 64) ||
+      !describe(p.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
+      !describe(p.out, g.dtype, g.c, g.m, g.n, g.n, kRows) ||
+      !describe(a.x, g.dtype, s.x, g.m, g.n, g.n, kRows))
+    return kUnsupported;
+  p.bias = nullptr;
+  p.outputs = g.n;
+  p.steps = ceil_div(g.k, kStep);
+  p.across = ceil_div(g.n, kOutputs);
+  p.down = ceil_div(g.m, kRows);
+  p.chunk = p.down < kEvenChunk ? p.down : kEvenChunk;
+  slice_ahead(p, g);
+  a.bias = s.bias;
+  a.keep = s.dropout.threshold != 0 ? s.keep : nullptr;
+  a.keep_words = g.n % 32 == 0 && reinterpret_cast<uintptr_t>(s.keep) % 4 == 0;
+  a.scale = s.dropout.threshold != 0 ? s.dropout.scale : 1.0f;
+  a.rows = g.m;
+  a.partial = s.grad_bias != nullptr ? s.partial : nullptr;
+  return launch_even(silu_product_kernel<T, kRows / 8>, a, p.across * p.down, 384, L::kSharedBytes,
+                     stream);
+}
+
+// With the tile that the product names.
+template <typename T>
+int start(const SiluProductBackward& a, void* stream) {
+#define AERIE_SILU_CASE(n) \
+  if (a.product.tile.rows == n) return start<T, n>(a.product, a.silu, stream);
+  AERIE_SILU_ROWS(AERIE_SILU_CASE)
+#undef AERIE_SILU_CASE
+  return kUnsupported;
+}
+
+}  // namespace silu
+}  // namespace aerie::kernels::cuda

@@ -1,0 +1,10 @@
+#include "aerie/kernels/gemm/silu_product.h"
+
+namespace aerie::kernels::reference {
+
+int silu_product_backward(const SiluProductBackward& a, void* stream) {
+  const int code = gemm(a.product, stream);
+  return code == kOk ? silu_backward(a.silu, stream) : code;
+}
+
+}  // namespace aerie::kernels::reference
