@@ -96,11 +96,10 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     if (shape.part) c.nan_when_empty = false;
     c.recompute = config_.aerie.activation_checkpointing || kernels::cheap_to_recompute(c);
     // A part of a batch that did not fit has no memory to spare.
-    c.beside = shape.training && !shape.part && !config_.aerie.activation_checkpointing &&
-               kernels::gradients_beside(c.rows);
-    c.trailing = shape.training && !shape.part && kernels::sums_trail(c);
-    c.keep_weights =
-        !shape.part && !config_.aerie.activation_checkpointing && kernels::weights_pay(c);
+    const bool spare = !shape.part && !config_.aerie.activation_checkpointing;
+    c.beside = shape.training && spare && kernels::gradients_beside(c.rows);
+    c.trailing = shape.training && spare && kernels::sums_trail(c);
+    c.keep_weights = spare && kernels::weights_pay(c);
 
     const int64_t frames = c.frames / 8;
     at::Tensor& positions = positions_[frames];
@@ -138,9 +137,9 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
       return has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params));
     };
     if (c.keep_weights && !has_room()) c.keep_weights = false;
-    if ((!c.recompute || c.beside) && !has_room()) {
+    if ((!c.recompute || c.beside || c.trailing) && !has_room()) {
       c.recompute = true;
-      c.beside = false;
+      c.beside = c.trailing = false;
     }
     for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
       c.accumulate = accumulate == 1;
