@@ -47,6 +47,10 @@ inline double even_cost(int rows, int outputs, int k, const GemmTile& tile, int 
              : 1.81 - 0.00068 * n + 0.491 * waves + in_turn * std::max(0.00315 * n, read) + at_end;
 }
 
+// Turns are for sums of this length at least: a group's results must have left before its next
+// product is made.
+constexpr int kEvenTurnSteps = 4;
+
 // The cheapest tile. Turns are for more than one tile per multiprocessor.
 inline GemmTile even_tile(int rows, int outputs, int k, int processors) {
   GemmTile best = {kEvenRows[0], false};
@@ -55,7 +59,9 @@ inline GemmTile even_tile(int rows, int outputs, int k, int processors) {
       const GemmTile tile = {n, turns == 1};
       const int64_t tiles =
           int64_t{(outputs + kEvenOutputs - 1) / kEvenOutputs} * ((rows + n - 1) / n);
-      if (tile.turns && (n > kEvenTurnRows || tiles <= processors)) continue;
+      if (tile.turns &&
+          (n > kEvenTurnRows || tiles <= processors || k <= kEvenStep * (kEvenTurnSteps - 1)))
+        continue;
       if (even_cost(rows, outputs, k, tile, processors) <
           even_cost(rows, outputs, k, best, processors))
         best = tile;

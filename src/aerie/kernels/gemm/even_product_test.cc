@@ -47,6 +47,8 @@ TEST(EvenProductTest, FillsTheDevice) {
   EXPECT_EQ(even_tile(3008, 1024, 4096, kProcessors).rows, 192);
   // More than one tile each: two groups of warps take them in turns.
   EXPECT_TRUE(even_tile(11008, 1024, 1024, kProcessors).turns);
+  EXPECT_TRUE(even_tile(11008, 1024, 256, kProcessors).turns);
+  EXPECT_FALSE(even_tile(11008, 1024, 192, kProcessors).turns);
 }
 
 TEST(EvenProductTest, FewTilesAndLongSumsStayWithCublas) {
