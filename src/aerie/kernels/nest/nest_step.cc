@@ -585,7 +585,8 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   if (attention.positions_later) {
     attention.later = nullptr;  // has its entries
-    w.trail([this, attention](void* on) { return kernels_->attention_positions(attention, on); });
+    AERIE_TRY(w.trail(
+        [this, attention](void* on) { return kernels_->attention_positions(attention, on); }));
   }
   AERIE_TRY(project_biases(w, index));
   AERIE_TRY(project_backward(w, index));

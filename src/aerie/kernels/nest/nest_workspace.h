@@ -493,7 +493,8 @@ struct NestStep::Workspace : NestMemory {
   GemmAhead ahead_[Gemm::kMostAhead];
   int ahead_count_ = 0;
   WeightGradients waiting_gradients_;
-  std::vector<std::function<int(void*on)>> beside_, trailing_;
+  std::vector<std::function<int(void* on)>> beside_;
+  std::vector<std::function<int(void* on)>> trailing_;
   bool trails_ = false;
   PartialSums waiting_;
   int layers_waiting_ = 0;
