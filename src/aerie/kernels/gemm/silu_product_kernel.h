@@ -103,14 +103,6 @@ class Deciding {
   uint32_t words_[kEach];
 };
 
-template <typename T>
-__device__ __forceinline__ float low(uint32_t word) {
-  return to_float(T{static_cast<uint16_t>(word & 0xffffu)});
-}
-template <typename T>
-__device__ __forceinline__ float high(uint32_t word) {
-  return to_float(T{static_cast<uint16_t>(word >> 16)});
-}
 // `on` where the sign of byte kByte is set.
 template <int kByte>
 __device__ __forceinline__ float factor(uint32_t word, float on) {
@@ -320,8 +312,8 @@ __global__ void __launch_bounds__(384, 1)
           const uint32_t in = pack<T>(sums[p][4 * j + 2 * n], sums[p][4 * j + 2 * n + 1]);
           const float kept0 = n % 2 == 0 ? factor<0>(bits, a.scale) : factor<1>(bits, a.scale);
           const float kept1 = n % 2 == 0 ? factor<2>(bits, a.scale) : factor<3>(bits, a.scale);
-          const float grad0 = slope<T>(low<T>(word) + bias[p][n % 2], low<T>(in), kept0);
-          const float grad1 = slope<T>(high<T>(word) + bias[p][n % 2], high<T>(in), kept1);
+          const float grad0 = slope<T>(low_of<T>(word) + bias[p][n % 2], low_of<T>(in), kept0);
+          const float grad1 = slope<T>(high_of<T>(word) + bias[p][n % 2], high_of<T>(in), kept1);
           totals[n % 2] += grad0;
           totals[n % 2] += grad1;
           grads[n] = pack<T>(grad0, grad1);
