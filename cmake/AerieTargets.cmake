@@ -5,6 +5,9 @@ add_library(aerie_options INTERFACE)
 target_compile_options(aerie_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr>)
+# No object names the folder of its checkout (messages of AERIE_CHECK, debug information). nvcc's own command line is part of
+# the compiler cache's key, and its paths are relative already where there is a cache (CMakeLists.txt).
+target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.>)
 if(AERIE_WERROR)
   target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
                                                  $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
@@ -31,12 +34,18 @@ function(aerie_add_library name)
 endfunction()
 
 # aerie_add_test(name SOURCES ... [DEPS ...] [LABELS unit|golden|slow|crash|gpu|tsan ...] [TIMEOUT s]): one gtest executable,
-# one ctest entry. Tests find their data below AERIE_TEST_DATA (tests/data).
+# one ctest entry. Tests find their files by aerie/base/testing/paths.h.
 # One thread for torch: tests run side by side, and a team of threads each would only get in each other's way.
 # The label tsan marks what the thread-sanitizer run repeats; torch-linked tests never carry it.
 # The label gpu adds a second entry, <name>_gpu, with the suites called *GpuTest: only they may skip (where there is no GPU);
 # a skip anywhere else fails.
 add_custom_target(tsan_tests)
+if(AERIE_BUILD_TESTS)
+  configure_file(cmake/test_paths.cc.in "${CMAKE_BINARY_DIR}/generated/test_paths.cc" @ONLY)
+  add_library(aerie_test_paths STATIC "${CMAKE_BINARY_DIR}/generated/test_paths.cc")
+  target_include_directories(aerie_test_paths PUBLIC "${PROJECT_SOURCE_DIR}/src")
+  target_link_libraries(aerie_test_paths PRIVATE aerie_options)
+endif()
 function(aerie_add_test name)
   if(NOT AERIE_BUILD_TESTS)
     return()
@@ -53,9 +62,7 @@ function(aerie_add_test name)
   set(test_files ${A_SOURCES})
   list(FILTER test_files INCLUDE REGEX "_test\\.cc$")
   set_property(SOURCE ${test_files} APPEND PROPERTY COMPILE_OPTIONS -O0)
-  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options deps::gtest_main)
-  target_compile_definitions(${name} PRIVATE AERIE_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
-                             AERIE_CONFIG_DIR="${PROJECT_SOURCE_DIR}/configs")
+  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options aerie_test_paths deps::gtest_main)
   set(labels ${A_LABELS})
   list(REMOVE_ITEM labels gpu)
   if("tsan" IN_LIST labels)

@@ -6,13 +6,14 @@
 #include "aerie/archive/nemo.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "command.h"
 
 namespace aerie::tools {
 namespace {
 
-const std::string kNemo = AERIE_TEST_DATA "/golden/ragged/init.nemo";
-const std::string kCkpt = AERIE_TEST_DATA "/archive/lightning.ckpt";
+const std::string kNemo = test_data("/golden/ragged/init.nemo");
+const std::string kCkpt = test_data("/archive/lightning.ckpt");
 
 struct Outcome {
   Status status;
@@ -78,7 +79,7 @@ TEST(InspectTest, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(run(run_inspect, {}).status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(run(run_inspect, {"--nonsense"}).status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(run(run_inspect, {"/nonexistent"}).status.code(), StatusCode::kNotFound);
-  EXPECT_EQ(run(run_inspect, {AERIE_TEST_DATA "/golden/README.md"}).status.code(),
+  EXPECT_EQ(run(run_inspect, {test_data("/golden/README.md")}).status.code(),
             StatusCode::kDataError);
   EXPECT_NE(run(run_inspect, {"--help"}).out.find("example:"), std::string::npos);
 }
@@ -112,7 +113,7 @@ TEST(ConvertTest, TakesAConfigurationForBareWeights) {
   EXPECT_EQ(without.status.hint(), "name one with --config");
   EXPECT_FALSE(Env::real().exists(out));
   const Outcome with =
-      run(run_convert, {bare, out, "--config", AERIE_TEST_DATA "/golden/ragged/config.yaml"});
+      run(run_convert, {bare, out, "--config", test_data("/golden/ragged/config.yaml")});
   ASSERT_TRUE(with.status.ok()) << with.status.to_string();
   EXPECT_EQ(archive::read_nemo(Env::real(), out)->config_yaml,
             archive::read_nemo(Env::real(), kNemo)->config_yaml);
@@ -128,9 +129,8 @@ TEST(ConvertTest, TakesTheFolderOfANativeCheckpoint) {
   EXPECT_NE(run(run_inspect, {stem}).out.find("aerie checkpoint"), std::string::npos);
   const std::string out = dir.file("out.nemo");
   EXPECT_EQ(run(run_convert, {stem, out}).status.code(), StatusCode::kInvalidArgument);
-  ASSERT_TRUE(Env::real()
-                  .copy_file(AERIE_TEST_DATA "/golden/ragged/config.yaml", dir.file("config.yaml"))
-                  .ok());
+  ASSERT_TRUE(
+      Env::real().copy_file(test_data("/golden/ragged/config.yaml"), dir.file("config.yaml")).ok());
   const Outcome outcome = run(run_convert, {stem, out});
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
   EXPECT_EQ(archive::read_nemo(Env::real(), out)->config_yaml,
@@ -179,7 +179,7 @@ TEST(ConvertTest, ABrokenConfigurationStopsOnlyWhatNeedsIt) {
   for (const char* name : {"out.safetensors", "out.ckpt", "out.pt"})
     EXPECT_TRUE(run(run_convert, {broken, dir.file(name)}).status.ok()) << name;
   EXPECT_TRUE(run(run_convert, {broken, dir.file("out.nemo"), "--config",
-                                AERIE_TEST_DATA "/golden/ragged/config.yaml"})
+                                test_data("/golden/ragged/config.yaml")})
                   .status.ok());
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/strings.h"
+#include "aerie/base/testing/paths.h"
 #include "command.h"
 
 namespace aerie::tools {
@@ -30,7 +31,7 @@ Outcome run(const std::vector<std::string>& args) {
 
 Outcome with_config(const std::string& verb, const std::string& name,
                     std::vector<std::string> more = {}) {
-  std::vector<std::string> args = {verb, "--config-path", std::string(AERIE_CONFIG_DIR) + "/nest",
+  std::vector<std::string> args = {verb, "--config-path", config_dir("/nest"),
                                    "--config-name=" + name};
   args.insert(args.end(), more.begin(), more.end());
   return run(args);
@@ -136,7 +137,7 @@ TEST(ConfigCommandTest, AerieNodeNeedsNotBeInTheFile) {
 }
 
 TEST(ConfigCommandTest, DiffNamesKeysAndOrigins) {
-  const std::string folder = std::string(AERIE_CONFIG_DIR) + "/nest";
+  const std::string folder = config_dir("/nest");
   const Outcome different =
       run({"diff", "--config-path", folder, "nest_fast-conformer", "nest_fast-conformer_m"});
   EXPECT_EQ(different.exit_code(), 0) << different.status.to_string();

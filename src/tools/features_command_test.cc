@@ -5,12 +5,13 @@
 #include "aerie/base/env.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "command.h"
 
 namespace aerie::tools {
 namespace {
 
-const std::string kFolder = AERIE_TEST_DATA "/golden/plain";
+const std::string kFolder = test_data("/golden/plain");
 
 struct Outcome {
   Status status;

@@ -14,6 +14,7 @@
 #include "aerie/base/philox.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "process.h"
 
 namespace aerie::crash {
@@ -38,7 +39,7 @@ class CrashTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TempDir();
-    Process synth({AERIE_BINARY, "data", "synth", "--out", path("corpus"), "--hours", "0.03",
+    Process synth({aerie_binary(), "data", "synth", "--out", path("corpus"), "--hours", "0.03",
                    "--speakers", "5", "--min-duration", "1", "--max-duration", "1.6"},
                   {path("synth.log"), 0});
     ASSERT_EQ(synth.wait(), 0) << read(path("synth.log"));
@@ -66,9 +67,9 @@ class CrashTest : public ::testing::Test {
   static std::unique_ptr<Process> start(const std::string& name, std::vector<std::string> more,
                                         uint64_t file_limit = 0) {
     std::vector<std::string> command{
-        AERIE_BINARY,
+        aerie_binary(),
         "train",
-        str_cat("--config-path=", AERIE_CONFIG_DIR, "/nest"),
+        str_cat("--config-path=", config_dir("/nest")),
         "--config-name=nest_quickstart",
         str_cat("model.train_ds.manifest_filepath=", path("corpus/train.json")),
         str_cat("model.train_ds.noise_manifest=", path("corpus/noise.json")),

@@ -7,6 +7,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "aerie/base/testing/paths.h"
 #include "aerie/nn/dtype_policy.h"
 
 namespace aerie::parity {
@@ -72,8 +73,7 @@ class Reader {
 }  // namespace
 
 std::string data_path(const std::string& name) {
-  const char* folder = std::getenv("AERIE_TEST_DATA");
-  return std::string(folder != nullptr ? folder : AERIE_TEST_DATA) + "/" + name;
+  return test_data("/") + name;
 }
 
 at::Device test_device() {

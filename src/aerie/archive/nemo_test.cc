@@ -13,6 +13,7 @@
 #include "aerie/archive/test_support.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/config/yaml.h"
 
 namespace aerie::archive {
@@ -48,7 +49,7 @@ double sum(const TensorArchive& archive, const TensorInfo& info) {
 
 TEST(NemoTest, ReadsWhatNemoWrites) {
   for (const char* folder : {"plain", "ragged"}) {
-    const std::string path = str_cat(AERIE_TEST_DATA "/golden/", folder, "/init.nemo");
+    const std::string path = str_cat(test_data("/golden/"), folder, "/init.nemo");
     auto nemo = read_nemo(Env::real(), path);
     ASSERT_TRUE(nemo.ok()) << nemo.status().to_string();
     EXPECT_EQ(nemo->config_yaml.substr(0, 12), "sample_rate:");
@@ -67,7 +68,7 @@ TEST(NemoTest, ReadsWhatNemoWrites) {
 
 TEST(NemoTest, WritesWhatItReads) {
   const TempDir dir;
-  const std::string from = AERIE_TEST_DATA "/golden/ragged/init.nemo";
+  const std::string from = test_data("/golden/ragged/init.nemo");
   const std::string to = dir.file("copy.nemo");
   auto source = read_nemo(Env::real(), from);
   ASSERT_TRUE(source.ok());
@@ -113,9 +114,9 @@ TEST(NemoTest, ReadsCompressedArchivesAndAnyMemberOrder) {
     }
   }
   // A compressed archive whose weights span several of the pieces it is unpacked into.
-  const std::string golden = gzip(slurp(AERIE_TEST_DATA "/golden/ragged/init.nemo"));
+  const std::string golden = gzip(slurp(test_data("/golden/ragged/init.nemo")));
   auto packed = read_nemo(bytes_of(golden), "x.nemo");
-  auto plain = read_nemo(Env::real(), AERIE_TEST_DATA "/golden/ragged/init.nemo");
+  auto plain = read_nemo(Env::real(), test_data("/golden/ragged/init.nemo"));
   ASSERT_TRUE(packed.ok()) << packed.status().to_string();
   for (const TensorInfo& info : plain->weights.tensors())
     EXPECT_EQ(plain->weights.read(info).value(),
@@ -141,10 +142,9 @@ TEST(NemoTest, SaysWhatIsMissing) {
 }
 
 TEST(LightningTest, ReadsACheckpointOfARealRun) {
-  auto checkpoint =
-      read_lightning_checkpoint(Env::real(), AERIE_TEST_DATA "/archive/lightning.ckpt");
+  auto checkpoint = read_lightning_checkpoint(Env::real(), test_data("/archive/lightning.ckpt"));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().to_string();
-  const auto facts = nlohmann::json::parse(slurp(AERIE_TEST_DATA "/archive/lightning.json"));
+  const auto facts = nlohmann::json::parse(slurp(test_data("/archive/lightning.json")));
   EXPECT_EQ(checkpoint->global_step, facts["global_step"].get<int64_t>());
   EXPECT_EQ(checkpoint->epoch, facts["epoch"].get<int64_t>());
   EXPECT_EQ(checkpoint->lightning_version, facts["version"].get<std::string>());
@@ -191,8 +191,7 @@ TEST(LightningTest, ReadsACheckpointOfARealRun) {
 }
 
 TEST(LightningTest, DecodesTheConfigurationInside) {
-  auto checkpoint =
-      read_lightning_checkpoint(Env::real(), AERIE_TEST_DATA "/archive/lightning.ckpt");
+  auto checkpoint = read_lightning_checkpoint(Env::real(), test_data("/archive/lightning.ckpt"));
   ASSERT_TRUE(checkpoint.ok());
   auto config = model_config_of(*checkpoint);
   ASSERT_TRUE(config.ok()) << config.status().to_string();
@@ -252,15 +251,15 @@ TEST(NemoConfigTest, ResolvesTheModelAndNamesItsClass) {
 }
 
 TEST(NemoConfigTest, ReproducesTheTextNemoWrote) {
-  const auto nemo = read_nemo(Env::real(), AERIE_TEST_DATA "/golden/ragged/init.nemo");
+  const auto nemo = read_nemo(Env::real(), test_data("/golden/ragged/init.nemo"));
   ASSERT_TRUE(nemo.ok());
-  auto run = config::load_yaml(AERIE_TEST_DATA "/golden/ragged/config.yaml");
+  auto run = config::load_yaml(test_data("/golden/ragged/config.yaml"));
   ASSERT_TRUE(run.ok());
   EXPECT_EQ(nemo_config_yaml(*run).value(), nemo->config_yaml);
 }
 
 TEST(AnyArchiveTest, SelectsAsInitFromNemoModelDoes) {
-  const auto weights = open_weights(Env::real(), AERIE_TEST_DATA "/golden/plain/init.nemo");
+  const auto weights = open_weights(Env::real(), test_data("/golden/plain/init.nemo"));
   ASSERT_TRUE(weights.ok());
   const auto count = [&](std::vector<std::string> include, std::vector<std::string> exclude) {
     return select_tensors(*weights, include, exclude)->tensors().size();
@@ -283,9 +282,9 @@ TEST(AnyArchiveTest, TellsFormatsByTheirContent) {
   EXPECT_EQ(kind(small_nemo()), "NeMo archive");
   EXPECT_EQ(kind(gzip(small_nemo())), "NeMo archive");
   EXPECT_EQ(kind(small_torch_file()), "torch file");
-  EXPECT_EQ(kind(slurp(AERIE_TEST_DATA "/archive/lightning.ckpt")), "Lightning checkpoint");
-  EXPECT_EQ(kind(slurp(AERIE_TEST_DATA "/golden/plain/features_init.npz")), "npz arrays");
-  EXPECT_EQ(kind(slurp(AERIE_TEST_DATA "/fixtures/loss_h2.safetensors")), "safetensors");
+  EXPECT_EQ(kind(slurp(test_data("/archive/lightning.ckpt"))), "Lightning checkpoint");
+  EXPECT_EQ(kind(slurp(test_data("/golden/plain/features_init.npz"))), "npz arrays");
+  EXPECT_EQ(kind(slurp(test_data("/fixtures/loss_h2.safetensors"))), "safetensors");
   EXPECT_EQ(kind("hello"), "is neither a NeMo archive, a torch file, safetensors, .npy nor .npz");
   EXPECT_EQ(kind(""), "the file is empty");
 }

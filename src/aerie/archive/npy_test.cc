@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/strings.h"
+#include "aerie/base/testing/paths.h"
 
 namespace aerie::archive {
 namespace {
@@ -77,7 +78,7 @@ TEST(NpyTest, RefusesWhatItCannotUnderstand) {
 }
 
 TEST(NpyTest, ReadsCompressedArchivesOfNumpy) {
-  auto archive = read_npz(Env::real(), AERIE_TEST_DATA "/golden/plain/features_init.npz");
+  auto archive = read_npz(Env::real(), test_data("/golden/plain/features_init.npz"));
   ASSERT_TRUE(archive.ok()) << archive.status().to_string();
   ASSERT_EQ(archive->tensors().size(), 7u);
   const TensorInfo* mel = archive->find("mel0");

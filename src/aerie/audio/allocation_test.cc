@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/audio/audio_reader.h"
+#include "aerie/base/testing/paths.h"
 
 namespace {
 std::atomic<bool> counting{false};
@@ -52,7 +53,7 @@ namespace aerie::audio {
 namespace {
 
 TEST(AllocationTest, WarmReaderAllocatesNothing) {
-  const std::string dir = AERIE_TEST_DATA "/audio/";
+  const std::string dir = test_data("/audio/");
   const std::string files[] = {dir + "pcm16.wav", dir + "f16.flac",    dir + "float.wav",
                                dir + "f24.flac",  dir + "sr48000.wav", dir + "pcm16_st.wav",
                                dir + "v.ogg"};

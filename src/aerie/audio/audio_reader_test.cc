@@ -12,11 +12,12 @@
 #include <xxhash.h>
 
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 
 namespace aerie::audio {
 namespace {
 
-const std::string kDir = AERIE_TEST_DATA "/audio/";
+const std::string kDir = test_data("/audio/");
 
 std::vector<uint8_t> read_bytes(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

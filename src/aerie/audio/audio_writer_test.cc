@@ -5,10 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/base/testing/paths.h"
+
 namespace aerie::audio {
 namespace {
 
-const std::string kDir = AERIE_TEST_DATA "/audio/";
+const std::string kDir = test_data("/audio/");
 
 std::vector<float> to_vector(const AudioView& view) {
   std::vector<float> out(static_cast<size_t>(view.size()));

@@ -13,6 +13,7 @@
 #include "aerie/archive/safetensors.h"
 #include "aerie/base/system.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/ckpt/nemo_model.h"
 #include "aerie/ckpt/state_dict.h"
 #include "aerie/ckpt/tensor_io.h"
@@ -21,7 +22,7 @@
 namespace aerie::ckpt {
 namespace {
 
-const std::string kPlain = std::string(AERIE_TEST_DATA) + "/golden/plain/init.nemo";
+const std::string kPlain = test_data("/golden/plain/init.nemo");
 
 RestoredModel restore(const std::string& path) {
   auto out = restore_nemo(Env::real(), path, {}, at::kCPU);

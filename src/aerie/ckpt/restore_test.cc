@@ -11,12 +11,13 @@
 #include "aerie/base/hash.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/ckpt/tensor_io.h"
 
 namespace aerie::ckpt {
 namespace {
 
-const std::string kFolder = AERIE_TEST_DATA "/golden/plain";
+const std::string kFolder = test_data("/golden/plain");
 const std::string kNemo = kFolder + "/init.nemo";
 constexpr char kName[] = "encoder.layers.0.feed_forward1.linear1.weight";
 

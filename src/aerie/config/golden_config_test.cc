@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/strings.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/config/compose.h"
 #include "aerie/config/override.h"
 #include "aerie/config/resolver.h"
@@ -21,7 +22,7 @@ std::string read(const std::string& path) {
 
 class GoldenConfigTest : public ::testing::TestWithParam<const char*> {
  protected:
-  std::string folder() const { return str_cat(AERIE_TEST_DATA, "/golden/", GetParam()); }
+  std::string folder() const { return str_cat(test_data("/golden/"), GetParam()); }
 };
 
 TEST_P(GoldenConfigTest, IsWrittenAsItWasRead) {

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/testing/paths.h"
+
 namespace aerie::data {
 namespace {
 
@@ -160,7 +162,7 @@ AugmentConfig multi(double prob = 1.0, double noise_ratio = 0.5) {
 }
 
 TEST(AugmentTest, RepeatsWhatNemoDid) {
-  std::ifstream file(AERIE_TEST_DATA "/engine/augment.json");
+  std::ifstream file(test_data("/engine/augment.json"));
   const json fixture = json::parse(file);
   ASSERT_GE(fixture["cases"].size(), 10u);
   for (const json& c : fixture["cases"]) {

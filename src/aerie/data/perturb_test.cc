@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/testing/paths.h"
+
 namespace aerie::data {
 namespace {
 
@@ -76,7 +78,7 @@ config::PerturbationConfig perturbation_from(const std::string& name, const json
 }
 
 TEST(PerturbTest, RepeatsWhatNemoDid) {
-  std::ifstream file(AERIE_TEST_DATA "/engine/perturb.json");
+  std::ifstream file(test_data("/engine/perturb.json"));
   // Order of the perturbations is the order of the keys.
   const auto fixture = nlohmann::ordered_json::parse(file);
   ASSERT_GE(fixture["cases"].size(), 15u);

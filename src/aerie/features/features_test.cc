@@ -13,6 +13,7 @@
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/ckpt/tensor_io.h"
 #include "aerie/features/extract.h"
 #include "aerie/features/input_list.h"
@@ -22,7 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kFolder = AERIE_TEST_DATA "/golden/plain";
+const std::string kFolder = test_data("/golden/plain");
 
 #define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 

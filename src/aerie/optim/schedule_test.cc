@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/testing/paths.h"
+
 namespace aerie::optim {
 namespace {
 
@@ -80,7 +82,7 @@ config::SchedulerConfig from_json(const Json& sched) {
 }
 
 TEST(ScheduleTest, EqualsNeMosTables) {
-  std::ifstream file(AERIE_TEST_DATA "/fixtures/schedules.json");
+  std::ifstream file(test_data("/fixtures/schedules.json"));
   const Json table = Json::parse(file);
   int rows = 0, refused = 0;
   for (const Json& row : table["schedules"]) {

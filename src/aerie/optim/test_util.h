@@ -14,6 +14,7 @@
 
 #include "aerie/archive/safetensors.h"
 #include "aerie/base/env.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/device/gpu.h"
 #include "aerie/nn/param_registry.h"
 
@@ -70,8 +71,7 @@ inline void set_grads(nn::ParameterRegistry& registry, double phase, double size
 }
 
 inline archive::TensorArchive open_fixture(const std::string& name) {
-  auto file =
-      archive::read_safetensors(Env::real(), std::string(AERIE_TEST_DATA) + "/fixtures/" + name);
+  auto file = archive::read_safetensors(Env::real(), test_data("/fixtures/") + name);
   EXPECT_TRUE(file.ok()) << file.status().to_string();
   return file.ok() ? std::move(file).value() : archive::TensorArchive();
 }

@@ -18,6 +18,7 @@
 #include "aerie/base/philox.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/data/synth/corpus.h"
 #include "aerie/probe/linear_probe.h"
 #include "aerie/probe/probe_data.h"
@@ -225,7 +226,7 @@ class RunProbeTest : public ::testing::Test {
   }
   static ProbeOptions options() {
     ProbeOptions out;
-    out.model = AERIE_TEST_DATA "/golden/plain/init.nemo";
+    out.model = test_data("/golden/plain/init.nemo");
     out.train = manifest("train");
     out.dev = manifest("dev");
     out.test = manifest("test");

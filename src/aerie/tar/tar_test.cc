@@ -10,6 +10,7 @@
 
 #include "aerie/base/philox.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/tar/brace_expand.h"
 #include "aerie/tar/sample_key.h"
 #include "aerie/tar/tar_archive.h"
@@ -19,7 +20,7 @@
 namespace aerie::tar {
 namespace {
 
-const std::string kDir = AERIE_TEST_DATA "/tar/";
+const std::string kDir = test_data("/tar/");
 using Bytes = std::vector<uint8_t>;
 
 nlohmann::json load_json(const std::string& name) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/strings.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/schema/key_table.h"
 #include "aerie/config/schema/run_config.h"
@@ -118,7 +119,7 @@ TEST(BuildTest, StockFileFillsTheStructs) {
 }
 
 TEST(BuildTest, GoldenConfigsLoad) {
-  const Checked plain = check_file(std::string(AERIE_TEST_DATA) + "/golden/plain/config.yaml");
+  const Checked plain = check_file(test_data("/golden/plain/config.yaml"));
   ASSERT_TRUE(plain.ok()) << plain.errors();
   EXPECT_EQ(plain.warnings(), "");
   EXPECT_EQ(plain.run.model.loss.mask_threshold, -1.0);
@@ -128,7 +129,7 @@ TEST(BuildTest, GoldenConfigsLoad) {
   EXPECT_EQ(plain.run.init_from.sources[0].path, "init.nemo");
   EXPECT_FALSE(plain.run.trainer.check_val_every_n_epoch.has_value());
   EXPECT_FALSE(plain.run.exp_manager.present);
-  const Checked ragged = check_file(std::string(AERIE_TEST_DATA) + "/golden/ragged/config.yaml");
+  const Checked ragged = check_file(test_data("/golden/ragged/config.yaml"));
   ASSERT_TRUE(ragged.ok()) << ragged.errors();
   EXPECT_EQ(ragged.run.model.quantizer.num_books, 2);
   EXPECT_EQ(ragged.run.trainer.accumulate_grad_batches, 2);

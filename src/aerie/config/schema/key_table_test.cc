@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/strings.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/targets.h"
 #include "aerie/config/schema/test_util.h"
 #include "aerie/config/schema/type_spec.h"
@@ -65,7 +66,7 @@ TEST(KeyTableTest, AerieNodeHasEveryDefault) {
 }
 
 TEST(KeyTableTest, DocumentationIsInStep) {
-  std::ifstream file(std::string(AERIE_CONFIG_DIR) + "/../docs/config.md");
+  std::ifstream file(config_dir("/../docs/config.md"));
   ASSERT_TRUE(file.good());
   std::stringstream text;
   text << file.rdbuf();

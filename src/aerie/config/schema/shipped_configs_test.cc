@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/strings.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/config_text.h"
 #include "aerie/config/schema/test_util.h"
 
@@ -13,14 +14,12 @@ namespace {
 Checked shipped(const std::string& suffix) {
   ValidateOptions options;
   options.num_gpus = 1;
-  return check_file(str_cat(AERIE_CONFIG_DIR, "/nest/nest_fast-conformer", suffix, ".yaml"),
-                    options);
+  return check_file(str_cat(config_dir("/nest/nest_fast-conformer"), suffix, ".yaml"), options);
 }
 
 TEST(ShippedConfigsTest, AllValidate) {
   size_t count = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(AERIE_CONFIG_DIR) + "/nest")) {
+  for (const auto& entry : std::filesystem::directory_iterator(config_dir("/nest"))) {
     if (entry.path().extension() != ".yaml") continue;
     const Checked checked = check_file(entry.path().string());
     EXPECT_TRUE(checked.ok()) << entry.path() << "\n" << checked.errors();

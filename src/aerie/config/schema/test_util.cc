@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/strings.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/config/resolver.h"
 #include "aerie/config/schema/key_table.h"
 #include "aerie/config/schema/run_config.h"
@@ -86,7 +87,7 @@ Checked check_stock(const std::vector<std::pair<std::string, Value>>& changes,
 }
 
 std::string stock_path() {
-  return std::string(AERIE_CONFIG_DIR) + "/nest/nest_fast-conformer.yaml";
+  return config_dir("/nest/nest_fast-conformer.yaml");
 }
 
 }  // namespace aerie::config

@@ -11,6 +11,7 @@
 #include "aerie/base/path.h"
 #include "aerie/base/philox.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/data/pack/pack_builder.h"
 #include "aerie/data/pack/pack_reader.h"
 #include "aerie/data/pack/pack_writer.h"
@@ -18,8 +19,8 @@
 namespace aerie::data {
 namespace {
 
-const std::string kAudio = AERIE_TEST_DATA "/audio/";
-const std::string kTarred = AERIE_TEST_DATA "/tarred/";
+const std::string kAudio = test_data("/audio/");
+const std::string kTarred = test_data("/tarred/");
 
 std::vector<float> noise(size_t n, float level, uint64_t seed) {
   RandomStream random(seed, Purpose::kTest, 0, 0);

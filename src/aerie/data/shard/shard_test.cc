@@ -14,6 +14,7 @@
 #include "aerie/audio/audio_reader.h"
 #include "aerie/base/fault_env.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/data/shard/python_format.h"
 #include "aerie/data/shard/shard_writer.h"
 #include "aerie/tar/sample_key.h"
@@ -22,7 +23,7 @@
 namespace aerie::data {
 namespace {
 
-const std::string kDir = AERIE_TEST_DATA "/tarred";
+const std::string kDir = test_data("/tarred");
 
 std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

@@ -13,6 +13,7 @@
 
 #include "aerie/archive/nemo.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/data/loader.h"
 #include "aerie/device/gpu.h"
@@ -51,7 +52,7 @@ void load_weights(const std::string& path, nn::ParameterRegistry& registry) {
 class GoldenRun {
  public:
   GoldenRun(const std::string& folder, const std::string& config_name, bool fast) {
-    const std::string root = std::string(AERIE_TEST_DATA) + "/" + folder;
+    const std::string root = test_data("/") + folder;
     config::ConfigArgs args;
     args.config_path = root;
     args.config_name = config_name;
@@ -159,7 +160,7 @@ class GoldenRun {
 
 void compare(const std::string& folder, const std::string& config_name,
              const std::string& trace_name, bool fast = false) {
-  const json trace = read_json(std::string(AERIE_TEST_DATA) + "/" + folder + "/" + trace_name);
+  const json trace = read_json(test_data("/") + folder + "/" + trace_name);
   GoldenRun run(folder, config_name, fast);
   ASSERT_FALSE(::testing::Test::HasFailure());
   size_t micro = 0;

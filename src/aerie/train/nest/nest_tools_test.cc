@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/testing/paths.h"
 #include "aerie/train/nest/dry_run.h"
 #include "aerie/train/nest/nest_data.h"
 #include "aerie/train/nest/nest_eval.h"
@@ -214,7 +215,7 @@ TEST(NestMeasureTest, MeasuresTheModelOfAConfiguration) {
 
 TEST(NestMeasureTest, TheBuiltInModelIsTheStockOne) {
   config::ConfigArgs args;
-  args.config_path = std::string(AERIE_CONFIG_DIR) + "/nest";
+  args.config_path = config_dir("/nest");
   args.config_name = "nest_fast-conformer";
   const auto stock = config::load_run_config(args);
   ASSERT_TRUE(stock.ok()) << stock.status().to_string();

@@ -11,6 +11,7 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/data/test_corpus.h"
 #include "aerie/metrics/metrics_log.h"
@@ -39,7 +40,7 @@ class TinyRun {
   Result<config::LoadedConfig> config(const std::vector<std::string>& overrides,
                                       bool for_training = true) const {
     config::ConfigArgs args;
-    args.config_path = std::string(AERIE_CONFIG_DIR) + "/nest";
+    args.config_path = config_dir("/nest");
     args.config_name = "nest_quickstart";
     args.overrides = {"name=tiny",
                       "model.train_ds.manifest_filepath=" + corpus_.manifest,
