@@ -14,10 +14,14 @@ struct Command {
   const char* summary;  // one line for `aerie help`
   // Runs the command; args exclude "aerie" and the command's name. Prints its own output; an error
   // Status is printed by main, which turns its code into the exit code (0 done, 1 run failed, 2
-  // command line or config wrong, 3 data wrong).
+  // command line or config wrong, 3 data wrong); see also done_unhealthy().
   // `--help` must print usage with an example and return ok.
   Status (*run)(const std::vector<std::string>& args);
 };
+
+// A command that did all it was asked to and whose result should not be trusted says so here: it
+// returns ok and the exit code becomes 4.
+void done_unhealthy();
 
 Status run_bench(const std::vector<std::string>& args);
 Status run_config(const std::vector<std::string>& args);

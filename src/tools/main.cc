@@ -14,19 +14,24 @@
 namespace aerie::tools {
 namespace {
 
+constexpr int kExitUnhealthy = 4;
+bool g_unhealthy = false;
+
 const Command kCommands[] = {
-    {"bench", "measure the loader and the training step", run_bench},
-    {"config", "show, check and compare configurations", run_config},
-    {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
-    {"inspect", "show what a checkpoint, archive or array file holds", run_inspect},
-    {"report", "write report.html for the folder of a run", run_report},
-    {"data", "make, inspect, check and convert data", run_data},
 #ifdef AERIE_WITH_TORCH
     {"train", "train NEST from a configuration", run_train},
     {"eval", "validation loss of a checkpoint", run_eval},
+#endif
+    {"config", "show, check and compare configurations", run_config},
+    {"data", "make, inspect, check and convert data", run_data},
+    {"report", "write report.html for the folder of a run, or one page for several", run_report},
+#ifdef AERIE_WITH_TORCH
     {"features", "write the features an encoder makes of recordings", run_features},
     {"probe", "measure what linear probes read out of frozen features", run_probe},
 #endif
+    {"inspect", "show what a run, checkpoint, archive or array file holds", run_inspect},
+    {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
+    {"bench", "measure the loader and the training step", run_bench},
 };
 
 const Command* find_command(const std::string& name) {
@@ -73,6 +78,15 @@ Status run(std::vector<std::string> args) {
 }
 
 }  // namespace
+
+void done_unhealthy() {
+  g_unhealthy = true;
+}
+
+int exit_code_of(const Status& status) {
+  return status.ok() && g_unhealthy ? kExitUnhealthy : exit_code_for(status.code());
+}
+
 }  // namespace aerie::tools
 
 int main(int argc, char** argv) {
@@ -81,7 +95,7 @@ int main(int argc, char** argv) {
   try {
     const aerie::Status status = aerie::tools::run({argv + 1, argv + argc});
     if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
-    return aerie::exit_code_for(status.code());
+    return aerie::tools::exit_code_of(status);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: internal error: %s\nThis is a bug in aerie; please report it.\n",
                  error.what());

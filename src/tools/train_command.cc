@@ -23,6 +23,11 @@ void print_help() {
       "              memory and expected times, leave nothing behind\n"
       "  --json      with --dry-run: machine-readable output\n"
       "%s\n"
+      "exit code: 0 done, or saved and stopped by a signal; 1 the run failed; 2 the command line "
+      "or\n"
+      "the config is wrong; 3 the data is wrong; 4 finished, but the last steps were not finite "
+      "or\n"
+      "skipped\n\n"
       "example:\n"
       "  aerie train --config-path=config --config-name=nest_fast-conformer \\\n"
       "    model.train_ds.manifest_filepath=train.json "
@@ -76,8 +81,14 @@ Status run_train(const std::vector<std::string>& args) {
   options.env = &Env::real();
   AERIE_ASSIGN_OR_RETURN(const train::NestRunResult result, train::run_nest_training(options));
 
-  std::printf("\n%s after step %lld\n", result.stop_reason.c_str(),
-              static_cast<long long>(result.step));
+  // Health first: a run that went wrong must not look like one that did not.
+  std::printf("\n%s: %s%s%s\n", result.healthy ? "healthy" : "UNHEALTHY",
+              result.stop_sentence.c_str(), result.health.empty() ? "" : "; ",
+              result.health.c_str());
+  if (!result.healthy)
+    std::printf(
+        "Lower model.optim.lr or set trainer.gradient_clip_val; nonfinite/ in the run folder "
+        "names the batches.\n");
   std::printf("%s\n\n", result.verdict.c_str());
   const auto row = [](const char* name, const std::string& value) {
     if (!value.empty()) std::printf("  %-12s %s\n", name, value.c_str());
@@ -89,6 +100,8 @@ Status run_train(const std::vector<std::string>& args) {
   row("report", result.report);
   row("trace", result.trace);
   if (!result.run_dir.empty()) row("TensorBoard", "tensorboard --logdir " + result.run_dir);
+  // Stopped by a signal it goes on later, from its newest healthy checkpoint.
+  if (!result.healthy && !result.on_signal) done_unhealthy();
   return ok_status();
 }
 

@@ -200,7 +200,6 @@ struct RunCheckpointerTest : testing::Test {
             SaveReason reason = SaveReason::kValidation) {
     SaveRequest request;
     request.state = state_at(step);
-    request.state.last_monitor = monitor.value_or(9.0);
     request.monitor = monitor;
     request.reason = reason;
     ASSERT_TRUE(checkpointer.save(std::move(request), std::make_unique<TestSnapshot>(step)).ok());
@@ -228,6 +227,29 @@ TEST_F(RunCheckpointerTest, KeepsTheBestAndTheLast) {
   EXPECT_EQ(checkpointer.best_stem(), "SSL--val_loss=3.000-step=40");
   EXPECT_EQ(checkpointer.last_stem(), "SSL--val_loss=3.000-step=40-last");
   EXPECT_EQ(checkpointer.take_reports().size(), 4u);
+}
+
+// A name said val_loss=0.000 where no validation had been: the best value there can be.
+TEST_F(RunCheckpointerTest, AMetricThatWasNeverMeasuredEntersNoName) {
+  RunCheckpointer checkpointer(*env, clock, options);
+  save(checkpointer, 10, std::nullopt, SaveReason::kInterval);
+  EXPECT_EQ(names(), (std::vector<std::string>{"SSL--step=10-last"}));
+  // A validation long ago is still the latest value.
+  SaveRequest request;
+  request.state = state_at(20);
+  request.reason = SaveReason::kInterval;
+  request.metrics = {{"val_loss", 4.0}, {"train_loss", 3.0}};
+  ASSERT_TRUE(checkpointer.save(request, std::make_unique<TestSnapshot>(20)).ok());
+  ASSERT_TRUE(checkpointer.drain().ok());
+  EXPECT_EQ(names(), (std::vector<std::string>{"SSL--val_loss=4.000-step=20-last"}));
+}
+
+TEST_F(RunCheckpointerTest, ATemplateOfMetricsAloneStillNamesACheckpoint) {
+  options.params.filename = "{val_loss:.3f}";
+  RunCheckpointer checkpointer(*env, clock, options);
+  ASSERT_TRUE(checkpointer.adopt_existing().ok());
+  save(checkpointer, 10, std::nullopt, SaveReason::kInterval);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step=10-last"}));
 }
 
 TEST_F(RunCheckpointerTest, NanIsTheWorst) {

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/strings.h"
+
 namespace aerie::train {
 
 double SpikeDetector::update(double value) {
@@ -23,14 +25,41 @@ double SpikeDetector::update(double value) {
   return zscore;
 }
 
+void StepHealth::add(bool bad) {
+  if (bad_.size() >= kWindow) bad_.erase(bad_.begin());
+  bad_.push_back(bad);
+}
+
+int64_t StepHealth::bad_at_end() const {
+  const auto good = std::find(bad_.rbegin(), bad_.rend(), false);
+  return good - bad_.rbegin();
+}
+
+bool StepHealth::unhealthy() const {
+  const auto bad = std::count(bad_.begin(), bad_.end(), true);
+  return bad_at_end() >= 2 || (bad > 0 && 2 * static_cast<size_t>(bad) >= bad_.size());
+}
+
+std::string StepHealth::sentence() const {
+  const auto bad = std::count(bad_.begin(), bad_.end(), true);
+  if (bad == 0) return "";
+  if (bad_at_end() == bad)
+    return bad == 1 ? "the last step was not finite or skipped"
+                    : str_cat("the last ", bad, " steps were not finite or skipped");
+  return str_cat(bad, " of the last ", bad_.size(), " steps ", bad == 1 ? "was" : "were",
+                 " not finite or skipped");
+}
+
 GuardVerdict Guards::after_step(const StepOutcome& outcome) {
   GuardVerdict verdict;
   if (outcome.skipped || !std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm)) {
     verdict.nonfinite = true;
+    health_.add(/*bad=*/true);
     ++nonfinite_in_a_row_;
     verdict.give_up = nonfinite_in_a_row_ >= options_.max_nan_in_a_row;
     return verdict;
   }
+  health_.add(/*bad=*/false);
   nonfinite_in_a_row_ = 0;
   // Exponential mean with bias correction: the first steps count in full.
   ++smoothed_count_;
@@ -52,6 +81,7 @@ std::string Guards::to_json() const {
   json["smoothed_count"] = smoothed_count_;
   json["loss"] = loss_.values();
   json["grad_norm"] = grad_norm_.values();
+  json["recent_bad"] = health_.recent_bad();
   return json.dump();
 }
 
@@ -72,6 +102,17 @@ Status Guards::restore(const std::string& text) {
       !numbers("grad_norm"))
     return data_error("the state of the guards is damaged");
   nonfinite_in_a_row_ = json["nonfinite_in_a_row"];
+  // Checkpoints of earlier versions know only how many bad steps came last.
+  std::vector<bool> recent(static_cast<size_t>(std::clamp<int64_t>(nonfinite_in_a_row_, 0,
+                                                                   int64_t{StepHealth::kWindow})),
+                           true);
+  if (const auto found = json.find("recent_bad"); found != json.end()) {
+    if (!found->is_array() || found->size() > StepHealth::kWindow ||
+        !std::all_of(found->begin(), found->end(), [](const auto& v) { return v.is_boolean(); }))
+      return data_error("the state of the guards is damaged");
+    recent = found->get<std::vector<bool>>();
+  }
+  health_.restore(std::move(recent));
   smoothed_loss_ = json["smoothed_loss"];
   smoothed_count_ = json["smoothed_count"];
   loss_.restore(json["loss"].get<std::vector<double>>());

@@ -176,21 +176,24 @@ Result<std::string> RunCheckpointer::stem_for(const SaveRequest& request) const 
       !options_.params.filename.empty()
           ? options_.params.filename
           : str_cat(options_.folder.name, "--{", options_.monitor, ":.4f}-{epoch}");
-  const double monitor = request.monitor.value_or(request.state.last_monitor);
-  std::vector<StemValue> values{{options_.monitor, monitor, false},
-                                {"step", static_cast<double>(request.state.step), true},
+  std::vector<StemValue> values{{"step", static_cast<double>(request.state.step), true},
                                 {"global_step", static_cast<double>(request.state.step), true},
                                 {"epoch", static_cast<double>(request.state.epoch), true}};
-  // The latest of every metric; before the first step there is none.
-  std::map<std::string, double> known = request.metrics;
-  known.emplace("train_loss", request.state.last_train_loss);
-  for (const std::string& name : options_.metrics) known.emplace(name, request.state.last_monitor);
+  // The latest of every metric; one that was never measured has no value to put into a name.
+  std::map<std::string, std::optional<double>> known;
+  for (const std::string& name : options_.metrics) known[name];
+  known["train_loss"];
+  known[options_.monitor] = request.monitor;
+  for (const auto& [name, value] : request.metrics)
+    if (!known[name]) known[name] = value;
   for (const auto& [name, value] : known)
-    if (name != options_.monitor) values.push_back({name, value, false});
+    values.push_back({name, value.value_or(0.0), false, value.has_value()});
   AERIE_ASSIGN_OR_RETURN(std::string stem,
                          format_stem(pattern, values, options_.params.auto_insert_metric_name));
   // A stem is one name inside the checkpoint folder.
   std::replace(stem.begin(), stem.end(), '/', '_');
+  // A template of nothing but metrics, before the first was measured.
+  if (stem.empty()) stem = str_cat("step=", request.state.step);
   return stem;
 }
 

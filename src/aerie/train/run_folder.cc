@@ -233,6 +233,27 @@ std::string git_info(Env& env, const std::string& folder) {
                  branch.empty() ? "" : "\n");
 }
 
+namespace {
+
+// Takes the place of a field without a value: `out` is what precedes it, `at` the position in the
+// pattern behind it.
+void leave_out_field(const std::string& pattern, std::string& out, size_t& at) {
+  constexpr std::string_view kSeparators = "-_.,+ ";
+  const auto separates = [&](char c) { return kSeparators.find(c) != std::string_view::npos; };
+  if (!out.empty() && out.back() == '=') {
+    const size_t before = out.find_last_of(kSeparators);
+    out.resize(before == std::string::npos ? 0 : before + 1);
+  }
+  const bool more = at < pattern.size();
+  if (more && separates(pattern[at]) && (out.empty() || separates(out.back()))) {
+    ++at;
+  } else if (!more) {
+    while (!out.empty() && separates(out.back())) out.pop_back();
+  }
+}
+
+}  // namespace
+
 Result<std::string> format_stem(const std::string& pattern, const std::vector<StemValue>& values,
                                 bool insert_names) {
   std::string out;
@@ -255,6 +276,7 @@ Result<std::string> format_stem(const std::string& pattern, const std::vector<St
       return invalid_argument(str_cat("checkpoint filename '", pattern, "' uses '", name, "'"))
           .with_hint(str_cat("known: ", join(known, ", ")));
     }
+    const std::string before = out;
     if (insert_names) out += name + "=";
     int digits = -1;
     bool as_integer = value->integer;
@@ -278,6 +300,7 @@ Result<std::string> format_stem(const std::string& pattern, const std::vector<St
                       static_cast<long long>(value->value));
         out += text;
         at = close + 1;
+        if (!value->measured) leave_out_field(pattern, out = before, at);
         continue;
       } else {
         return invalid_argument(
@@ -298,6 +321,7 @@ Result<std::string> format_stem(const std::string& pattern, const std::vector<St
     }
     out += text;
     at = close + 1;
+    if (!value->measured) leave_out_field(pattern, out = before, at);
   }
   return out;
 }

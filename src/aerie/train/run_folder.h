@@ -63,11 +63,13 @@ std::string git_info(Env& env, const std::string& folder);
 
 // `{name:.3f}` templates of checkpoint_callback_params.filename: "x--{val_loss:.3f}-{step}" and the
 // values give "x--val_loss=5.123-step=2500" (without the names when auto_insert_metric_name is
-// off). Unknown names are an error.
+// off). Unknown names are an error. A metric that was never measured leaves no trace: its field
+// goes together with one separator and with a "label=" written before it.
 struct StemValue {
   std::string name;
   double value = 0.0;
   bool integer = false;
+  bool measured = true;
 };
 Result<std::string> format_stem(const std::string& pattern, const std::vector<StemValue>& values,
                                 bool insert_names);

@@ -157,5 +157,23 @@ TEST(FormatStemTest, FollowsNeMosTemplates) {
   EXPECT_EQ(metric_from_stem("SSL", "val_loss"), std::nullopt);
 }
 
+TEST(FormatStemTest, AMetricWithoutAValueLeavesNoTrace) {
+  const std::vector<StemValue> values{{"val_loss", 0.0, false, false},
+                                      {"train_loss", 0.0, false, false},
+                                      {"step", 2500, true},
+                                      {"epoch", 3, true}};
+  const auto stem = [&](const char* pattern, bool names) {
+    return *format_stem(pattern, values, names);
+  };
+  EXPECT_EQ(stem("SSL--{val_loss:.3f}-{step}", true), "SSL--step=2500");
+  EXPECT_EQ(stem("{epoch}-{val_loss:.2f}", true), "epoch=3");
+  EXPECT_EQ(stem("{val_loss:.2f}-{epoch}", true), "epoch=3");
+  EXPECT_EQ(stem("a-{val_loss:.2f}-{train_loss:.2f}", true), "a");
+  EXPECT_EQ(stem("loss={val_loss:.2f}-step={step}", false), "step=2500");
+  EXPECT_EQ(stem("{step}_loss={val_loss:.2f}_{epoch}", false), "2500_3");
+  EXPECT_EQ(stem("{val_loss:02d}", true), "");
+  EXPECT_FALSE(format_stem("{val_loss:%s}", values, true).ok());
+}
+
 }  // namespace
 }  // namespace aerie::train

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "aerie/train/guards.h"
@@ -35,6 +37,38 @@ TEST(GuardsTest, StateSurvivesACheckpoint) {
   }
   for (const char* damaged : {"", "{}", "[1]", "{\"nonfinite_in_a_row\":\"x\"}"})
     EXPECT_FALSE(b.restore(damaged).ok());
+}
+
+TEST(StepHealthTest, TellsADivergedRunFromASingleBadStep) {
+  const auto health = [](const std::string& steps) {  // '.' fine, 'x' bad
+    StepHealth out;
+    for (const char step : steps) out.add(step == 'x');
+    return out;
+  };
+  for (const char* fine : {"", ".", "..........", "xxxxxxxxxx..........", ".........x",
+                           "x.........", ".x..x..x..", "xxx........."})
+    EXPECT_FALSE(health(fine).unhealthy()) << fine;
+  for (const char* bad : {"x", ".xxxxxxx", "........xx", "....................xxxxxxxxxx",
+                          "xxxxxxxxxxxxxxxxxxxx", "x.x.x.x.x.", ".x"})
+    EXPECT_TRUE(health(bad).unhealthy()) << bad;
+  EXPECT_EQ(health("....").sentence(), "");
+  EXPECT_EQ(health(".........x").sentence(), "the last step was not finite or skipped");
+  EXPECT_EQ(health("...xxxxxxx").sentence(), "the last 7 steps were not finite or skipped");
+  EXPECT_EQ(health("..x.......").sentence(), "1 of the last 10 steps was not finite or skipped");
+}
+
+TEST(GuardsTest, HealthSurvivesACheckpointAlsoOfEarlierVersions) {
+  Guards a({100, 6.0});
+  for (int i = 0; i < 12; ++i) (void)a.after_step(outcome(i % 3 == 0 ? std::nan("") : 1.0));
+  Guards b({100, 6.0});
+  ASSERT_TRUE(b.restore(a.to_json()).ok());
+  EXPECT_EQ(b.health().recent_bad(), a.health().recent_bad());
+  Guards old({100, 6.0});
+  ASSERT_TRUE(old.restore("{\"nonfinite_in_a_row\":3,\"smoothed_count\":1,\"smoothed_loss\":1.0,"
+                          "\"loss\":[],\"grad_norm\":[]}")
+                  .ok());
+  EXPECT_TRUE(old.health().unhealthy());
+  EXPECT_EQ(old.health().recent_bad().size(), 3u);
 }
 
 TEST(TrainStateTest, RoundTripsAndRefusesDamage) {

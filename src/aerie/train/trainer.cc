@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/log.h"
+#include "aerie/base/signals.h"
 #include "aerie/base/spans.h"
 #include "aerie/base/system.h"
 #include "aerie/train/measure.h"
@@ -32,6 +33,12 @@ const char* stop_reason_name(StopReason reason) {
       return "fast_dev_run";
   }
   return "";
+}
+
+std::string stop_sentence(StopReason reason, int64_t step, const std::string& why) {
+  if (reason == StopReason::kFinished) return str_cat("finished after step ", step);
+  return str_cat("stopped after step ", step, ": ", stop_reason_name(reason),
+                 why.empty() ? "" : str_cat(" (", why, ")"));
 }
 
 const char* save_reason_name(SaveReason reason) {
@@ -146,6 +153,25 @@ void Trainer::event(const std::string& name, const std::function<void(metrics::R
   write_record(record);
 }
 
+// The last line of a run in metrics.jsonl: how it ended, and whether its latest steps were sound.
+void Trainer::end_event(const Status& status) {
+  event("end", [&](metrics::Record& record) {
+    record.add("reason", status.ok() ? stop_reason_name(summary_.reason) : "failed");
+    if (!status.ok()) record.add("message", status.to_string());
+    if (status.ok() && !summary_.why.empty()) record.add("why", summary_.why);
+    record.add("healthy", !guards_.health().unhealthy());
+    if (const std::string health = guards_.health().sentence(); !health.empty())
+      record.add("health", health);
+  });
+}
+
+void Trainer::stop_with(StopReason reason, std::string why) {
+  summary_.reason = reason;
+  summary_.why = std::move(why);
+  stop_ = true;
+  log_info("train", stop_sentence(reason, position_.step, summary_.why));
+}
+
 Result<TrainSummary> Trainer::run() {
   start_s_ = last_step_done_s_ = last_interval_save_s_ = parts_.clock->monotonic_s();
   // Phases of the steps are always timed; a caller that wants a trace has begun a recording.
@@ -179,26 +205,21 @@ Result<TrainSummary> Trainer::run() {
     const int signal =
         static_cast<int>(parts_.agree(parts_.stop_signal ? parts_.stop_signal() : 0));
     if (signal != 0) {
-      summary_.reason = StopReason::kSignal;
       summary_.signal = signal;
       event("signal", [&](metrics::Record& record) { record.add("signal", signal); });
-      log_info("train", "signal ", signal, ": saving and stopping after step ", position_.step);
-      stop_ = true;
+      stop_with(StopReason::kSignal, signal_name(signal));
     }
     // NeMo's limit of one run ends it at once, Lightning's limit of all runs only past min_steps.
     const double elapsed = parts_.clock->monotonic_s() - start_s_;
     const bool run_over = exp.max_time_per_run_s && elapsed >= *exp.max_time_per_run_s;
     if (!stop_ && parts_.agree(run_over ? 1 : 0) != 0) {
-      summary_.reason = StopReason::kTimeLimit;
-      log_info("train", "time limit of this run reached: saving and stopping after step ",
-               position_.step);
-      stop_ = true;
+      stop_with(StopReason::kTimeLimit, "exp_manager.max_time_per_run");
     }
     const bool time_over =
         !exp.max_time_per_run_s && trainer.max_time_s && wall_s() >= *trainer.max_time_s;
     if (!stop_wanted_ && parts_.agree(time_over ? 1 : 0) != 0) {
-      log_info("train", "time limit reached after step ", position_.step);
       stop_wanted_ = StopReason::kTimeLimit;
+      stop_wanted_why_ = "trainer.max_time";
     }
     if (!stop_ && stop_wanted_) status = stop_if_wanted();
     if (!status.ok()) break;
@@ -225,6 +246,8 @@ Result<TrainSummary> Trainer::run() {
   summary_.train_s = parts_.clock->monotonic_s() - start_s_;
   summary_.state = current_state();
   summary_.best_monitor = early_stopping_.best();
+  summary_.health = guards_.health();
+  end_event(status);
   const Status synced = parts_.metrics->sync();
   if (!synced.ok()) log_warn("train", "metrics could not be written: ", synced.to_string());
   if (parts_.tensorboard != nullptr) (void)parts_.tensorboard->flush();
@@ -242,8 +265,7 @@ Status Trainer::stop_if_wanted() {
     hold_told_ = true;
     return ok_status();
   }
-  summary_.reason = *stop_wanted_;
-  stop_ = true;
+  stop_with(*stop_wanted_, stop_wanted_why_);
   if (*stop_wanted_ != StopReason::kTimeLimit || validated_step_ == position_.step ||
       !cadence_.validates_in_epoch(position_.epoch))
     return ok_status();
@@ -478,7 +500,8 @@ Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& step, b
     if (!written.ok()) AERIE_LOG_EVERY_S(warn, 60.0, "train", written.to_string());
   }
   event("nan", [&](metrics::Record& record) {
-    record.add("in_a_row", guards_.nonfinite_in_a_row())
+    record.add("bad_step", info.step)
+        .add("in_a_row", guards_.nonfinite_in_a_row())
         .add("loss_scale", outcome.loss_scale)
         .add("samples", step.sample_ids);
   });
@@ -608,11 +631,14 @@ Status Trainer::check_early_stopping() {
   }
   const std::string why = early_stopping_.check(*value);
   if (!why.empty()) {
-    if (rules.verbose) log_info("train", "early stopping after step ", position_.step, ": ", why);
+    if (rules.verbose) log_info("train", "step ", position_.step, ": early stopping, ", why);
     event("early_stopping", [&](metrics::Record& record) { record.add("reason", why); });
   }
   const bool stop = !why.empty() && parts_.config->trainer.fast_dev_run == 0;
-  if (parts_.agree(stop ? 1 : 0) != 0 && !stop_wanted_) stop_wanted_ = StopReason::kEarlyStopping;
+  if (parts_.agree(stop ? 1 : 0) != 0 && !stop_wanted_) {
+    stop_wanted_ = StopReason::kEarlyStopping;
+    stop_wanted_why_ = why;
+  }
   return ok_status();
 }
 

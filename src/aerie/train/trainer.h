@@ -91,7 +91,12 @@ struct TrainSummary {
   double last_loss = 0.0;
   std::optional<double> last_monitor, best_monitor;
   std::map<std::string, double> phase_s;  // time in the named phases, by the loop's thread
+  StepHealth health;
+  std::string why;  // of a stop: "SIGTERM", "val_loss did not improve ..."; may be empty
 };
+// "finished after step 1000", "stopped after step 12: signal (SIGTERM)": the one wording of the
+// log, the closing lines and the report.
+std::string stop_sentence(StopReason reason, int64_t step, const std::string& why);
 
 class Trainer {
  public:
@@ -129,6 +134,8 @@ class Trainer {
   void take_save_reports();
   void write_record(const metrics::Record& record);
   void event(const std::string& name, const std::function<void(metrics::Record&)>& fill);
+  void end_event(const Status& status);
+  void stop_with(StopReason reason, std::string why);
   double wall_s() const;
   TrainState current_state();
 
@@ -147,6 +154,7 @@ class Trainer {
   bool stop_ = false;
   // Asked for by a rule that min_steps and min_epochs may hold back.
   std::optional<StopReason> stop_wanted_;
+  std::string stop_wanted_why_;
   bool hold_told_ = false;
   int64_t validated_step_ = -1;
   std::map<std::string, double> latest_;   // metrics by name

@@ -344,6 +344,46 @@ TEST(TrainerTest, NonFiniteStepsAreReportedAndTooManyStopTheRun) {
   EXPECT_NE(failed.status().hint().find("gradient_clip_val"), std::string::npos);
 }
 
+// A diverged run that reaches its last step before max_nan_in_a_row stops it.
+TEST(TrainerTest, ARunThatEndsInBadStepsIsUnhealthy) {
+  FakeRun run(4);
+  run.config.trainer.max_steps = 20;
+  for (int64_t step = 14; step < 20; ++step) run.engine.bad_steps[step] = true;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  EXPECT_TRUE(summary->health.unhealthy());
+  const metrics::Record end = run.records(metrics::RecordKind::kEvent).back();
+  EXPECT_EQ(end.text("event"), "end");
+  EXPECT_EQ(end.text("reason"), "finished");
+  EXPECT_EQ(end.text("health"), "the last 6 steps were not finite or skipped");
+
+  // Gone on with, the steps before count too.
+  FakeRun more(4);
+  more.config.trainer.max_steps = 21;
+  const auto longer = more.go(run.checkpointer.saves.back().state);
+  ASSERT_TRUE(longer.ok());
+  EXPECT_TRUE(longer->health.unhealthy());
+  more.config.trainer.max_steps = 40;
+  const auto recovered = more.go(run.checkpointer.saves.back().state);
+  ASSERT_TRUE(recovered.ok());
+  EXPECT_FALSE(recovered->health.unhealthy());
+}
+
+TEST(TrainerTest, EveryStopIsToldInTheSameWords) {
+  EXPECT_EQ(stop_sentence(StopReason::kFinished, 7, ""), "finished after step 7");
+  EXPECT_EQ(stop_sentence(StopReason::kSignal, 7, "SIGTERM"),
+            "stopped after step 7: signal (SIGTERM)");
+  EXPECT_EQ(stop_sentence(StopReason::kEarlyStopping, 7, "no gain in 3 validations"),
+            "stopped after step 7: early stopping (no gain in 3 validations)");
+  FakeRun run(4);
+  run.config.trainer.max_steps = 20;
+  run.signal_after = 5;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->why, "SIGTERM");
+  EXPECT_EQ(run.records(metrics::RecordKind::kEvent).back().text("why"), "SIGTERM");
+}
+
 TEST(TrainerTest, FallsBackToAnotherPrecision) {
   FakeRun run(4);
   run.config.trainer.max_steps = 15;

@@ -287,6 +287,10 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   if (!summary.ok()) return summary.status();
   out.stop_reason = stop_reason_name(summary->reason);
   out.step = summary->state.step;
+  out.stop_sentence = stop_sentence(summary->reason, out.step, summary->why);
+  out.healthy = !summary->health.unhealthy();
+  out.health = summary->health.sentence();
+  out.on_signal = summary->reason == StopReason::kSignal;
   return out;
 }
 

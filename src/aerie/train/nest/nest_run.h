@@ -28,7 +28,11 @@ struct NestRunResult {
   std::string trace;  // trace.json; empty: not profiled
   std::string verdict;
   std::string stop_reason;
+  std::string stop_sentence;  // "finished after step 1000"
   int64_t step = 0;
+  bool healthy = true;     // see StepHealth
+  std::string health;      // what was wrong with the latest steps; empty: nothing
+  bool on_signal = false;  // stopped by a signal, to be gone on with
 };
 
 // Trains. Stopped by a signal it has saved and returns ok.
