@@ -54,9 +54,9 @@ Status show(const ConfigArgs& args) {
   print_warnings(loaded);
   std::string text;
   if (args.extra.contains("--json")) {
-    text = config::config_json(loaded.resolved);
+    text = config::config_json(loaded.resolved, loaded.idle_keys);
   } else {
-    AERIE_ASSIGN_OR_RETURN(text, config::annotated_yaml(loaded.resolved));
+    AERIE_ASSIGN_OR_RETURN(text, config::annotated_yaml(loaded.resolved, loaded.idle_keys));
   }
   std::fputs(text.c_str(), stdout);
   return ok_status();

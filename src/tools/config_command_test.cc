@@ -59,6 +59,21 @@ TEST(ConfigCommandTest, ShowPrintsValuesAndOrigins) {
   EXPECT_EQ(shown.out.find("${"), std::string::npos);
 }
 
+TEST(ConfigCommandTest, ShowMarksKeysWithoutEffect) {
+  const Outcome shown = with_config(
+      "show", "nest_fast-conformer",
+      {"model.train_ds.manifest_filepath=a.json", "++model.train_ds.persistent_workers=true"});
+  EXPECT_EQ(shown.exit_code(), 0) << shown.status.to_string();
+  for (const char* key : {"strategy: ddp", "sync_batchnorm: true", "persistent_workers: true"}) {
+    const size_t at = shown.out.find(key);
+    ASSERT_NE(at, std::string::npos) << key;
+    EXPECT_HAS(shown.out.substr(at, shown.out.find('\n', at) - at), "no effect: ");
+  }
+  const size_t steps = shown.out.find("max_steps: ");
+  EXPECT_EQ(shown.out.substr(steps, shown.out.find('\n', steps) - steps).find("no effect"),
+            std::string::npos);
+}
+
 TEST(ConfigCommandTest, MisspelledOverridesFailWithASuggestion) {
   const Outcome node = with_config("show", "nest_fast-conformer_fast", {"modle.x=1"});
   EXPECT_EQ(node.exit_code(), 2);

@@ -67,6 +67,8 @@ Status run_train(const std::vector<std::string>& args) {
   AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, config::load_run_config(parsed, load));
   for (const config::Finding& warning : loaded.findings.warnings())
     log_warn("config", warning.to_string());
+  if (const std::string idle = config::idle_keys_sentence(loaded.idle_keys); !idle.empty())
+    log_info("config", "no effect on this run: ", idle);
 
   const bool json = parsed.extra.contains("--json");
   if (parsed.extra.contains("--dry-run")) return dry_run(loaded, json);

@@ -318,7 +318,10 @@ TEST(BuildTest, DevicePlan) {
   TrainerConfig trainer;
   EXPECT_FALSE(plan_devices(trainer, 0)->gpu);
   EXPECT_TRUE(plan_devices(trainer, 2)->gpu);
-  EXPECT_EQ(plan_devices(trainer, 2)->world_size, 2);
+  EXPECT_EQ(plan_devices(trainer, 2)->world_size, 1);
+  EXPECT_EQ(plan_devices(trainer, 2)->ids, std::vector<int64_t>{0});
+  EXPECT_EQ(plan_devices(trainer, 2)->idle_gpus, 1);
+  EXPECT_EQ(plan_devices(trainer, 1)->idle_gpus, 0);
   trainer.devices.kind = DevicesConfig::Kind::kIds;
   trainer.devices.ids = {1};
   EXPECT_EQ(plan_devices(trainer, 2)->ids, std::vector<int64_t>{1});

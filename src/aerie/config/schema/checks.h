@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "aerie/config/schema/trainer_config.h"
 #include "aerie/config/schema/validate.h"
 #include "aerie/config/value.h"
 
@@ -40,6 +41,9 @@ class CheckContext {
   const ValidateOptions& options_;
   Findings& findings_;
 };
+
+// accelerator, devices and num_nodes; what cannot be read keeps its default.
+TrainerConfig device_keys(const CheckContext& context);
 
 void check_model(CheckContext& context);
 void check_datasets(CheckContext& context);

@@ -14,40 +14,31 @@ void check_devices(CheckContext& context) {
     context.error("trainer.devices", devices.status().message(), "for example 1, -1 or [0]");
     return;
   }
-  TrainerConfig trainer;
-  trainer.devices = *devices;
-  trainer.num_nodes = context.integer("trainer.num_nodes").value_or(1);
-  const std::string accelerator = context.text("trainer.accelerator").value_or("auto");
-  if (accelerator == "cpu") trainer.accelerator = Accelerator::kCpu;
-  if (accelerator == "gpu" || accelerator == "cuda") trainer.accelerator = Accelerator::kGpu;
+  const TrainerConfig trainer = device_keys(context);
   const ValidateOptions& options = context.options();
   const auto plan = plan_devices(trainer, options.num_gpus);
-  int64_t world = 1;
-  bool depends_on_machine = true;
+  int64_t world = trainer.num_nodes;
   if (plan.ok()) {
     world = plan->world_size;
-    const bool counted =
-        devices->kind == DevicesConfig::Kind::kCount || devices->kind == DevicesConfig::Kind::kIds;
-    depends_on_machine = !counted && trainer.num_nodes == 1;
   } else {
     if (options.for_training)
       context.error("trainer.devices", plan.status().message(), plan.status().hint());
     // What this machine lacks another may have; what is asked for can still be judged.
-    if (devices->kind == DevicesConfig::Kind::kCount) world = devices->count;
+    if (devices->kind == DevicesConfig::Kind::kCount) world *= devices->count;
     if (devices->kind == DevicesConfig::Kind::kIds)
-      world = static_cast<int64_t>(devices->ids.size());
-    world *= trainer.num_nodes;
-    depends_on_machine = false;
+      world *= static_cast<int64_t>(devices->ids.size());
   }
-  if (world <= 1) return;
-  const std::string key = trainer.num_nodes > 1 ? "trainer.num_nodes" : "trainer.devices";
-  const std::string message =
-      str_cat("asks for ", world, " devices; aerie trains on one device for now");
-  const std::string hint = "set trainer.devices=1 and trainer.num_nodes=1";
-  if (options.for_training || !depends_on_machine)
-    context.error(key, message, hint);
-  else
-    context.warn(key, message, hint);
+  if (world > 1) {
+    context.error(trainer.num_nodes > 1 ? "trainer.num_nodes" : "trainer.devices",
+                  str_cat("asks for ", world, " devices; aerie trains on one device for now"),
+                  "set trainer.devices=1 and trainer.num_nodes=1");
+  } else if (plan.ok() && plan->idle_gpus > 0) {
+    context.warn("trainer.devices",
+                 str_cat("aerie trains on one device for now: GPU ", plan->ids.front(), " works, ",
+                         plan->idle_gpus,
+                         plan->idle_gpus == 1 ? " other GPU stays" : " other GPUs stay", " idle"),
+                 "trainer.devices=1 says the same without this warning");
+  }
 }
 
 void check_limits(CheckContext& context) {
@@ -103,6 +94,18 @@ void check_exp_manager(CheckContext& context) {
 }
 
 }  // namespace
+
+TrainerConfig device_keys(const CheckContext& context) {
+  TrainerConfig trainer;
+  const Value* devices = context.written("trainer.devices");
+  if (const auto parsed = parse_devices(devices != nullptr ? *devices : Value()); parsed.ok())
+    trainer.devices = *parsed;
+  trainer.num_nodes = context.integer("trainer.num_nodes").value_or(1);
+  const std::string accelerator = context.text("trainer.accelerator").value_or("auto");
+  if (accelerator == "cpu") trainer.accelerator = Accelerator::kCpu;
+  if (accelerator == "gpu" || accelerator == "cuda") trainer.accelerator = Accelerator::kGpu;
+  return trainer;
+}
 
 void check_trainer(CheckContext& context) {
   check_devices(context);

@@ -27,14 +27,20 @@ std::string comment_text(const Origin& origin) {
   return text;
 }
 
-void append_comment(std::string& line, const Origin& origin) {
+void append_comment(std::string& line, const Origin& origin, const IdleKey* idle) {
   line.append(line.size() < kCommentColumn ? kCommentColumn - line.size() : 1, ' ');
   line += str_cat(" # ", comment_text(origin));
+  if (idle != nullptr) line += str_cat("; no effect: ", idle->why);
 }
 
-Status append_map(const Map& map, size_t indent, std::string& out) {
+using IdleKeys = std::map<std::string, IdleKey>;
+
+Status append_map(const Map& map, const std::string& path, size_t indent, const IdleKeys& idle,
+                  std::string& out) {
   const std::string margin(indent, ' ');
   for (const MapEntry& entry : map) {
+    const std::string key = path.empty() ? entry.key : str_cat(path, ".", entry.key);
+    const auto found = idle.find(key);
     const bool branch = is_branch(entry.value);
     const bool list = entry.value.is_list() && !entry.value.as_list().empty();
     Map one;
@@ -52,9 +58,11 @@ Status append_map(const Map& map, size_t indent, std::string& out) {
     }
     for (std::string& line : lines) line = margin + line;
     // A list's origin stands beside its key; a folded scalar's beside its last line.
-    if (!branch) append_comment(list ? lines.front() : lines.back(), entry.value.origin());
+    if (!branch)
+      append_comment(list ? lines.front() : lines.back(), entry.value.origin(),
+                     found != idle.end() ? &found->second : nullptr);
     for (const std::string& line : lines) out += line + "\n";
-    if (branch) AERIE_RETURN_IF_ERROR(append_map(entry.value.as_map(), indent + 2, out));
+    if (branch) AERIE_RETURN_IF_ERROR(append_map(entry.value.as_map(), key, indent + 2, idle, out));
   }
   return ok_status();
 }
@@ -129,18 +137,20 @@ std::string short_origin(const Origin& origin) {
   return str_cat(*origin.source, ":", origin.line);
 }
 
-Result<std::string> annotated_yaml(const Value& config) {
+Result<std::string> annotated_yaml(const Value& config, const IdleKeys& idle) {
   if (!config.is_map()) return emit_yaml(config);
   std::string out;
-  AERIE_RETURN_IF_ERROR(append_map(config.as_map(), 0, out));
+  AERIE_RETURN_IF_ERROR(append_map(config.as_map(), "", 0, idle, out));
   return out;
 }
 
-std::string config_json(const Value& config) {
+std::string config_json(const Value& config, const IdleKeys& idle) {
   Json root;
   root["config"] = to_json(config);
   root["origins"] = Json::object();
   collect_origins(config, "", root["origins"]);
+  root["no_effect"] = Json::object();
+  for (const auto& [key, found] : idle) root["no_effect"][key] = found.why;
   return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/strings.h"
 #include "aerie/config/schema/test_util.h"
 #include "aerie/config/yaml.h"
 
@@ -70,6 +71,27 @@ TEST(ConfigTextTest, DifferencesNameLeaves) {
   EXPECT_EQ(found[1].before, nullptr);
   EXPECT_EQ(found[2].key, "d");
   EXPECT_TRUE(config_differences(*before, *before).empty());
+}
+
+TEST(ConfigTextTest, MarksKeysWithoutEffect) {
+  const Checked checked = check_stock({});
+  const std::map<std::string, IdleKey> idle{{"trainer.sync_batchnorm", {"one device", false}},
+                                            {"model.train_ds.shuffle_n", {"no tars", false}}};
+  const std::string text = *annotated_yaml(checked.resolved, idle);
+  size_t marks = 0;
+  for (const std::string& line : split(text, '\n')) {
+    if (line.find("no effect: ") == std::string::npos) continue;
+    ++marks;
+    EXPECT_TRUE(line.find("sync_batchnorm: true") != std::string::npos ||
+                line.find("shuffle_n: ") != std::string::npos)
+        << line;
+  }
+  EXPECT_EQ(marks, 2u);
+  // It is still the same configuration.
+  EXPECT_EQ(parse_yaml(text, "shown").value(),
+            parse_yaml(*annotated_yaml(checked.resolved), "shown").value());
+  const auto json = nlohmann::json::parse(config_json(checked.resolved, idle));
+  EXPECT_EQ(json["no_effect"]["trainer.sync_batchnorm"], "one device");
 }
 
 }  // namespace

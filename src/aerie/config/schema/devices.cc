@@ -18,7 +18,7 @@ Result<DevicePlan> plan_devices(const TrainerConfig& trainer, int num_gpus) {
   switch (devices.kind) {
     case DevicesConfig::Kind::kAuto:
     case DevicesConfig::Kind::kAll:
-      count = available;
+      plan.idle_gpus = available - 1;
       break;
     case DevicesConfig::Kind::kCount:
       count = devices.count;

@@ -65,6 +65,16 @@ TEST(KeyTableTest, AerieNodeHasEveryDefault) {
   for (const KeySpec& key : own_keys()) EXPECT_NE(defaults.find(key.path), nullptr) << key.path;
 }
 
+// `n_layers: Layers.` told nobody anything.
+TEST(KeyTableTest, HelpSaysMoreThanTheName) {
+  for (const KeySpec* key : all_keys()) {
+    if (key->status != KeyStatus::kWorks) continue;
+    size_t words = 0;
+    for (const std::string& word : split(key->help, ' ')) words += word.size() > 1 ? 1 : 0;
+    EXPECT_GE(words, 4u) << key->path << ": " << key->help;
+  }
+}
+
 TEST(KeyTableTest, DocumentationIsInStep) {
   std::ifstream file(config_dir("/../docs/config.md"));
   ASSERT_TRUE(file.good());

@@ -185,6 +185,7 @@ Result<LoadedConfig> load_run_config(const ConfigArgs& args, const LoadOptions& 
     if (options.keep_errors) return loaded;
     return status;
   }
+  loaded.idle_keys = keys_without_effect(loaded.resolved, validate_options.num_gpus);
   AERIE_ASSIGN_OR_RETURN(loaded.run, build_run_config(loaded.resolved));
   return loaded;
 }

@@ -12,6 +12,7 @@
 
 #include "aerie/base/status.h"
 #include "aerie/config/compose.h"
+#include "aerie/config/schema/effect.h"
 #include "aerie/config/schema/nest_config.h"
 #include "aerie/config/schema/validate.h"
 #include "aerie/config/value.h"
@@ -53,8 +54,9 @@ struct LoadOptions {
 struct LoadedConfig {
   Composed composed;  // as written, interpolations unresolved; the `aerie:` node filled in
   Value resolved;     // effective values; model_config.yaml is its `model` node
-  std::set<std::string> reads;  // keys that interpolations read
-  Findings findings;            // warnings, to be shown to the user (errors with keep_errors)
+  std::set<std::string> reads;               // keys that interpolations read
+  std::map<std::string, IdleKey> idle_keys;  // accepted, and without effect on this run
+  Findings findings;  // warnings, to be shown to the user (errors with keep_errors)
   RunConfig run;
 };
 

@@ -30,6 +30,22 @@ TEST(ShippedConfigsTest, AllValidate) {
   EXPECT_GE(count, 13u);
 }
 
+// Eleven of them say `devices: -1` and were refused where a machine had two GPUs.
+TEST(ShippedConfigsTest, AllTrainOnAMachineWithSeveralGpus) {
+  ValidateOptions options;
+  options.for_training = true;
+  options.num_gpus = 2;
+  size_t several = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(config_dir("/nest"))) {
+    if (entry.path().extension() != ".yaml") continue;
+    const Checked checked = check_file(entry.path().string(), options);
+    for (const Finding& finding : checked.findings.errors())
+      EXPECT_TRUE(starts_with(finding.message, "Missing mandatory value")) << finding.to_string();
+    several += checked.warnings().find("1 other GPU stays idle") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GE(several, 11u);
+}
+
 TEST(ShippedConfigsTest, PresetsHaveTheirValues) {
   const RunConfig baseline = shipped("_baseline").run;
   EXPECT_EQ(baseline.model.train_ds.batch_size, 2);

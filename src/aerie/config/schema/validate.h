@@ -1,6 +1,7 @@
 // Judges a resolved configuration tree against the schema table. Everything wrong is collected, not
 // only the first; each finding names the key, where it was written, what was expected and what to
-// try. Keys are judged by their effect: `devices: -1` and `strategy: ddp` are fine on one device.
+// try. Keys are judged by their effect: `devices: -1` and `strategy: ddp` are fine on one device
+// (effect.h says which keys then change nothing).
 #pragma once
 
 #include <set>
@@ -40,8 +41,8 @@ class Findings {
 
 struct ValidateOptions {
   bool allow_unknown = false;  // unknown keys become warnings
-  // For a run: `???` that the run needs and more than one effective device are errors; otherwise
-  // they are warnings.
+  // For a run: `???` that the run needs and devices that are not there are errors; otherwise they
+  // are warnings or passed over.
   bool for_training = false;
   int num_gpus = 0;  // GPUs this process sees; what `devices: -1` and "auto" mean
   // Keys that some interpolation reads (ResolveOptions::reads); they may be unknown.
