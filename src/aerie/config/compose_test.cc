@@ -183,6 +183,8 @@ TEST_F(ComposeTest, BadListsAreRefused) {
   write("config", "x: 1\n");
   EXPECT_TRUE(fails_with(shown({"srv=nginx"}), "To append to your default list use +srv=nginx"));
   EXPECT_TRUE(fails_with(shown({"++db=pg"}), "force-add of config groups"));
+  for (const char* null : {"db=null", "+db=null", "db@x=null"})
+    EXPECT_TRUE(fails_with(shown({null}), "must be a string or a list, not null")) << null;
   EXPECT_TRUE(fails_with(shown({"~db"}), "Could not delete 'db'"));
 }
 

@@ -195,10 +195,12 @@ Status Builder::take_overrides(const std::vector<Override>& overrides, DefaultsL
       continue;
     }
     const Value& value = *override.value;
-    if (!value.is_string() && !value.is_list() && !value.is_null() && !value.is_missing()) {
-      return invalid_argument(str_cat(
+    if (!value.is_string() && !value.is_list() && !value.is_missing()) {
+      Status status = invalid_argument(str_cat(
           "'", override.text, "': '", override.key,
           "' is a config group, its option must be a string or a list, not ", value.kind_phrase()));
+      return value.is_null() ? std::move(status).with_hint(str_cat("to leave it out: ~", key))
+                             : status;
     }
     if (override.kind == Override::Kind::kAdd) {
       Item item;
@@ -215,7 +217,7 @@ Status Builder::take_overrides(const std::vector<Override>& overrides, DefaultsL
           }
           item.options.push_back(option.as_string());
         }
-      } else if (!value.is_null()) {
+      } else {
         item.option = value.as_string();
       }
       appended_.push_back(std::move(item));

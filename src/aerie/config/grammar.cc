@@ -100,15 +100,7 @@ Result<std::optional<Value>> parse_constant(std::string_view text) {
     const double value = std::strtod(digits.c_str(), nullptr);
     return Answer(Value(negative ? -value : value));
   }
-  uint64_t magnitude = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), magnitude);
-  const uint64_t limit = static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) + negative;
-  if (error != std::errc() || magnitude > limit) {
-    return invalid_argument(
-        str_cat("the integer ", text.substr(0, 60), " does not fit in 64 bits"));
-  }
-  return Answer(Value(static_cast<int64_t>(negative ? 0 - magnitude : magnitude)));
+  return Answer(Value::whole_number(digits, 10, negative));
 }
 
 Result<MapEntry> make_map_key(std::string_view text, bool escaped) {
@@ -121,6 +113,9 @@ Result<MapEntry> make_map_key(std::string_view text, bool escaped) {
   switch (constant->kind()) {
     case Value::Kind::kInt:
       entry.key = std::to_string(constant->as_int());
+      return entry;
+    case Value::Kind::kBigInt:
+      entry.key = constant->as_string();
       return entry;
     case Value::Kind::kFloat:
       entry.key = python_float_repr(constant->as_float());

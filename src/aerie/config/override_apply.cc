@@ -106,16 +106,26 @@ class Application {
                                                       override_.key, "' does not exist.")),
                              config_, path_);
     }
-    if (override_.value && !override_.value->is_null()) {
-      // The value that the user sees counts; if it cannot be resolved, what is written.
-      auto resolved = resolve_at(config_, override_.key);
-      const Value& actual = resolved.ok() ? resolved.value() : *node;
-      const Value& wanted = *override_.value;
-      if (!python_equal(actual, wanted)) {
-        return invalid_argument(str_cat("Could not delete from config. The value of '",
-                                        override_.key, "' is ", actual.brief(), " and not ",
-                                        wanted.brief(), "."));
-      }
+    // The value that the user sees counts; if it cannot be resolved, what is written.
+    auto resolved = resolve_at(config_, override_.key);
+    const Value& actual = resolved.ok() ? resolved.value() : *node;
+    // Hydra takes null and `???` for absent.
+    if (actual.is_null() || actual.is_missing()) {
+      return invalid_argument(
+                 str_cat("Could not delete from config. '", override_.key, "' does not exist."))
+          .with_hint(actual.is_null() ? "its value is null, which counts as absent: leave it out"
+                                      : "it has no value yet");
+    }
+    if (override_.value && !override_.value->is_null() && !python_equal(actual, *override_.value)) {
+      return invalid_argument(str_cat("Could not delete from config. The value of '", override_.key,
+                                      "' is ", actual.brief(), " and not ",
+                                      override_.value->brief(), "."));
+    }
+    const Path parent = head(path_, path_.size() - 1);
+    if (config_.find(parent)->is_list()) {
+      return invalid_argument(str_cat("Could not delete from config. '", join_path(parent),
+                                      "' is a list, and items of a list cannot be deleted."))
+          .with_hint(str_cat("give the whole list: ", join_path(parent), "=[...]"));
     }
     config_.erase(path_);
     return ok_status();

@@ -30,16 +30,14 @@ Result<Value> int_from_text(const Value& value) {
       return cannot_cast(value, "int");
     }
   }
-  int64_t out = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), out);
-  if (error != std::errc() || end != digits.data() + digits.size()) {
-    return cannot_cast(value, "int");
-  }
-  return Value(out);
+  const bool negative = starts_with(digits, "-");
+  if (negative) digits.erase(0, 1);
+  if (digits.empty()) return cannot_cast(value, "int");
+  return Value::whole_number(digits, 10, negative);
 }
 
 Result<Value> to_int(const Value& value) {
-  if (value.is_int()) return value;
+  if (value.is_int() || value.is_big_int()) return value;
   if (value.is_bool()) return Value(value.as_bool() ? 1 : 0);
   if (value.is_string()) return int_from_text(value);
   if (!value.is_float()) return cannot_cast(value, "int");

@@ -59,6 +59,16 @@ TEST(OverrideTest, ValuesAreTypedByHydrasGrammar) {
       {"-INF", "-inf"},
       {"NaN", "nan"},
       {"1e400", "inf"},
+      {"9223372036854775807", "9223372036854775807"},
+      {"9223372036854775808", "9223372036854775808"},
+      {"-9223372036854775809", "-9223372036854775809"},
+      {"9_9999_9999_9999_9999_9999", "999999999999999999999"},
+      {"[99999999999999999999999]", "[99999999999999999999999]"},
+      {"{99999999999999999999999: 1}", "{99999999999999999999999: 1}"},
+      {"int(99999999999999999999999)", "99999999999999999999999"},
+      {"int('-99999999999999999999999')", "-99999999999999999999999"},
+      {"float(99999999999999999999999)", "1e+23"},
+      {"str(99999999999999999999999)", "'99999999999999999999999'"},
       {"-0.0", "-0.0"},
       {"012", "'012'"},
       {"yes", "'yes'"},
@@ -184,7 +194,6 @@ TEST(OverrideTest, BadSyntaxIsRefused) {
                           "{${k}:1}",
                           "a\nb",
                           "'${'",
-                          "99999999999999999999",
                           "foo(1)",
                           "str()",
                           "str(null)",
@@ -275,6 +284,17 @@ TEST(OverrideTest, Deletes) {
   EXPECT_EQ(applied("~a=10.0", "a"), "gone");
   EXPECT_EQ(applied("~sref=10", "sref"), "gone");
   EXPECT_EQ(applied("~d={q:{u:[1,2],r:5},p:1}", "d"), "gone");
+  EXPECT_EQ(applied("~a=null", "a"), "gone");
+  EXPECT_EQ(applied("~l", "l"), "gone");
+  EXPECT_EQ(applied("~l.2.x", "l.2"), "{}");
+}
+
+// Hydra 1.3.2 refuses all of these.
+TEST(OverrideTest, WhatCannotBeDeleted) {
+  for (const char* absent : {"~n", "~n=null", "~m", "~m=null", "~l.7"})
+    EXPECT_NE(applied(absent).find("does not exist"), std::string::npos) << applied(absent);
+  for (const char* item : {"~l.0", "~l.0=1", "~l.2", "~d.q.u.1"})
+    EXPECT_NE(applied(item).find("is a list"), std::string::npos) << applied(item);
 }
 
 // The messages of Hydra, which users know.

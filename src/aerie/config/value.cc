@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <unordered_map>
 
 #include "aerie/base/strings.h"
@@ -151,6 +153,42 @@ Value Value::interpolation(std::string text) {
   return value;
 }
 
+namespace {
+
+// Decimal digits of a number written in another base, without leading zeros.
+std::string to_decimal(std::string_view digits, int base) {
+  std::vector<uint32_t> groups;  // base 10^9, lowest first
+  for (const char c : digits) {
+    uint64_t carry = static_cast<uint64_t>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+    for (uint32_t& group : groups) {
+      carry += uint64_t{group} * static_cast<uint64_t>(base);
+      group = static_cast<uint32_t>(carry % 1'000'000'000);
+      carry /= 1'000'000'000;
+    }
+    if (carry > 0) groups.push_back(static_cast<uint32_t>(carry));
+  }
+  std::string out = groups.empty() ? "0" : std::to_string(groups.back());
+  for (size_t i = groups.size(); i-- > 1;) {
+    const std::string part = std::to_string(groups[i - 1]);
+    out += std::string(9 - part.size(), '0') + part;
+  }
+  return out;
+}
+
+}  // namespace
+
+Value Value::whole_number(std::string_view digits, int base, bool negative) {
+  uint64_t magnitude = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), magnitude, base);
+  const uint64_t limit = static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) + negative;
+  if (error == std::errc() && magnitude <= limit)
+    return Value(static_cast<int64_t>(negative ? 0 - magnitude : magnitude));
+  Value value(str_cat(negative ? "-" : "", to_decimal(digits, base)));
+  value.kind_ = Kind::kBigInt;
+  return value;
+}
+
 Value Value::from_text(std::string text) {
   if (text == "???") return missing();
   if (text.find("${") != std::string::npos) return interpolation(std::move(text));
@@ -169,11 +207,13 @@ int64_t Value::as_int() const {
 
 double Value::as_float() const {
   AERIE_CHECK(is_number(), "float asked of a ", kind_name());
+  if (is_big_int()) return std::strtod(std::get<std::string>(data_).c_str(), nullptr);
   return is_int() ? static_cast<double>(std::get<int64_t>(data_)) : std::get<double>(data_);
 }
 
 const std::string& Value::as_string() const {
-  AERIE_CHECK(is_string() || is_missing() || is_interpolation(), "text asked of a ", kind_name());
+  AERIE_CHECK(is_string() || is_missing() || is_interpolation() || is_big_int(), "text asked of a ",
+              kind_name());
   return std::get<std::string>(data_);
 }
 
@@ -341,6 +381,7 @@ bool operator==(const Value& a, const Value& b) {
       return a.as_int() == b.as_int();
     case Value::Kind::kFloat:
       return a.as_float() == b.as_float() || (std::isnan(a.as_float()) && std::isnan(b.as_float()));
+    case Value::Kind::kBigInt:
     case Value::Kind::kString:
     case Value::Kind::kInterpolation:
       return a.as_string() == b.as_string();
@@ -377,7 +418,7 @@ const char* Value::kind_name() const {
 
 std::string Value::kind_phrase() const {
   if (is_null()) return "null";
-  return str_cat(is_int() || is_interpolation() ? "an " : "a ", kind_name());
+  return str_cat(is_int() || is_big_int() || is_interpolation() ? "an " : "a ", kind_name());
 }
 
 const char* kind_name(Value::Kind kind) {
@@ -388,6 +429,8 @@ const char* kind_name(Value::Kind kind) {
       return "bool";
     case Value::Kind::kInt:
       return "int";
+    case Value::Kind::kBigInt:
+      return "int beyond 64 bits";
     case Value::Kind::kFloat:
       return "float";
     case Value::Kind::kString:

@@ -84,6 +84,7 @@ class Value {
     kNull,
     kBool,
     kInt,
+    kBigInt,  // whole, beyond 64 bits: only its digits are kept
     kFloat,
     kString,
     kList,
@@ -104,6 +105,8 @@ class Value {
   Value(List value) : kind_(Kind::kList), data_(std::move(value)) {}           // NOLINT
   Value(Map value) : kind_(Kind::kMap), data_(std::move(value)) {}             // NOLINT
 
+  // A whole number of any size, from digits of that base (2 to 16) alone: an int, or a big one.
+  static Value whole_number(std::string_view digits, int base, bool negative);
   static Value missing();
   static Value interpolation(std::string text);
   // What a string in a file or override means: `???` is missing, text with `${` an interpolation,
@@ -115,7 +118,8 @@ class Value {
   bool is_bool() const { return kind_ == Kind::kBool; }
   bool is_int() const { return kind_ == Kind::kInt; }
   bool is_float() const { return kind_ == Kind::kFloat; }
-  bool is_number() const { return is_int() || is_float(); }
+  bool is_big_int() const { return kind_ == Kind::kBigInt; }
+  bool is_number() const { return is_int() || is_float() || is_big_int(); }
   bool is_string() const { return kind_ == Kind::kString; }
   bool is_list() const { return kind_ == Kind::kList; }
   bool is_map() const { return kind_ == Kind::kMap; }
@@ -126,8 +130,8 @@ class Value {
   // Asking for another kind than the value has is a programmer mistake (AERIE_CHECK).
   bool as_bool() const;
   int64_t as_int() const;
-  double as_float() const;               // also takes an int
-  const std::string& as_string() const;  // text of a string, interpolation or missing value
+  double as_float() const;               // also takes an int, big or not
+  const std::string& as_string() const;  // of a string, interpolation, missing value or big int
   const List& as_list() const;
   List& as_list();
   const Map& as_map() const;
@@ -162,7 +166,7 @@ class Value {
 
   // 1 for a scalar or empty container.
   int depth() const;
-  // "null", "bool", "int", "float", "string", "list", "map", "missing value",
+  // "null", "bool", "int", "int beyond 64 bits", "float", "string", "list", "map", "missing value",
   // "interpolation".
   const char* kind_name() const;
   // "an int", "a map", "null".

@@ -14,6 +14,8 @@ namespace aerie::config {
 bool python_equal(const Value& a, const Value& b) {
   const auto numeric = [](const Value& v) { return v.is_number() || v.is_bool(); };
   if (numeric(a) && numeric(b) && a.kind() != b.kind()) {
+    // Exact ones of different kinds; as doubles they could come out equal.
+    if ((a.is_big_int() && !b.is_float()) || (b.is_big_int() && !a.is_float())) return false;
     const auto number = [](const Value& v) {
       return v.is_bool() ? (v.as_bool() ? 1.0 : 0.0) : v.as_float();
     };
@@ -112,6 +114,7 @@ void append_key(std::string& out, const MapEntry& entry) {
       out += "None";
       break;
     case Value::Kind::kInt:
+    case Value::Kind::kBigInt:
     case Value::Kind::kFloat:
       out += entry.key;
       break;
@@ -131,6 +134,9 @@ void append_repr(std::string& out, const Value& value, size_t limit) {
       return;
     case Value::Kind::kInt:
       out += std::to_string(value.as_int());
+      return;
+    case Value::Kind::kBigInt:
+      out += value.as_string();
       return;
     case Value::Kind::kFloat:
       out += python_float_repr(value.as_float());

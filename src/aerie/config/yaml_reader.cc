@@ -314,6 +314,9 @@ class Reader {
       case Value::Kind::kInt:
         entry.key = std::to_string(key.value.as_int());
         return entry;
+      case Value::Kind::kBigInt:
+        entry.key = key.value.as_string();
+        return entry;
       case Value::Kind::kFloat:
         entry.key = python_float_repr(key.value.as_float());
         return entry;

@@ -27,7 +27,7 @@ ScalarType type_when_read(std::string_view text);
 ScalarType type_when_written(std::string_view text);
 
 // The value of a scalar of that type; fails where PyYAML's constructor does (`0b_`, `!!int x`), and
-// on integers beyond 64 bits.
+// on numbers to the base 60 beyond 64 bits.
 Result<Value> make_bool(std::string_view text);
 Result<Value> make_int(std::string_view text);
 Result<Value> make_float(std::string_view text);

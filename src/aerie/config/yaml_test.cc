@@ -116,11 +116,32 @@ TEST(YamlTest, MissingAndInterpolationsAreRecognised) {
   EXPECT_NE(failure("a: 1\nb: ${a").find("t.yaml:2:4"), std::string::npos);
 }
 
+TEST(YamlTest, IntegersBeyond64BitsKeepTheirDigits) {
+  const std::string text =
+      "a: 99999999999999999999999\nb: -9223372036854775809\nc: 0xFFFFFFFFFFFFFFFFFFFF\n"
+      "d: 9223372036854775807\n99999999999999999999: e\nf: 0b1" +
+      std::string(64, '0') + "\n";
+  const Value tree = parse(text);
+  EXPECT_EQ(python_repr(tree),
+            "{'a': 99999999999999999999999, 'b': -9223372036854775809, 'c': "
+            "1208925819614629174706175, 'd': 9223372036854775807, 99999999999999999999: 'e', 'f': "
+            "18446744073709551616}");
+  EXPECT_EQ(tree.find("a")->as_float(), 1e23);
+  EXPECT_TRUE(tree.find("d")->is_int());
+  const auto emitted = emit_yaml(tree);
+  ASSERT_TRUE(emitted.ok());
+  EXPECT_EQ(parse(*emitted), tree);
+  EXPECT_NE(emitted->find("\nb: -9223372036854775809\n"), std::string::npos) << *emitted;
+  EXPECT_FALSE(python_equal(*tree.find("b"), Value(std::numeric_limits<int64_t>::min())));
+}
+
 TEST(YamlTest, ValuesThatPyYamlRefusesAreErrors) {
   EXPECT_EQ(failure("a: 0b_"), "t.yaml:1:4: '0b_' is not a valid int");
   EXPECT_NE(failure("a: !!int abc").find("not a valid int"), std::string::npos);
   EXPECT_NE(failure("a: =").find("quote it"), std::string::npos);
-  EXPECT_NE(failure("a: 99999999999999999999").find("does not fit in 64 bits"), std::string::npos);
+  EXPECT_NE(failure("a: 9999999999999999999:59:59").find("does not fit in 64 bits"),
+            std::string::npos);
+  EXPECT_NE(failure(str_cat("a: ", std::string(5000, '9'))).find("5000 digits"), std::string::npos);
   EXPECT_NE(failure("x: !!python/object/apply:os.system ['true']").find("!!python/object/apply"),
             std::string::npos);
   for (const char* text : {"a: !!binary aGk=",

@@ -242,6 +242,7 @@ class Writer {
   static Result<Scalar> make_key(const MapEntry& entry) {
     switch (entry.key_kind) {
       case Value::Kind::kInt:
+      case Value::Kind::kBigInt:
         return make_scalar(entry.key, ScalarType::kInt);
       case Value::Kind::kBool:
         return make_scalar(entry.key, ScalarType::kBool);
@@ -264,6 +265,8 @@ class Writer {
         return scalar(value.as_bool() ? "true" : "false", ScalarType::kBool, context);
       case Value::Kind::kInt:
         return scalar(std::to_string(value.as_int()), ScalarType::kInt, context);
+      case Value::Kind::kBigInt:
+        return scalar(value.as_string(), ScalarType::kInt, context);
       case Value::Kind::kFloat:
         return scalar(float_text(value.as_float()), ScalarType::kFloat, context);
       case Value::Kind::kString:

@@ -10,7 +10,8 @@ NodeReader arguments_reader(const NodeReader& node) {
   return node;
 }
 
-std::optional<SchedulerConfig> build_schedule(const NodeReader& node) {
+std::optional<SchedulerConfig> build_schedule(const NodeReader& node,
+                                              const TrainerConfig& trainer) {
   if (!node.is_map()) return std::nullopt;
   SchedulerConfig out;
   node.read("name", out.name);
@@ -21,9 +22,10 @@ std::optional<SchedulerConfig> build_schedule(const NodeReader& node) {
   }
   out.kind = rule->kind;
   const NodeReader args = arguments_reader(node);
-  args.read("max_steps", out.max_steps);
   node.read("max_steps", out.max_steps);
-  if (out.max_steps == -1) return std::nullopt;
+  // NeMo puts the trainer's bound over it before it looks.
+  const bool bounded = trainer.max_steps >= 0 || trainer.fast_dev_run > 0;
+  if (out.max_steps == -1 && !bounded) return std::nullopt;
   args.read("warmup_steps", out.warmup_steps);
   args.read("warmup_ratio", out.warmup_ratio);
   args.read("hold_steps", out.hold_steps);
@@ -62,7 +64,7 @@ std::optional<SchedulerConfig> build_schedule(const NodeReader& node) {
 
 }  // namespace
 
-void build_optim(const NodeReader& model, ModelConfig& out) {
+void build_optim(const NodeReader& model, const TrainerConfig& trainer, ModelConfig& out) {
   const NodeReader node = model.child("optim");
   if (node.is_map()) {
     const OptimizerRule* rule = optimizer_of(*node.node());
@@ -84,6 +86,10 @@ void build_optim(const NodeReader& model, ModelConfig& out) {
     args.read("weight_decay", optim.weight_decay);
     args.read("amsgrad", optim.amsgrad);
     args.read("maximize", optim.maximize);
+    // torch's AdamW is Adam with this argument, and with another default of the decay.
+    bool decoupled = false;
+    args.read("decoupled_weight_decay", decoupled);
+    if (decoupled) optim.kind = OptimizerKind::kAdamW;
     args.read("momentum", optim.momentum);
     args.read("dampening", optim.dampening);
     args.read("nesterov", optim.nesterov);
@@ -91,7 +97,7 @@ void build_optim(const NodeReader& model, ModelConfig& out) {
     args.read("luc", optim.luc);
     args.read("luc_trust", optim.luc_trust);
     args.read("luc_eps", optim.luc_eps);
-    optim.sched = build_schedule(node.child("sched"));
+    optim.sched = build_schedule(node.child("sched"), trainer);
   }
   const NodeReader groups = model.child("optim_param_groups");
   if (!groups.is_map()) return;

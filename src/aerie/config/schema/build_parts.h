@@ -8,7 +8,7 @@ namespace aerie::config {
 
 void build_model_parts(const NodeReader& model, ModelConfig& out);
 void build_datasets(const NodeReader& model, ModelConfig& out);
-void build_optim(const NodeReader& model, ModelConfig& out);
+void build_optim(const NodeReader& model, const TrainerConfig& trainer, ModelConfig& out);
 void build_trainer(const NodeReader& trainer, TrainerConfig& out);
 void build_exp_manager(const NodeReader& exp_manager, ExpManagerConfig& out);
 void build_aerie(const NodeReader& aerie, AerieConfig& out);

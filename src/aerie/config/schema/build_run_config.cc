@@ -107,8 +107,8 @@ Result<RunConfig> build_run_config(const Value& resolved) {
   const NodeReader model = root.child("model");
   build_model_parts(model, out.model);
   build_datasets(model, out.model);
-  build_optim(model, out.model);
   build_trainer(root.child("trainer"), out.trainer);
+  build_optim(model, out.trainer, out.model);
   build_exp_manager(root.child("exp_manager"), out.exp_manager);
   build_init_from(root, out.init_from);
   build_aerie(root.child("aerie"), out.aerie);

@@ -277,7 +277,21 @@ TEST(BuildTest, OptimizerDefaultsDependOnItsName) {
   EXPECT_FALSE(build("{name: adamw, lr: 1}").sched.has_value());
   EXPECT_FALSE(
       build("{name: adamw, lr: 1, sched: {name: WarmupPolicy, max_steps: -1}}").sched.has_value());
+  // NeMo puts trainer.max_steps over the schedule's own -1.
+  const Checked bounded = check_text(
+      "trainer: {max_steps: 7}\nmodel:\n  optim: {name: adamw, lr: 1, sched: {name: WarmupPolicy, "
+      "max_steps: -1}}\n");
+  EXPECT_TRUE(bounded.run.model.optim.sched.has_value());
+  const Checked unbounded = check_text(
+      "trainer: {max_epochs: 7}\nmodel:\n  optim: {name: adamw, lr: 1, sched: {name: WarmupPolicy, "
+      "max_steps: -1}}\n");
+  EXPECT_FALSE(unbounded.run.model.optim.sched.has_value());
   EXPECT_EQ(build("{name: adamw, lr: 1, sched: {name: SquareAnnealing}}").sched->min_lr, 1e-5);
+  const OptimConfig decoupled = build("{name: adam, lr: 1, decoupled_weight_decay: true}");
+  EXPECT_EQ(decoupled.kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(decoupled.weight_decay, 0.0);
+  EXPECT_EQ(build("{name: adam, lr: 1, decoupled_weight_decay: false}").kind, OptimizerKind::kAdam);
+  EXPECT_EQ(check_text("model:\n  optim: {lr: 99999999999999999999}\n").run.model.optim.lr, 1e20);
   EXPECT_EQ(build("{name: adamw, lr: 1, sched: {name: CosineAnnealing, args: {name: auto, params: "
                   "{warmup_steps: 7}}}}")
                 .sched->warmup_steps,

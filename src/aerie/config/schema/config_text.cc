@@ -78,6 +78,8 @@ Json to_json(const Value& value) {
     case Value::Kind::kFloat:
       if (!std::isfinite(value.as_float())) return python_float_repr(value.as_float());
       return value.as_float();
+    case Value::Kind::kBigInt:
+      return value.as_float();  // JSON's own numbers end there
     case Value::Kind::kString:
     case Value::Kind::kMissing:
     case Value::Kind::kInterpolation:

@@ -38,7 +38,8 @@ struct SchedulerConfig {
   ScheduleKind kind = ScheduleKind::kNoamAnnealing;
   std::string name = "NoamAnnealing";
   // NeMo's rule: trainer.max_steps when >= 0, else this, else computed from epochs. An explicit -1
-  // means no schedule; build_run_config() then leaves OptimConfig::sched empty.
+  // means no schedule where trainer.max_steps is not given; build_run_config() then leaves
+  // OptimConfig::sched empty.
   std::optional<int64_t> max_steps;
   std::optional<int64_t> warmup_steps;  // exclusive with warmup_ratio
   std::optional<double> warmup_ratio;   // of max_steps

@@ -7,11 +7,12 @@
 namespace aerie::config {
 
 std::span<const OptimizerRule> optimizer_rules() {
-  constexpr std::string_view kAdamArguments =
-      "betas|eps|weight_decay|amsgrad|maximize|foreach|fused|capturable|differentiable";
   static constexpr OptimizerRule kRules[] = {
-      {OptimizerKind::kAdamW, "adamw", "AdamW", kAdamArguments},
-      {OptimizerKind::kAdam, "adam", "Adam", kAdamArguments},
+      {OptimizerKind::kAdamW, "adamw", "AdamW",
+       "betas|eps|weight_decay|amsgrad|maximize|foreach|fused|capturable|differentiable"},
+      {OptimizerKind::kAdam, "adam", "Adam",
+       "betas|eps|weight_decay|amsgrad|maximize|foreach|fused|capturable|differentiable|"
+       "decoupled_weight_decay"},
       {OptimizerKind::kSgd, "sgd", "SGD",
        "momentum|dampening|weight_decay|nesterov|maximize|foreach|fused|differentiable"},
       {OptimizerKind::kNovograd, "novograd", "Novograd",

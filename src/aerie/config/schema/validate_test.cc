@@ -93,6 +93,8 @@ TEST(ValidateTest, WrongTypesAndRangesSayWhatIsExpected) {
   EXPECT_HAS(check_stock({{"model.train_ds.shuffle", "yes"}}).errors(), "write true");
   EXPECT_HAS(check_stock({{"model.train_ds.shuffle", 3}}).errors(), "expected true or false");
   EXPECT_HAS(check_stock({{"trainer.max_steps", 1.5}}).errors(), "a whole number");
+  EXPECT_HAS(check_text("trainer: {max_steps: 99999999999999999999}\n").errors(),
+             "expected a whole number, got 99999999999999999999 (int beyond 64 bits)");
   EXPECT_HAS(check_stock({{"model.encoder.dropout", 1.0}}).errors(), "[0,1)");
   EXPECT_HAS(check_stock({{"model.encoder.n_layers", 0}}).errors(), "[1,1e9]");
   EXPECT_HAS(check_stock({{"model.encoder.n_layers", Value(int64_t{1} << 62)}}).errors(),
@@ -342,6 +344,9 @@ TEST(ValidateTest, LoaderRulesAreTorchs) {
 TEST(ValidateTest, OptimizerTakesItsOwnArguments) {
   EXPECT_HAS(check_stock({{"model.optim.momentum", 0.9}}).errors(),
              "adamw has no argument 'momentum'");
+  EXPECT_HAS(
+      check_text("model:\n  optim: {name: adamw, lr: 1, decoupled_weight_decay: true}\n").errors(),
+      "adamw has no argument 'decoupled_weight_decay'");
   EXPECT_HAS(check_stock({{"model.optim.sched.name", "CosineAnnealing"}}).warnings(),
              "CosineAnnealing has no argument 'd_model'");
   EXPECT_HAS(check_stock({{"model.optim.sched.warmup_ratio", 0.1}}).errors(), "warmup_steps");
