@@ -17,7 +17,9 @@ constexpr const char* kNemoVersion = "2.6.2";
 Result<std::string> nemo_config_yaml(const config::Value& config) {
   if (!config.is_map()) return invalid_argument("the configuration is not a mapping");
   // The model's interpolations look outside of it (${model.sample_rate}), so all is resolved first.
-  AERIE_ASSIGN_OR_RETURN(config::Value resolved, config::resolve_all(config));
+  config::ResolveOptions options;
+  options.unset_env_is_missing = true;
+  AERIE_ASSIGN_OR_RETURN(config::Value resolved, config::resolve_all(config, options));
   config::Value* model = resolved.child("model");
   if (model == nullptr) model = &resolved;
   if (!model->is_map() || model->child("encoder") == nullptr)

@@ -10,7 +10,8 @@ namespace aerie::archive {
 
 // The resolved model node in its own key order, with `target` (the class NeMo instantiates) and
 // `nemo_version` appended when they are missing. `config` is a whole run configuration with a
-// `model` node, or the model node itself; interpolations are resolved, `???` stays.
+// `model` node, or the model node itself; interpolations are resolved, `???` stays, also
+// for what comes from a variable of the environment that is not set here.
 Result<std::string> nemo_config_yaml(const config::Value& config);
 
 }  // namespace aerie::archive

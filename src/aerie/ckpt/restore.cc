@@ -40,6 +40,9 @@ bool looks_like_model_node(const config::Value& value) {
 Result<config::Value> model_node_of_file(Env& env, const std::string& path) {
   AERIE_ASSIGN_OR_RETURN(const std::string text, env.read_file(path, kMaxText));
   AERIE_ASSIGN_OR_RETURN(const config::Value root, config::parse_yaml(text, path));
+  // The paths of data sets often come from variables of the machine that trained.
+  config::ResolveOptions lenient;
+  lenient.unset_env_is_missing = true;
   if (root.is_map() && root.child("defaults") != nullptr) {
     config::ConfigArgs args;
     args.config_path = parent_path(path);
@@ -47,9 +50,9 @@ Result<config::Value> model_node_of_file(Env& env, const std::string& path) {
     AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, config::load_run_config(args));
     if (const config::Value* node = loaded.resolved.child("model")) return *node;
   } else if (root.is_map() && root.child("model") != nullptr) {
-    return config::resolve_at(root, "model");
+    return config::resolve_at(root, "model", lenient);
   } else if (looks_like_model_node(root)) {
-    return config::resolve_all(root);
+    return config::resolve_all(root, lenient);
   }
   return invalid_argument("no `model` node")
       .with_context(path)

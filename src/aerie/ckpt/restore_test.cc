@@ -155,5 +155,15 @@ TEST_F(RestoreTest, NamesWhatIsWrongWithAPath) {
   EXPECT_HAS(error_of(dir), "add --config");
 }
 
+// config.yaml keeps what came from the environment as an expression; the model does not need it.
+TEST_F(RestoreTest, RestoresWhereAVariableOfTheRunIsNotSet) {
+  std::string config = env_.read_file(run_ + "/config.yaml").value();
+  const size_t at = config.find("manifest_filepath: train.json");
+  ASSERT_NE(at, std::string::npos);
+  config.replace(at, 29, "manifest_filepath: ${oc.env:AERIE_TEST_NOT_SET}/train.json");
+  ASSERT_TRUE(env_.write_file(run_ + "/config.yaml", config).ok());
+  expect_golden(add_checkpoint("a--step=3", 3));
+}
+
 }  // namespace
 }  // namespace aerie::ckpt

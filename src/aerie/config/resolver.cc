@@ -67,7 +67,10 @@ PlacePtr ResolverEngine::make(const PlacePtr& place, Value value) {
 
 Result<PlacePtr> ResolverEngine::evaluate(const PlacePtr& place) {
   if (!place->node->is_interpolation()) return place;
-  if (const auto it = done_.find(place->node); it != done_.end()) return it->second;
+  if (const auto it = done_.find(place->node); it != done_.end()) {
+    if (it->second.reads_env) note_env_read();
+    return it->second.result;
+  }
   for (size_t i = 0; i < active_.size(); ++i) {
     if (active_[i]->node != place->node) continue;
     std::string chain;
@@ -80,6 +83,7 @@ Result<PlacePtr> ResolverEngine::evaluate(const PlacePtr& place) {
                                     full_key(*place)));
   }
   active_.push_back(place);
+  const size_t reads_before = env_reads_;
   auto result = [&]() -> Result<PlacePtr> {
     AERIE_RETURN_IF_ERROR(charge(1, 0));
     AERIE_ASSIGN_OR_RETURN(const Text text, parse_text(place->node->as_string()));
@@ -94,7 +98,7 @@ Result<PlacePtr> ResolverEngine::evaluate(const PlacePtr& place) {
                                   : place->node->origin().to_string() + ": ";
     return status.with_context(str_cat(where, full_key(*place), "=", place->node->brief(60)));
   }
-  done_.emplace(place->node, result.value());
+  done_.emplace(place->node, Done{result.value(), env_reads_ != reads_before});
   return result;
 }
 
@@ -287,9 +291,11 @@ Result<Value> ResolverEngine::expand(const PlacePtr& place) {
   const Value& node = *place->node;
   switch (node.kind()) {
     case Value::Kind::kInterpolation: {
+      const size_t reads_before = env_reads_;
       AERIE_ASSIGN_OR_RETURN(const PlacePtr target, evaluate(place));
       auto value = expand(target);
       if (!value.ok()) return value;
+      if (options_.keep_env && env_reads_ != reads_before) return node;
       return std::move(value).value().with_origin(node.origin());
     }
     case Value::Kind::kList:

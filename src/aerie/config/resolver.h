@@ -3,9 +3,9 @@
 //
 // Values are resolved when asked for; an interpolation that is the whole value keeps the type of
 // what it names (also maps and lists), one inside text becomes text. Resolvers: oc.env, oc.select,
-// oc.decode, oc.create, oc.dict.keys, oc.dict.values, oc.deprecated, and NeMo's multiply, sum,
-// gpu_name. Nothing here changes the tree. Errors are kInvalidArgument and name the key and where
-// the interpolation is written; cycles name their chain.
+// oc.decode, oc.create, oc.dict.keys, oc.dict.values, oc.deprecated, Hydra's now, and NeMo's
+// multiply, sum, gpu_name. Nothing here changes the tree. Errors are kInvalidArgument and name the
+// key and where the interpolation is written; cycles name their chain.
 #pragma once
 
 #include <functional>
@@ -29,6 +29,12 @@ struct ResolveOptions {
   std::function<void(const std::string&)> warn;
   // Collects the full key of every node that an interpolation reads.
   std::set<std::string>* reads = nullptr;
+  // Interpolations that read the environment, themselves or through others, stay as they are
+  // written: for files that must not give away what the environment holds.
+  bool keep_env = false;
+  // A variable that is not set (and has no default) gives `???` instead of an error: for files
+  // written with keep_env that are read where the variable is not known.
+  bool unset_env_is_missing = false;
   // Values and text produced in all, against expansion bombs.
   size_t max_nodes = 500'000;
   size_t max_text_bytes = 64u << 20;

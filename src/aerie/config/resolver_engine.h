@@ -47,6 +47,7 @@ class ResolverEngine {
   Result<Value> element(const PlacePtr& place, const Element& element);
   const ResolveOptions& options() const { return options_; }
   Status charge(size_t nodes, size_t text_bytes);
+  void note_env_read() { ++env_reads_; }
 
  private:
   Result<PlacePtr> evaluate_text(const PlacePtr& place, const Text& text);
@@ -61,12 +62,17 @@ class ResolverEngine {
 
   const ResolveOptions& options_;
   PlacePtr root_;
-  std::unordered_map<const Value*, PlacePtr> done_;
+  struct Done {
+    PlacePtr result;
+    bool reads_env = false;
+  };
+  std::unordered_map<const Value*, Done> done_;
   std::vector<PlacePtr> active_;         // interpolations being evaluated, outermost first
   std::vector<const Value*> expanding_;  // containers being copied, outermost first
   std::vector<std::shared_ptr<const Value>> made_;  // keeps addresses in done_ valid
   size_t nodes_ = 0;
   size_t text_bytes_ = 0;
+  size_t env_reads_ = 0;  // a remembered result that read the environment counts again
 };
 
 // "a.b.0"; empty at the root.

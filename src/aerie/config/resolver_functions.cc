@@ -1,6 +1,10 @@
 // The functions of `${name:arguments}`: OmegaConf's own and those NeMo registers.
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
+#include <map>
+#include <mutex>
 
 #include "aerie/base/strings.h"
 #include "aerie/config/resolver_engine.h"
@@ -46,6 +50,7 @@ Value reclassify(const Value& value) {
 
 Result<PlacePtr> env(const Call& call) {
   AERIE_ASSIGN_OR_RETURN(const std::string name, string_argument(call, 0));
+  call.engine.note_env_read();
   std::optional<std::string> found;
   if (call.engine.options().env) {
     found = call.engine.options().env(name);
@@ -57,6 +62,8 @@ Result<PlacePtr> env(const Call& call) {
     return call.engine.make(call.place, Value(std::move(*found)));
   }
   if (call.arguments.size() < 2) {
+    if (call.engine.options().unset_env_is_missing)
+      return call.engine.make(call.place, Value::missing());
     return invalid_argument(str_cat("Environment variable '", name, "' not found"))
         .with_hint(str_cat("set it, or give a default: ${oc.env:", name, ",value}"));
   }
@@ -76,7 +83,8 @@ Result<PlacePtr> select(const Call& call) {
 }
 
 Result<PlacePtr> decode(const Call& call) {
-  if (call.arguments[0].is_null()) return call.engine.make(call.place, Value());
+  if (call.arguments[0].is_null() || call.arguments[0].is_missing())
+    return call.engine.make(call.place, call.arguments[0]);
   AERIE_ASSIGN_OR_RETURN(const std::string text, string_argument(call, 0));
   AERIE_ASSIGN_OR_RETURN(const Element element, parse_element(text));
   AERIE_ASSIGN_OR_RETURN(Value value, call.engine.element(call.place, element));
@@ -123,6 +131,12 @@ Result<PlacePtr> dict_keys(const Call& call) {
       case Value::Kind::kInt:
         keys.push_back(Value(static_cast<int64_t>(std::strtoll(text, nullptr, 10))));
         break;
+      case Value::Kind::kBigInt: {
+        const bool negative = starts_with(entry.key, "-");
+        keys.push_back(
+            Value::whole_number(std::string_view(entry.key).substr(negative), 10, negative));
+        break;
+      }
       case Value::Kind::kFloat:
         keys.push_back(Value(std::strtod(text, nullptr)));
         break;
@@ -194,10 +208,12 @@ Result<PlacePtr> arithmetic(const Call& call) {
       return answer(Value(product ? a * b : a + b));
     }
     int64_t out = 0;
-    const bool overflow = product ? __builtin_mul_overflow(as_integer(x), as_integer(y), &out)
-                                  : __builtin_add_overflow(as_integer(x), as_integer(y), &out);
+    const bool overflow = x.is_big_int() || y.is_big_int() ||
+                          (product ? __builtin_mul_overflow(as_integer(x), as_integer(y), &out)
+                                   : __builtin_add_overflow(as_integer(x), as_integer(y), &out));
     if (overflow) {
-      return invalid_argument(str_cat(call.name, ": the result does not fit in 64 bits"));
+      return invalid_argument(str_cat(call.name, " computes with whole numbers of 64 bits; ",
+                                      x.brief(30), " and ", y.brief(30), " need more"));
     }
     return answer(Value(out));
   }
@@ -220,6 +236,53 @@ Result<PlacePtr> gpu_name(const Call& call) {
   return call.engine.make(call.place, Value(ask ? ask() : std::string("cpu")));
 }
 
+// Python's datetime.now().strftime(pattern): microseconds for %f, nothing for a time zone, which
+// such a time does not have; the rest is the C library's.
+Result<std::string> format_now(const std::string& pattern) {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto micros =
+      std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() %
+      1000000;
+  std::tm local{};
+  if (localtime_r(&seconds, &local) == nullptr) return internal_error("the clock has no date");
+  std::string given;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char next = pattern[i] == '%' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (next == 'f') {
+      const std::string digits = std::to_string(micros);
+      given += std::string(6 - digits.size(), '0') + digits;
+    } else if (next != 'z' && next != 'Z') {
+      given += pattern[i];
+      if (next != '\0') given += next;
+    }
+    if (next != '\0') ++i;
+  }
+  // A last character tells an empty answer from one that did not fit.
+  given += '.';
+  std::string out(given.size() * 4 + 256, '\0');
+  const size_t length = std::strftime(out.data(), out.size(), given.c_str(), &local);
+  if (length == 0) return invalid_argument("now: the pattern makes too long a text");
+  out.resize(length - 1);
+  return out;
+}
+
+// As in Hydra, a pattern that comes again gives the time of its first use in this process.
+Result<PlacePtr> now(const Call& call) {
+  AERIE_ASSIGN_OR_RETURN(const std::string pattern, string_argument(call, 0));
+  if (pattern.size() > 1000 || pattern.find('\0') != std::string::npos)
+    return invalid_argument("now takes a pattern such as %Y-%m-%d_%H-%M-%S");
+  static std::mutex mutex;
+  static auto& first_use = *new std::map<std::string, std::string>;
+  const std::lock_guard lock(mutex);
+  auto found = first_use.find(pattern);
+  if (found == first_use.end()) {
+    AERIE_ASSIGN_OR_RETURN(std::string text, format_now(pattern));
+    found = first_use.emplace(pattern, std::move(text)).first;
+  }
+  return call.engine.make(call.place, Value(found->second));
+}
+
 struct Function {
   const char* name;
   size_t least;
@@ -235,6 +298,7 @@ constexpr Function kFunctions[] = {
     {"oc.dict.keys", 1, 1, dict_keys},
     {"oc.dict.values", 1, 1, dict_values},
     {"oc.deprecated", 1, 2, deprecated},
+    {"now", 1, 1, now},
     {"multiply", 2, 2, arithmetic},
     {"sum", 2, 2, arithmetic},
     {"gpu_name", 0, 0, gpu_name},

@@ -1,5 +1,7 @@
 #include "aerie/config/resolver.h"
 
+#include <ctime>
+
 #include <gtest/gtest.h>
 
 #include "aerie/base/strings.h"
@@ -147,6 +149,9 @@ TEST(ResolverTest, ErrorsSayWhatIsWrong) {
       {"${oc.dict.keys:a}", "'a' is an int"},
       {"${multiply:1}", "takes 2 arguments"},
       {"${multiply:9223372036854775807,2}", "64 bits"},
+      {"${sum:99999999999999999999,2}", "64 bits"},
+      {"${now:}", "takes 1 arguments"},
+      {"${now:7}", "takes a string"},
       {"${oc.env:}", "takes 1 to 2 arguments"},
       {"${${a}}", "must give a string"},
       {"${.}", "a key was expected"},
@@ -165,6 +170,66 @@ TEST(ResolverTest, ErrorsSayWhatIsWrong) {
         << expression << ": " << value.status().to_string();
     EXPECT_EQ(value.status().code(), StatusCode::kInvalidArgument);
   }
+}
+
+TEST(ResolverTest, NowIsTheTimeOfItsFirstUse) {
+  const auto text = [](const std::string& expression) {
+    const auto value = resolve(expression);
+    EXPECT_TRUE(value.ok()) << value.status().to_string();
+    return value.ok() ? python_str(*value) : "";
+  };
+  std::time_t seconds = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  EXPECT_EQ(text("${now:%Y}"), std::to_string(local.tm_year + 1900));
+  EXPECT_EQ(text("${now:%Y-%m-%d}/${now:%H-%M-%S}").size(), 19u);
+  EXPECT_EQ(text("x${now:%Z%z}y"), "xy");
+  EXPECT_EQ(text("${now:%%f}"), "%f");
+  // Microseconds, and the same ones again.
+  const std::string first = text("${now:%H:%M:%S.%f}");
+  EXPECT_EQ(first.size(), 15u);
+  EXPECT_EQ(text("${now:%H:%M:%S.%f}"), first);
+}
+
+TEST(ResolverTest, WhatTheEnvironmentHoldsCanStayAnExpression) {
+  const Value tree = parse_yaml(R"(
+direct: ${oc.env:E_INT}
+text: x/${oc.env:E_INT}/y
+again: ${direct}
+decoded: ${oc.decode:${oc.env:E_INT}}
+default: ${oc.env:NOPE,fallback}
+selected: ${oc.select:text}
+node: {inner: '${oc.env:E_INT}', size: 3}
+copy: ${node}
+size: ${node.size}
+list: [1, '${text}']
+)",
+                                "t.yaml")
+                         .value();
+  ResolveOptions keep = options();
+  keep.keep_env = true;
+  const auto kept = resolve_all(tree, keep);
+  ASSERT_TRUE(kept.ok()) << kept.status().to_string();
+  for (const char* key : {"direct", "text", "again", "decoded", "default", "selected", "node.inner",
+                          "copy", "list.1"}) {
+    EXPECT_EQ(*kept->find(key), *tree.find(key)) << key;
+    EXPECT_TRUE(kept->find(key)->is_interpolation()) << key;
+  }
+  EXPECT_EQ(*kept->find("size"), Value(3));
+  EXPECT_EQ(emit_yaml(*kept)->find("12"), std::string::npos);
+  // Read again where the variable is set: the same values.
+  EXPECT_EQ(resolve_all(*kept, options()).value(), resolve_all(tree, options()).value());
+
+  ResolveOptions elsewhere;
+  elsewhere.env = [](const std::string&) { return std::nullopt; };
+  EXPECT_FALSE(resolve_all(*kept, elsewhere).ok());
+  elsewhere.unset_env_is_missing = true;
+  const auto read = resolve_all(*kept, elsewhere);
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_TRUE(read->find("direct")->is_missing());
+  EXPECT_TRUE(read->find("decoded")->is_missing());
+  EXPECT_EQ(*read->find("default"), Value("fallback"));
+  EXPECT_EQ(*read->find("copy.size"), Value(3));
 }
 
 TEST(ResolverTest, ErrorsNameFileKeyAndNearestName) {

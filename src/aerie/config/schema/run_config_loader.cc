@@ -171,6 +171,8 @@ Result<LoadedConfig> load_run_config(const ConfigArgs& args, const LoadOptions& 
   ResolveOptions resolve_options = default_resolve_options();
   resolve_options.reads = &loaded.reads;
   AERIE_ASSIGN_OR_RETURN(loaded.resolved, resolve_all(loaded.composed.config, resolve_options));
+  resolve_options.keep_env = true;
+  AERIE_ASSIGN_OR_RETURN(loaded.portable, resolve_all(loaded.composed.config, resolve_options));
   ValidateOptions validate_options;
   validate_options.allow_unknown = args.allow_unknown;
   validate_options.for_training = options.for_training;

@@ -54,6 +54,9 @@ struct LoadOptions {
 struct LoadedConfig {
   Composed composed;  // as written, interpolations unresolved; the `aerie:` node filled in
   Value resolved;     // effective values; model_config.yaml is its `model` node
+  // The same for config.yaml and other files that stay: what comes from the environment
+  // (${oc.env:...}), where people keep secrets, is left as the expression.
+  Value portable;
   std::set<std::string> reads;               // keys that interpolations read
   std::map<std::string, IdleKey> idle_keys;  // accepted, and without effect on this run
   Findings findings;  // warnings, to be shown to the user (errors with keep_errors)

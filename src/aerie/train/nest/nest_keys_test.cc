@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "aerie/archive/nemo.h"
 #include "aerie/train/nest/nest_eval.h"
 #include "aerie/train/nest/run_test_util.h"
 
@@ -72,6 +73,44 @@ TEST(TrainerKeysTest, EpochsStepsAndLogging) {
                           "trainer.accumulate_grad_batches=4"})
                 .step,
             2);
+}
+
+TEST(TrainerKeysTest, WhatTheEnvironmentHoldsIsNotWrittenOut) {
+  const TinyRun tiny;
+  ASSERT_EQ(setenv("AERIE_TEST_DATA", tiny.file("dev_clean.json").c_str(), 1), 0);
+  ASSERT_EQ(setenv("AERIE_TEST_SECRET", "hunter2", 1), 0);
+  const NestRunResult result = run(
+      tiny, {"model.validation_ds.manifest_filepath='${oc.env:AERIE_TEST_DATA}'",
+             "exp_manager.checkpoint_callback_params.postfix='-${oc.env:AERIE_TEST_SECRET}.nemo'"});
+  ASSERT_EQ(unsetenv("AERIE_TEST_DATA"), 0);
+  ASSERT_EQ(unsetenv("AERIE_TEST_SECRET"), 0);
+  Env& env = Env::real();
+  for (const char* name : {"config.yaml", "hparams.yaml", "report.html"}) {
+    const std::string text = env.read_file(tiny.run_dir() + "/" + name).value();
+    EXPECT_NE(text.find("${oc.env:AERIE_TEST_SECRET}"), std::string::npos) << name;
+    EXPECT_NE(text.find("${oc.env:AERIE_TEST_DATA}"), std::string::npos) << name;
+    EXPECT_EQ(text.find("hunter2"), std::string::npos) << name;
+  }
+  // The archive is whole without the variable.
+  const auto nemo = archive::read_nemo(env, result.nemo);
+  ASSERT_TRUE(nemo.ok()) << nemo.status().to_string();
+  EXPECT_NE(nemo->config_yaml.find(tiny.file("dev_clean.json")), std::string::npos);
+  EXPECT_EQ(nemo->config_yaml.find("oc.env"), std::string::npos);
+}
+
+// NeMo puts trainer.max_steps over it before it looks.
+TEST(TrainerKeysTest, AScheduleWithoutItsOwnLengthTakesTheTrainers) {
+  const auto rates = [](const std::string& max_steps) {
+    const TinyRun tiny;
+    run(tiny, {"trainer.max_steps=4", "model.optim.sched={name: WarmupAnnealing, warmup_steps: 2}",
+               "++model.optim.sched.max_steps=" + max_steps});
+    return tiny.values(RecordKind::kTrain, "learning_rate");
+  };
+  const std::vector<double> expected = rates("null");
+  ASSERT_EQ(expected.size(), 4u);
+  EXPECT_NE(expected[0], expected[1]);
+  EXPECT_EQ(rates("-1"), expected);
+  EXPECT_EQ(rates("1000"), expected);
 }
 
 TEST(TrainerKeysTest, MaxTimeStopsWithAValidation) {

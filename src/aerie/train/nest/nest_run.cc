@@ -126,7 +126,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   AERIE_RETURN_IF_ERROR(prepare_run_folder(env, folder, resumed).with_context(folder.path));
   if (keep) AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
   AERIE_ASSIGN_OR_RETURN(const std::string config_yaml,
-                         config::emit_yaml(options.config->resolved));
+                         config::emit_yaml(options.config->portable));
   AERIE_ASSIGN_OR_RETURN(const std::string model_yaml, nemo_model_config(options.config->resolved));
   AERIE_RETURN_IF_ERROR(
       describe_run(env, folder,
