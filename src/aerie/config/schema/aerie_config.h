@@ -58,7 +58,8 @@ struct AerieConfig {
   ValidationSeed validation_seed = ValidationSeed::kFixed;  // compat: kRandom unless set
   std::optional<double> loss_scale;                         // 16-mixed: null is dynamic
   std::vector<std::string> no_weight_decay;  // parameter-name parts that get no weight decay
-  double spike_zscore = 6.0;  // loss or gradient norm beyond this is an event; 0: off
+  double spike_zscore = 6.0;           // loss or gradient norm beyond this is an event; 0: off
+  bool lightning_checkpoints = false;  // a .ckpt beside every native checkpoint
   AerieDataConfig data;
   bool operator==(const AerieConfig&) const = default;
 };
