@@ -1,24 +1,42 @@
-// `aerie report RUN_DIR`: writes report.html from the files of a run.
+// `aerie report RUN_DIR ...`: report.html from the files of a run, or one page for several runs.
 #include <cstdio>
 
 #include "aerie/base/env.h"
+#include "aerie/base/path.h"
 #include "aerie/ui/report.h"
+#include "cli.h"
 #include "command.h"
 
 namespace aerie::tools {
 
 Status run_report(const std::vector<std::string>& args) {
-  if (args.size() != 1 || args[0] == "--help" || args[0] == "-h") {
-    std::printf(
-        "usage: aerie report RUN_DIR\n\n"
-        "Writes RUN_DIR/report.html, one self-contained page with the curves, events, bad samples "
-        "and the verdict on what\n"
-        "limited the run, from the metrics.jsonl in it. `aerie train` does the same at its end.\n\n"
-        "example: aerie report nemo_experiments/SSL-NEST-FastConformer\n");
-    return args.size() == 1 ? ok_status() : invalid_argument("one run folder is needed");
+  CLI::App app(
+      "Writes RUN/report.html, one self-contained page with the run's health, curves, machine, "
+      "events,\nbad samples and the verdict on what limited it, from the metrics.jsonl in it; "
+      "`aerie train` does\nthe same at its end. Several runs go onto one page: what came out of "
+      "each, their curves\ntogether, and what differs in their configurations.",
+      "aerie report");
+  app.footer(
+      "example: aerie report nemo_experiments/SSL-NEST-FastConformer\n"
+      "         aerie report runs/lr1e-3 runs/lr3e-3 -o lr.html");
+  std::vector<std::string> runs;
+  std::string output;
+  app.add_option("RUN", runs, "folders of runs")->required();
+  app.add_option("-o,--output", output,
+                 "file to write (default: report.html in the run's folder; for several runs "
+                 "report.html in the working directory)");
+  bool help = false;
+  AERIE_RETURN_IF_ERROR(parse_args(app, args, &help));
+  if (help) return ok_status();
+  Env& env = Env::real();
+  for (std::string& run : runs) run = expand_user(run);
+  if (runs.size() == 1 && output.empty()) {
+    AERIE_ASSIGN_OR_RETURN(output, ui::write_report(env, runs[0]));
+  } else {
+    output = output.empty() ? "report.html" : expand_user(output);
+    AERIE_RETURN_IF_ERROR(ui::write_report_of(env, runs, output));
   }
-  AERIE_ASSIGN_OR_RETURN(const std::string path, ui::write_report(Env::real(), args[0]));
-  std::printf("%s\n", path.c_str());
+  std::printf("%s\n", output.c_str());
   return ok_status();
 }
 

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <set>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <utility>
 
 #include "aerie/base/parse.h"
@@ -165,6 +166,23 @@ ProcessMemory process_memory(Env& env, const std::string& root) {
   out.anonymous_bytes = field(lines, "RssAnon:").value_or(out.rss_bytes);
   out.peak_rss_bytes = std::max(field(lines, "VmHWM:").value_or(0), out.rss_bytes);
   return out;
+}
+
+std::string cpu_name(Env& env, const std::string& root) {
+  // x86 says "model name", ARM often only what the maker calls it, or nothing.
+  for (const std::string_view key : {"model name", "Processor", "cpu model"})
+    for (const std::string& line : lines_of(env, root + "/proc/cpuinfo")) {
+      const size_t colon = line.find(':');
+      if (colon != std::string::npos && trim(line.substr(0, colon)) == key)
+        return std::string(trim(line.substr(colon + 1)));
+    }
+  return "";
+}
+
+std::string host_name() {
+  char name[256] = "";
+  if (::gethostname(name, sizeof name - 1) != 0) return "";
+  return name;
 }
 
 double process_cpu_s() {

@@ -33,6 +33,10 @@ struct ProcessMemory {
 };
 ProcessMemory process_memory(Env& env = Env::real(), const std::string& root = "");
 
+// "Intel(R) Xeon(R) Platinum 8480C"; empty where it cannot be found out.
+std::string cpu_name(Env& env = Env::real(), const std::string& root = "");
+std::string host_name();
+
 // CPU time of all threads of the process so far, user and system.
 double process_cpu_s();
 

@@ -31,6 +31,16 @@ TEST_F(SystemTest, TheRealMachineAnswers) {
   EXPECT_GE(process_cpu_s(), 0.0);
 }
 
+TEST_F(SystemTest, NamesTheProcessor) {
+  ASSERT_TRUE(env_->create_dirs("/r/proc").ok());
+  ASSERT_TRUE(env_->write_file("/r/proc/cpuinfo",
+                               "processor\t: 0\nmodel name\t: A Chip: 3 GHz\nprocessor\t: 1\n")
+                  .ok());
+  EXPECT_EQ(cpu_name(*env_, "/r"), "A Chip: 3 GHz");
+  EXPECT_EQ(cpu_name(*env_, "/nowhere"), "");
+  EXPECT_FALSE(host_name().empty());
+}
+
 TEST_F(SystemTest, FallsBackWhenNothingCanBeRead) {
   EXPECT_EQ(cpu_count(*env_, "/x"), static_cast<int>(allowed_cpus().size()));
   EXPECT_EQ(physical_core_count(*env_, "/x"), static_cast<int>(allowed_cpus().size()));

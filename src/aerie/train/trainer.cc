@@ -35,9 +35,10 @@ const char* stop_reason_name(StopReason reason) {
   return "";
 }
 
-std::string stop_sentence(StopReason reason, int64_t step, const std::string& why) {
-  if (reason == StopReason::kFinished) return str_cat("finished after step ", step);
-  return str_cat("stopped after step ", step, ": ", stop_reason_name(reason),
+std::string stop_sentence(const std::string& reason, int64_t step, const std::string& why) {
+  if (reason == stop_reason_name(StopReason::kFinished))
+    return str_cat("finished after step ", step);
+  return str_cat("stopped after step ", step, ": ", reason,
                  why.empty() ? "" : str_cat(" (", why, ")"));
 }
 
@@ -169,7 +170,7 @@ void Trainer::stop_with(StopReason reason, std::string why) {
   summary_.reason = reason;
   summary_.why = std::move(why);
   stop_ = true;
-  log_info("train", stop_sentence(reason, position_.step, summary_.why));
+  log_info("train", stop_sentence(stop_reason_name(reason), position_.step, summary_.why));
 }
 
 Result<TrainSummary> Trainer::run() {

@@ -96,7 +96,8 @@ struct TrainSummary {
 };
 // "finished after step 1000", "stopped after step 12: signal (SIGTERM)": the one wording of the
 // log, the closing lines and the report.
-std::string stop_sentence(StopReason reason, int64_t step, const std::string& why);
+// `reason`: as stop_reason_name() gives it.
+std::string stop_sentence(const std::string& reason, int64_t step, const std::string& why);
 
 class Trainer {
  public:

@@ -370,10 +370,9 @@ TEST(TrainerTest, ARunThatEndsInBadStepsIsUnhealthy) {
 }
 
 TEST(TrainerTest, EveryStopIsToldInTheSameWords) {
-  EXPECT_EQ(stop_sentence(StopReason::kFinished, 7, ""), "finished after step 7");
-  EXPECT_EQ(stop_sentence(StopReason::kSignal, 7, "SIGTERM"),
-            "stopped after step 7: signal (SIGTERM)");
-  EXPECT_EQ(stop_sentence(StopReason::kEarlyStopping, 7, "no gain in 3 validations"),
+  EXPECT_EQ(stop_sentence("finished", 7, ""), "finished after step 7");
+  EXPECT_EQ(stop_sentence("signal", 7, "SIGTERM"), "stopped after step 7: signal (SIGTERM)");
+  EXPECT_EQ(stop_sentence("early stopping", 7, "no gain in 3 validations"),
             "stopped after step 7: early stopping (no gain in 3 validations)");
   FakeRun run(4);
   run.config.trainer.max_steps = 20;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <functional>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/clock.h"
 #include "aerie/metrics/metrics_log.h"
+#include "aerie/ui/report_style.h"
+#include "aerie/ui/smooth.h"
 #include "aerie/ui/svg_chart.h"
 
 namespace aerie::ui {
@@ -18,85 +20,12 @@ namespace {
 using metrics::Record;
 using metrics::RecordKind;
 
-constexpr char kStyle[] = R"(<style>
-:root{--ink:#1b2330;--soft:#5c6b7f;--line:#dde3ea;--paper:#ffffff;--card:#f6f8fa;--accent:#1f6feb}
-@media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa7b5;--line:#2c3440;--paper:#0f141a;--card:#171d25;--accent:#58a6ff}}
-body{margin:0 auto;max-width:1360px;padding:24px;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 10px}
-.sub{color:var(--soft);margin:0 0 18px}
-.verdict{border-left:4px solid var(--accent);background:var(--card);padding:12px 16px;font-size:16px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(170px,1fr));gap:12px;margin:18px 0}
-.tile{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
-.tile b{display:block;font-size:20px}.tile span{color:var(--soft);font-size:13px}
-.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(460px,1fr));gap:14px}
-figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px}
-svg{width:100%;height:auto;display:block;fill:var(--ink)}
-svg .title{font-size:14px;font-weight:600}svg .tick{font-size:11px;fill:var(--soft)}svg .grid{stroke:var(--line)}
-table{border-collapse:collapse;width:100%;font-size:14px}
-th,td{text-align:left;padding:5px 10px;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-th{white-space:nowrap}
-pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px;overflow:auto;font-size:13px}
-summary{cursor:pointer;color:var(--accent)}
-</style>)";
-
-constexpr char kBlue[] = "#2f7fe0", kOrange[] = "#e07b2f", kGreen[] = "#2f9e5b",
-               kPurple[] = "#8a5bd6", kRed[] = "#d6455b";
-
-Series series_of(const std::vector<Record>& records, RecordKind kind, const char* field,
-                 std::string name, const char* colour, double scale = 1.0) {
-  Series out;
-  out.name = std::move(name);
-  out.colour = colour;
-  for (const Record& record : records) {
-    double value = 0.0;
-    if (record.kind() != kind || !record.number(field, &value)) continue;
-    out.x.push_back(static_cast<double>(record.step()));
-    out.y.push_back(value * scale);
-  }
-  out.dots = kind == RecordKind::kVal && out.x.size() <= 60;
-  return out;
-}
-
-// Exponential smoothing that ignores values which are not finite.
-void smooth(Series& line) {
-  if (line.y.size() < 20) return;
-  double state = std::nan("");
-  for (const double y : line.y) {
-    if (std::isfinite(y)) state = std::isfinite(state) ? 0.95 * state + 0.05 * y : y;
-    line.smooth.push_back(state);
-  }
-}
-
-double last_of(const std::vector<Record>& records, RecordKind kind, const char* field) {
-  double out = std::nan("");
-  for (const Record& record : records) {
-    double value = 0.0;
-    if (record.kind() == kind && record.number(field, &value)) out = value;
-  }
-  return out;
-}
-
-double mean_of(const std::vector<Record>& records, const char* field) {
-  double sum = 0.0;
-  int count = 0;
-  for (const Record& record : records) {
-    double value = 0.0;
-    if (record.kind() == RecordKind::kTrain && record.number(field, &value) &&
-        std::isfinite(value)) {
-      sum += value;
-      ++count;
-    }
-  }
-  return count > 0 ? sum / count : std::nan("");
-}
+constexpr size_t kMaxEvents = 200, kMaxBadSamples = 500;
+enum Colour { kBlue, kOrange, kGreen, kPurple, kRed };
 
 std::string tile(const std::string& value, const std::string& label) {
   return str_cat("<div class=\"tile\"><b>", html_escape(value), "</b><span>", html_escape(label),
                  "</span></div>\n");
-}
-
-std::string number_or_dash(double value) {
-  return std::isfinite(value) ? short_number(value) : "–";
 }
 
 std::string percent(double share) {
@@ -106,150 +35,262 @@ std::string percent(double share) {
   return text;
 }
 
-std::string field_text(const Record::Value& value) {
-  if (const double* number = std::get_if<double>(&value)) return number_or_dash(*number);
-  if (const bool* flag = std::get_if<bool>(&value)) return *flag ? "yes" : "no";
-  std::string text;
-  std::visit([&](const auto& v) { text = str_cat(v); }, value);
-  return text;
+std::string health_line(const RunView& view) {
+  const char* css = view.state == RunState::kHealthy ? " good"
+                    : view.state == RunState::kOpen  ? ""
+                                                     : " bad";
+  return str_cat("<p class=\"health", css, "\"><b>", run_state_name(view.state),
+                 "</b>: ", html_escape(view.state_text), "</p>\n");
 }
 
-// "memory_gib" as "memory, GiB", "batches_per_epoch" as "batches per epoch".
-std::string label_of(std::string key) {
-  for (const auto& [ending, unit] :
-       {std::pair{"_gib", ", GiB"}, std::pair{"_ms", ", ms"}, std::pair{"_s", ", s"}})
-    if (ends_with(key, ending)) key = key.substr(0, key.size() - std::string(ending).size()) + unit;
-  std::replace(key.begin(), key.end(), '_', ' ');
-  return key;
-}
-
-std::string event_rows(const std::vector<Record>& records) {
-  std::string out;
-  int shown = 0;
-  for (const Record& record : records) {
-    const std::string name = record.text("event");
-    if (record.kind() != RecordKind::kEvent || name == "start" || name == "save") continue;
-    if (++shown > 200) continue;
-    std::string details;
-    for (const auto& [key, value] : record.fields()) {
-      if (key == "event") continue;
-      std::string text = field_text(value);
-      if (text.size() > 300) text = text.substr(0, 300) + "…";
-      details += str_cat(details.empty() ? "" : " · ", label_of(key), " ", text);
-    }
-    out +=
-        str_cat("<tr><td>", record.step(), "</td><td>", human_duration(record.wall_s()),
-                "</td><td>", html_escape(name), "</td><td>", html_escape(details), "</td></tr>\n");
-  }
-  if (shown > 200) out += str_cat("<tr><td colspan=\"4\">and ", shown - 200, " more</td></tr>");
+std::string when_and_where(const RunView& view) {
+  std::string out = str_cat(view.steps, " optimizer steps in ", human_duration(view.wall_s));
+  if (!view.date.empty()) out += str_cat(" · started ", view.date);
+  if (!view.host.empty()) out += str_cat(" on ", view.host);
   return out;
+}
+
+std::string tiles_of(const RunView& view) {
+  std::string out = "<div class=\"tiles\">\n";
+  const auto add = [&](double value, const std::string& text, const std::string& label) {
+    if (std::isfinite(value)) out += tile(text, label);
+  };
+  add(view.train_loss, short_number(view.train_loss), "train_loss, last");
+  add(view.val_loss, short_number(view.val_loss), "val_loss, last");
+  add(view.best_val_loss, short_number(view.best_val_loss),
+      str_cat("val_loss, best, at step ", view.best_val_step));
+  add(view.throughput, short_number(view.throughput), "audio seconds per second, mean");
+  if (view.verdict.bound != Bound::kUnknown) {
+    out += tile(str_cat(short_number(view.verdict.step_ms), " ms"), "step, median");
+    out += tile(percent(view.verdict.data_wait_share), "data wait");
+  }
+  if (view.verdict.gpu_util_percent >= 0.0)
+    out += tile(percent(view.verdict.gpu_util_percent / 100.0), "GPU busy");
+  add(view.padding_share, percent(view.padding_share), "padding share");
+  add(view.masked_share, percent(view.masked_share), "masked share of frames");
+  return out + "</div>\n";
+}
+
+// One line of a chart, for every run.
+struct Curve {
+  RecordKind kind;
+  const char* field;
+  const char* name;
+  Colour colour;
+  double scale = 1.0;
+  bool smooth = false;
+};
+struct ChartPlan {
+  const char* title;
+  const char* unit;
+  std::vector<Curve> curves;
+};
+
+const std::vector<ChartPlan>& chart_plans() {
+  constexpr RecordKind kTrain = RecordKind::kTrain, kVal = RecordKind::kVal;
+  static const std::vector<ChartPlan> plans = {
+      {"Loss",
+       "nats",
+       {{kTrain, "train_loss", "train", kBlue, 1.0, true},
+        {kVal, "val_loss", "validation", kOrange}}},
+      {"Learning rate", "", {{kTrain, "learning_rate", "learning rate", kGreen}}},
+      {"Gradient norm", "before clipping", {{kTrain, "grad_norm", "norm", kPurple, 1.0, true}}},
+      {"Throughput",
+       "audio seconds per second",
+       {{kTrain, "audio_s_per_s", "throughput", kBlue, 1.0, true}}},
+      {"Step and data wait",
+       "ms",
+       {{kTrain, "step_ms", "step", kBlue, 1.0, true},
+        {kTrain, "data_wait_ms", "data wait", kRed, 1.0, true}}},
+      {"GPU utilisation", "%", {{kTrain, "gpu_util", "GPU", kGreen, 1.0, true}}},
+      {"Memory",
+       "GiB",
+       {{kTrain, "rss_gib", "host", kPurple}, {kTrain, "gpu_mem_gib", "GPU", kGreen}}},
+      {"Padding share", "%", {{kTrain, "padding_share", "padding", kOrange, 100.0, true}}},
+  };
+  return plans;
+}
+
+constexpr size_t kSmoothFrom = 20;  // fewer points are drawn as they are
+
+Series curve_of(const ReportInput& run, const Curve& curve) {
+  Series out =
+      series_of(run.records, curve.kind, curve.field, curve.name, curve.colour, curve.scale);
+  if (curve.smooth && out.y.size() >= kSmoothFrom) out.smooth = smoothed(out.y);
+  return out;
+}
+
+// val_loss of single sets, where there are several.
+void add_validation_sets(const ReportInput& run, Chart& chart) {
+  std::vector<std::string> names;
+  for (const Record& record : run.records) {
+    if (record.kind() != RecordKind::kVal) continue;
+    for (const auto& [key, value] : record.fields())
+      if (key != "val_loss" && ends_with(key, "val_loss") &&
+          std::find(names.begin(), names.end(), key) == names.end())
+        names.push_back(key);
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    Series line = series_of(run.records, RecordKind::kVal, names[i], names[i],
+                            2 + static_cast<int>(i) % (kNumColours - 2));
+    line.dashed = true;
+    chart.series.push_back(std::move(line));
+  }
+}
+
+std::string charts_of(const ReportInput& run, const RunView& view) {
+  std::string out;
+  for (const ChartPlan& plan : chart_plans()) {
+    Chart chart{plan.title, plan.unit, {}, view.resumes};
+    for (const Curve& curve : plan.curves) chart.series.push_back(curve_of(run, curve));
+    if (plan.curves.back().kind == RecordKind::kVal) add_validation_sets(run, chart);
+    out += line_chart(chart);
+  }
+  if (out.empty()) return "";
+  return str_cat("<h2>Curves</h2><div class=\"charts\">\n", out, "</div>\n");
+}
+
+// One chart a quantity, one colour a run.
+std::string charts_of(const std::vector<ReportInput>& runs) {
+  std::string out;
+  for (const ChartPlan& plan : chart_plans()) {
+    for (const Curve& curve : plan.curves) {
+      const bool alone = plan.curves.size() == 1;
+      Chart chart{alone ? plan.title : str_cat(plan.title, ": ", curve.name), plan.unit, {}, {}};
+      for (size_t i = 0; i < runs.size(); ++i) {
+        Series line = curve_of(runs[i], curve);
+        line.name = runs[i].title;
+        line.colour = static_cast<int>(i);
+        line.dashed = i >= kNumColours;
+        line.raw = false;
+        chart.series.push_back(std::move(line));
+      }
+      out += line_chart(chart);
+    }
+  }
+  if (out.empty()) return "";
+  return str_cat("<h2>Curves</h2><div class=\"charts\">\n", out, "</div>\n");
+}
+
+std::string table_row(const std::string& head, const std::string& text) {
+  return str_cat("<tr><th>", html_escape(head), "</th><td class=\"text\">", html_escape(text),
+                 "</td></tr>\n");
+}
+
+// Everything below the curves.
+std::string details_of(const ReportInput& run) {
+  std::string out = "<h2>Machine, data and run</h2><div class=\"wide\"><table>\n";
+  for (const auto& [head, text] : machine_rows(run)) out += table_row(head, text);
+  out += "</table></div>\n";
+  size_t left_out = 0;
+  const std::vector<EventRow> events = event_rows(run.records, kMaxEvents, &left_out);
+  if (!events.empty()) {
+    out +=
+        "<h2>Events</h2><div class=\"wide\"><table><tr><th>step</th><th>time</th><th>event</th>"
+        "<th>details</th></tr>\n";
+    for (const EventRow& row : events)
+      out += str_cat("<tr><td class=\"word\">", html_escape(row.step), "</td><td class=\"word\">",
+                     html_escape(row.time), "</td><td class=\"word\">", html_escape(row.name),
+                     "</td><td class=\"text\">", html_escape(row.details), "</td></tr>\n");
+    if (left_out > 0) out += str_cat("<tr><td colspan=\"4\">and ", left_out, " more</td></tr>");
+    out += "</table></div>\n";
+  }
+  if (!run.bad_samples.empty()) {
+    out +=
+        "<h2>Bad samples</h2><div class=\"wide\"><table><tr><th>sample</th><th>reason</th></tr>\n";
+    for (size_t i = 0; i < std::min(run.bad_samples.size(), kMaxBadSamples); ++i)
+      out += str_cat("<tr><td class=\"text\">", html_escape(run.bad_samples[i].first),
+                     "</td><td class=\"text\">", html_escape(run.bad_samples[i].second),
+                     "</td></tr>\n");
+    out += "</table></div>\n";
+    if (run.bad_samples.size() > kMaxBadSamples)
+      out += str_cat("<p>and ", run.bad_samples.size() - kMaxBadSamples, " more</p>\n");
+  }
+  if (!run.config_yaml.empty())
+    out += str_cat("<h2>Configuration</h2><details><summary>effective configuration</summary><pre>",
+                   html_escape(run.config_yaml), "</pre></details>\n");
+  if (run.bad_lines > 0)
+    out += str_cat("<p class=\"sub\">", run.bad_lines,
+                   " lines of metrics.jsonl could not be read.</p>\n");
+  return out;
+}
+
+std::string comparison(const std::vector<ReportInput>& runs, const std::vector<RunView>& views) {
+  std::string out =
+      "<div class=\"wide\"><table><tr><th>run</th><th>health</th><th>steps</th><th>time</th>"
+      "<th>train_loss</th><th>val_loss</th><th>best</th><th>at step</th><th>step, ms</th>"
+      "<th>audio s/s</th><th>started</th><th>host</th></tr>\n";
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const RunView& view = views[i];
+    out += str_cat("<tr><td class=\"word\"><span class=\"key\"><i style=\"background:var(--c",
+                   static_cast<int>(i) % kNumColours, ")\"></i></span><a href=\"#run", i, "\">",
+                   html_escape(runs[i].title), "</a></td>");
+    for (const std::string& text :
+         {std::string(run_state_name(view.state)), str_cat(view.steps), human_duration(view.wall_s),
+          number_or_dash(view.train_loss), number_or_dash(view.val_loss),
+          number_or_dash(view.best_val_loss),
+          std::isfinite(view.best_val_loss) ? str_cat(view.best_val_step) : std::string("–"),
+          number_or_dash(view.verdict.step_ms), number_or_dash(view.throughput), view.date,
+          view.host})
+      out += str_cat("<td class=\"word\">", html_escape(text), "</td>");
+    out += "</tr>\n";
+  }
+  out += "</table></div>\n";
+  const auto differences = config_table(runs);
+  if (differences.empty()) return out;
+  out += "<h2>What differs in the configurations</h2><div class=\"wide\"><table><tr><th>key</th>";
+  for (const ReportInput& run : runs) out += str_cat("<th>", html_escape(run.title), "</th>");
+  out += "</tr>\n";
+  for (const auto& row : differences) {
+    out += "<tr>";
+    for (size_t i = 0; i < row.size(); ++i)
+      out += str_cat("<td class=\"", i == 0 ? "word" : "text", "\">", html_escape(row[i]), "</td>");
+    out += "</tr>\n";
+  }
+  return out + "</table></div>\n";
+}
+
+std::string page(const std::string& title, const std::string& body) {
+  return str_cat(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+      "'unsafe-inline'; script-src 'unsafe-inline'\"><title>",
+      html_escape(title), " · aerie report</title>", kReportStyle, "</head><body>\n", body,
+      kReportScript, "\n</body></html>\n");
+}
+
+// Runs of one name are told apart by their folders.
+void make_titles_unique(std::vector<ReportInput>& runs) {
+  std::map<std::string, int> count;
+  for (const ReportInput& run : runs) ++count[run.title];
+  for (ReportInput& run : runs)
+    if (count[run.title] > 1 && !run.folder.empty()) run.title = run.folder;
 }
 
 }  // namespace
 
-std::string render_report(const ReportInput& input) {
-  const auto& records = input.records;
-  const Verdict verdict = judge(records);
-  int64_t steps = 0;
-  double wall = 0.0;
-  for (const Record& record : records) {
-    steps = std::max(steps, record.step());
-    wall = std::max(wall, record.wall_s());
-  }
-  std::string out =
-      str_cat("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
-              "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>",
-              html_escape(input.title), " · aerie report</title>", kStyle, "</head><body>\n<h1>",
-              html_escape(input.title), "</h1><p class=\"sub\">", steps, " optimizer steps in ",
-              human_duration(wall), "</p>\n<p class=\"verdict\">", html_escape(verdict.sentence),
-              "</p>\n<div class=\"tiles\">\n");
-  out +=
-      tile(number_or_dash(last_of(records, RecordKind::kTrain, "train_loss")), "train_loss, last");
-  out += tile(number_or_dash(last_of(records, RecordKind::kVal, "val_loss")), "val_loss, last");
-  out += tile(number_or_dash(mean_of(records, "audio_s_per_s")), "audio seconds per second, mean");
-  out += tile(str_cat(short_number(verdict.step_ms), " ms"), "step, median");
-  out += tile(percent(verdict.data_wait_share), "data wait");
-  if (verdict.gpu_util_percent >= 0.0)
-    out += tile(percent(verdict.gpu_util_percent / 100.0), "GPU busy");
-  out += tile(percent(mean_of(records, "padding_share")), "padding share");
-  out += tile(percent(mean_of(records, "masked_share")), "masked share of frames");
-  out += "</div>\n<h2>Curves</h2><div class=\"charts\">\n";
-
-  Series loss = series_of(records, RecordKind::kTrain, "train_loss", "train", kBlue);
-  smooth(loss);
-  out +=
-      line_chart("Loss", "nats",
-                 {loss, series_of(records, RecordKind::kVal, "val_loss", "validation", kOrange)});
-  out += line_chart("Learning rate", "",
-                    {series_of(records, RecordKind::kTrain, "learning_rate", "lr", kGreen)});
-  Series norm = series_of(records, RecordKind::kTrain, "grad_norm", "norm", kPurple);
-  smooth(norm);
-  out += line_chart("Gradient norm", "before clipping", {norm});
-  Series throughput = series_of(records, RecordKind::kTrain, "audio_s_per_s", "throughput", kBlue);
-  smooth(throughput);
-  out += line_chart("Throughput", "audio seconds per second", {throughput});
-  Series step = series_of(records, RecordKind::kTrain, "step_ms", "step", kBlue);
-  Series wait = series_of(records, RecordKind::kTrain, "data_wait_ms", "data wait", kRed);
-  smooth(step);
-  smooth(wait);
-  out += line_chart("Step and data wait", "ms", {step, wait});
-  if (verdict.gpu_util_percent >= 0.0) {
-    out += line_chart("GPU utilisation", "%",
-                      {series_of(records, RecordKind::kTrain, "gpu_util", "GPU", kGreen)});
-  }
-  std::vector<Series> memory{series_of(records, RecordKind::kTrain, "rss_gib", "host", kPurple)};
-  Series gpu_memory = series_of(records, RecordKind::kTrain, "gpu_mem_gib", "GPU", kGreen);
-  if (!gpu_memory.x.empty()) memory.push_back(gpu_memory);
-  out += line_chart("Memory", "GiB", memory);
-  Series padding =
-      series_of(records, RecordKind::kTrain, "padding_share", "padding", kOrange, 100.0);
-  smooth(padding);
-  out += line_chart("Padding share", "%", {padding});
-  out += "</div>\n";
-
-  out += "<h2>Machine and run</h2><table>\n";
-  // The latest start: a run may go on elsewhere than it began.
-  const Record* start = nullptr;
-  for (const Record& record : records)
-    if (record.kind() == RecordKind::kEvent &&
-        (record.text("event") == "start" || record.text("event") == "resume"))
-      start = &record;
-  if (start != nullptr) {
-    for (const auto& [key, value] : start->fields()) {
-      if (key == "event") continue;
-      out += str_cat("<tr><th>", html_escape(label_of(key)), "</th><td>",
-                     html_escape(field_text(value)), "</td></tr>\n");
-    }
-  }
-  if (!input.command.empty())
-    out += str_cat("<tr><th>command</th><td><code>", html_escape(input.command),
-                   "</code></td></tr>\n");
-  out += "</table>\n";
-
-  const std::string events = event_rows(records);
-  if (!events.empty())
-    out += str_cat(
-        "<h2>Events</h2><table><tr><th>step</th><th>time</th><th>event</th><th>details</th></tr>\n",
-        events, "</table>\n");
-  out += str_cat("<h2>Bad samples</h2>");
-  if (input.bad_samples.empty()) {
-    out += "<p>None.</p>\n";
-  } else {
-    out += "<table><tr><th>sample</th><th>reason</th></tr>\n";
-    for (size_t i = 0; i < std::min<size_t>(input.bad_samples.size(), 500); ++i)
-      out += str_cat("<tr><td>", html_escape(input.bad_samples[i].first), "</td><td>",
-                     html_escape(input.bad_samples[i].second), "</td></tr>\n");
-    out += "</table>\n";
-    if (input.bad_samples.size() > 500)
-      out += str_cat("<p>and ", input.bad_samples.size() - 500, " more</p>\n");
-  }
-  if (!input.config_yaml.empty())
-    out += str_cat("<h2>Configuration</h2><details><summary>effective configuration</summary><pre>",
-                   html_escape(input.config_yaml), "</pre></details>\n");
-  if (input.bad_lines > 0)
-    out += str_cat("<p class=\"sub\">", input.bad_lines,
-                   " lines of metrics.jsonl could not be read.</p>\n");
-  return out + "</body></html>\n";
+std::string render_report(const std::vector<ReportInput>& given) {
+  std::vector<ReportInput> runs = given;
+  std::vector<RunView> views;
+  for (const ReportInput& run : runs) views.push_back(view_run(run));
+  if (runs.size() == 1)
+    return page(
+        runs[0].title,
+        str_cat("<h1>", html_escape(runs[0].title), "</h1>\n", health_line(views[0]),
+                "<p class=\"sub\">", html_escape(when_and_where(views[0])),
+                "</p>\n<p class=\"verdict\">", html_escape(views[0].verdict.sentence), "</p>\n",
+                tiles_of(views[0]), charts_of(runs[0], views[0]), details_of(runs[0])));
+  make_titles_unique(runs);
+  std::string body =
+      str_cat("<h1>", runs.size(), " runs</h1>\n", comparison(runs, views), charts_of(runs));
+  for (size_t i = 0; i < runs.size(); ++i)
+    body +=
+        str_cat("<h2 id=\"run", i, "\">", html_escape(runs[i].title), "</h2>\n",
+                health_line(views[i]), "<p class=\"sub\">", html_escape(when_and_where(views[i])),
+                "</p>\n<p class=\"verdict\">", html_escape(views[i].verdict.sentence),
+                "</p>\n<details><summary>details</summary>\n", details_of(runs[i]), "</details>\n");
+  return page(str_cat(runs.size(), " runs"), body);
 }
 
 Result<ReportInput> load_report_input(Env& env, const std::string& run_dir) {
@@ -266,6 +307,7 @@ Result<ReportInput> load_report_input(Env& env, const std::string& run_dir) {
   out.bad_lines = file->bad_lines;
   std::string folder = run_dir;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  out.folder = folder;
   out.title = folder.substr(folder.rfind('/') + 1);
   for (const Record& record : out.records)
     if (record.text("event") == "start" && !record.text("name").empty())
@@ -294,8 +336,18 @@ Result<ReportInput> load_report_input(Env& env, const std::string& run_dir) {
 Result<std::string> write_report(Env& env, const std::string& run_dir) {
   AERIE_ASSIGN_OR_RETURN(const ReportInput input, load_report_input(env, run_dir));
   const std::string path = run_dir + "/report.html";
-  AERIE_RETURN_IF_ERROR(env.atomic_replace(path, render_report(input)));
+  AERIE_RETURN_IF_ERROR(env.atomic_replace(path, render_report({input})));
   return path;
+}
+
+Status write_report_of(Env& env, const std::vector<std::string>& run_dirs,
+                       const std::string& path) {
+  std::vector<ReportInput> runs;
+  for (const std::string& run_dir : run_dirs) {
+    AERIE_ASSIGN_OR_RETURN(ReportInput input, load_report_input(env, run_dir));
+    runs.push_back(std::move(input));
+  }
+  return env.atomic_replace(path, render_report(runs));
 }
 
 }  // namespace aerie::ui

@@ -5,14 +5,16 @@
 #include <cstdio>
 #include <limits>
 
+#include <nlohmann/json.hpp>
+
 #include "aerie/base/strings.h"
 
 namespace aerie::ui {
 
 namespace {
 
-constexpr double kWidth = 640.0, kHeight = 240.0, kLeft = 64.0, kRight = 24.0, kTop = 30.0,
-                 kBottom = 32.0;
+// Units of the drawing, which CSS stretches to the size of the plot.
+constexpr double kWidth = 1000.0, kHeight = 300.0;
 constexpr size_t kColumns = 560;
 
 std::string coordinate(double value) {
@@ -71,14 +73,108 @@ std::vector<size_t> thinned(const std::vector<double>& y) {
   }
   for (size_t column = 0; column < kColumns; ++column) {
     const size_t begin = column * y.size() / kColumns, end = (column + 1) * y.size() / kColumns;
-    const auto [low, high] = std::minmax_element(y.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                 y.begin() + static_cast<std::ptrdiff_t>(end));
-    size_t a = static_cast<size_t>(low - y.begin()), b = static_cast<size_t>(high - y.begin());
-    if (a > b) std::swap(a, b);
-    out.push_back(a);
-    if (b != a) out.push_back(b);
+    size_t low = begin, high = begin;
+    for (size_t i = begin; i < end; ++i) {
+      if (!std::isfinite(y[i])) continue;
+      if (!std::isfinite(y[low]) || y[i] < y[low]) low = i;
+      if (!std::isfinite(y[high]) || y[i] > y[high]) high = i;
+    }
+    out.push_back(std::min(low, high));
+    if (low != high) out.push_back(std::max(low, high));
   }
   return out;
+}
+
+// Where values lie on the drawing.
+struct Frame {
+  Range x, y;
+  double px(double value) const { return (value - x.low) / (x.high - x.low) * kWidth; }
+  double py(double value) const { return kHeight - (value - y.low) / (y.high - y.low) * kHeight; }
+};
+
+std::string percent_of(double part, double whole) {
+  return str_cat(coordinate(100.0 * part / whole), "%");
+}
+
+std::string path(const Frame& frame, const std::vector<double>& x, const std::vector<double>& y,
+                 const char* css, int colour) {
+  std::string points;
+  bool pen_down = false;
+  for (const size_t i : thinned(y)) {
+    if (!std::isfinite(y[i]) || !std::isfinite(x[i])) {
+      pen_down = false;
+      continue;
+    }
+    points +=
+        str_cat(pen_down ? "L" : "M", coordinate(frame.px(x[i])), " ", coordinate(frame.py(y[i])));
+    pen_down = true;
+  }
+  return str_cat("<path class=\"", css, "\" style=\"stroke:var(--c", colour % kNumColours,
+                 ")\" d=\"", points, "\"/>");
+}
+
+// A dot is a line without length: its round end keeps its shape while the drawing is stretched.
+std::string dots(const Frame& frame, const Series& line) {
+  std::string points;
+  for (size_t i = 0; i < line.x.size(); ++i)
+    if (std::isfinite(line.y[i]))
+      points +=
+          str_cat("M", coordinate(frame.px(line.x[i])), " ", coordinate(frame.py(line.y[i])), "h0");
+  return str_cat("<path class=\"dots\" style=\"stroke:var(--c", line.colour % kNumColours,
+                 ")\" d=\"", points, "\"/>");
+}
+
+std::string labels(const Frame& frame) {
+  std::string out;
+  const double y_step = tick_step(frame.y.high - frame.y.low, 4);
+  const double y_largest = std::max(std::abs(frame.y.low), std::abs(frame.y.high));
+  for (double y = std::ceil(frame.y.low / y_step) * y_step; y <= frame.y.high + 1e-9 * y_step;
+       y += y_step)
+    out += str_cat("<span class=\"y\" style=\"top:", percent_of(frame.py(y), kHeight), "\">",
+                   tick_text(std::abs(y) < 1e-9 * y_step ? 0.0 : y, y_step, y_largest), "</span>");
+  const double x_step = tick_step(frame.x.high - frame.x.low, 4);
+  for (double x = std::ceil(frame.x.low / x_step) * x_step; x <= frame.x.high + 1e-9 * x_step;
+       x += x_step)
+    out += str_cat("<span class=\"x\" style=\"left:", percent_of(frame.px(x), kWidth), "\">",
+                   tick_text(std::abs(x) < 1e-9 * x_step ? 0.0 : x, x_step,
+                             std::max(std::abs(frame.x.high), 1.0)),
+                   "</span>");
+  return out;
+}
+
+std::string grid(const Frame& frame) {
+  std::string out;
+  const double step = tick_step(frame.y.high - frame.y.low, 4);
+  for (double y = std::ceil(frame.y.low / step) * step; y <= frame.y.high + 1e-9 * step; y += step)
+    out += str_cat("M0 ", coordinate(frame.py(y)), "H", kWidth);
+  return str_cat("<path class=\"grid\" d=\"", out, "\"/>");
+}
+
+std::string json_number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.5g", value);
+  return text;
+}
+
+// [{"n": name, "c": colour, "x": [...], "y": [...], "s": [...]}] of the points that are drawn.
+std::string hover_data(const std::vector<Series>& series) {
+  std::string out = "[";
+  for (const Series& line : series) {
+    std::string x, y, s;
+    for (const size_t i : thinned(line.y)) {
+      const char* comma = x.empty() ? "" : ",";
+      x += str_cat(comma, static_cast<int64_t>(line.x[i]));
+      y += str_cat(comma, json_number(line.y[i]));
+      if (!line.smooth.empty()) s += str_cat(comma, json_number(line.smooth[i]));
+    }
+    out += str_cat(
+        out.size() > 1 ? "," : "", "{\"n\":",
+        nlohmann::json(line.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+        ",\"c\":", line.colour % kNumColours, ",\"x\":[", x, "],\"y\":[", y, "]",
+        s.empty() ? "" : str_cat(",\"s\":[", s, "]"), "}");
+  }
+  return out + "]";
 }
 
 }  // namespace
@@ -133,88 +229,51 @@ std::string short_number(double value) {
   return text;
 }
 
-std::string line_chart(const std::string& title, const std::string& unit,
-                       const std::vector<Series>& series) {
-  Range x_range, y_range;
-  for (const Series& line : series) {
-    for (size_t i = 0; i < line.x.size(); ++i)
-      if (std::isfinite(line.y[i])) x_range.take(line.x[i]);
-    for (const double y : line.y) y_range.take(y);
-    for (const double y : line.smooth) y_range.take(y);
+std::string line_chart(const Chart& chart) {
+  Frame frame;
+  std::vector<Series> series;
+  for (const Series& line : chart.series) {
+    bool any = false;
+    for (size_t i = 0; i < line.x.size(); ++i) {
+      if (!std::isfinite(line.y[i])) continue;
+      any = true;
+      frame.x.take(line.x[i]);
+      frame.y.take(line.y[i]);
+    }
+    if (any) series.push_back(line);
   }
+  if (series.empty()) return "";
+  frame.x.widen();
+  frame.y.widen();
   std::string out =
-      str_cat("<figure><svg viewBox=\"0 0 ", kWidth, " ", kHeight, "\" role=\"img\" aria-label=\"",
-              html_escape(title), "\"><text class=\"title\" x=\"", kLeft, "\" y=\"18\">",
-              html_escape(title), "</text>");
-  if (x_range.empty() || y_range.empty())
-    return out + "<text x=\"320\" y=\"130\" text-anchor=\"middle\">no data</text></svg></figure>\n";
-  x_range.widen();
-  y_range.widen();
-  const auto px = [&](double x) {
-    return kLeft + (x - x_range.low) / (x_range.high - x_range.low) * (kWidth - kLeft - kRight);
-  };
-  const auto py = [&](double y) {
-    return kHeight - kBottom -
-           (y - y_range.low) / (y_range.high - y_range.low) * (kHeight - kTop - kBottom);
-  };
-  const double y_step = tick_step(y_range.high - y_range.low, 4),
-               x_step = tick_step(x_range.high - x_range.low, 6);
-  for (double y = std::ceil(y_range.low / y_step) * y_step; y <= y_range.high + 1e-9 * y_step;
-       y += y_step) {
-    const double clean = std::abs(y) < 1e-9 * y_step ? 0.0 : y;
-    out +=
-        str_cat("<line class=\"grid\" x1=\"", kLeft, "\" x2=\"", kWidth - kRight, "\" y1=\"",
-                coordinate(py(y)), "\" y2=\"", coordinate(py(y)), "\"/><text class=\"tick\" x=\"",
-                kLeft - 6, "\" y=\"", coordinate(py(y) + 4), "\" text-anchor=\"end\">",
-                tick_text(clean, y_step, std::max(std::abs(y_range.low), std::abs(y_range.high))),
-                "</text>");
+      str_cat("<figure class=\"chart\" data-x0=\"", json_number(frame.x.low), "\" data-x1=\"",
+              json_number(frame.x.high), "\" data-series=\"", html_escape(hover_data(series)),
+              "\">\n<figcaption><b>", html_escape(chart.title), "</b> <span class=\"unit\">",
+              html_escape(chart.unit), "</span>");
+  if (series.size() > 1)
+    for (const Series& line : series)
+      out += str_cat(" <span class=\"key\"><i style=\"background:var(--c",
+                     line.colour % kNumColours, ")\"></i>", html_escape(line.name), "</span>");
+  out += str_cat("</figcaption>\n<div class=\"plot\"><svg viewBox=\"0 0 ", kWidth, " ", kHeight,
+                 "\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"",
+                 html_escape(chart.title), " over optimizer steps\">", grid(frame));
+  for (const Marker& marker : chart.markers) {
+    if (marker.x < frame.x.low || marker.x > frame.x.high) continue;
+    out += str_cat("<path class=\"marker\" d=\"M", coordinate(frame.px(marker.x)), " 0V", kHeight,
+                   "\"><title>", html_escape(marker.text), "</title></path>");
   }
-  for (double x = std::ceil(x_range.low / x_step) * x_step; x <= x_range.high + 1e-9 * x_step;
-       x += x_step)
-    out += str_cat("<text class=\"tick\" x=\"", coordinate(px(x)), "\" y=\"", kHeight - 14,
-                   "\" text-anchor=\"middle\">",
-                   tick_text(x, x_step, std::max(std::abs(x_range.high), 1.0)), "</text>");
-  out += str_cat("<text class=\"tick\" x=\"", kWidth - kRight, "\" y=\"", kHeight - 2,
-                 "\" text-anchor=\"end\">step</text><text class=\"tick\" x=\"", kWidth - kRight,
-                 "\" y=\"18\" text-anchor=\"end\">", html_escape(unit), "</text>");
-  double legend_x = kLeft + 12.0 * static_cast<double>(title.size()) * 0.62 + 24.0;
   for (const Series& line : series) {
-    if (line.x.empty()) continue;
-    const auto path = [&](const std::vector<double>& y, const char* style) {
-      std::string points;
-      bool pen_down = false;
-      for (const size_t i : thinned(y)) {
-        if (!std::isfinite(y[i])) {
-          pen_down = false;
-          continue;
-        }
-        points +=
-            str_cat(pen_down ? "L" : "M", coordinate(px(line.x[i])), " ", coordinate(py(y[i])));
-        pen_down = true;
-      }
-      return str_cat("<path d=\"", points, "\" fill=\"none\" stroke=\"", line.colour, "\" ", style,
-                     "/>");
-    };
     if (line.smooth.empty()) {
-      out += path(line.y, "stroke-width=\"1.8\"");
+      out += path(frame, line.x, line.y, line.dashed ? "line dashed" : "line", line.colour);
     } else {
-      out += path(line.y, "stroke-width=\"1\" opacity=\"0.3\"");
-      out += path(line.smooth, "stroke-width=\"2\"");
+      if (line.raw) out += path(frame, line.x, line.y, "raw", line.colour);
+      out += path(frame, line.x, line.smooth, line.dashed ? "line dashed" : "line", line.colour);
     }
-    if (line.dots)
-      for (size_t i = 0; i < line.x.size(); ++i)
-        if (std::isfinite(line.y[i]))
-          out += str_cat("<circle cx=\"", coordinate(px(line.x[i])), "\" cy=\"",
-                         coordinate(py(line.y[i])), "\" r=\"3\" fill=\"", line.colour, "\"/>");
-    if (series.size() > 1) {
-      out += str_cat("<rect x=\"", coordinate(legend_x),
-                     "\" y=\"10\" width=\"10\" height=\"10\" fill=\"", line.colour,
-                     "\"/><text class=\"tick\" x=\"", coordinate(legend_x + 14), "\" y=\"19\">",
-                     html_escape(line.name), "</text>");
-      legend_x += 14.0 + 7.0 * static_cast<double>(line.name.size()) + 16.0;
-    }
+    if (line.dots) out += dots(frame, line);
   }
-  return out + "</svg></figure>\n";
+  return str_cat(
+      out, "</svg>", labels(frame),
+      "<i class=\"cursor\" hidden></i><div class=\"tip\" hidden></div></div></figure>\n");
 }
 
 }  // namespace aerie::ui

@@ -7,6 +7,7 @@
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/ui/progress_line.h"
 #include "aerie/ui/report.h"
+#include "aerie/ui/smooth.h"
 #include "aerie/ui/svg_chart.h"
 #include "aerie/ui/verdict.h"
 
@@ -54,6 +55,25 @@ TEST(VerdictTest, NamesWhatLimitsTheRun) {
   EXPECT_NE(judge(saving).sentence.find("val_check_interval"), std::string::npos);
 }
 
+ReportInput run_input(std::vector<Record> records) {
+  ReportInput input;
+  input.title = "a run";
+  input.records = std::move(records);
+  return input;
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+Record event(const char* name, int64_t step) {
+  Record record(RecordKind::kEvent, step, 0, static_cast<double>(step) * 0.1);
+  record.add("event", name);
+  return record;
+}
+
 TEST(ReportTest, IsSelfContainedAndEscapesWhatFilesSay) {
   const auto env = new_mem_env();
   ASSERT_TRUE(env->create_dirs("/runs/a").ok());
@@ -68,9 +88,123 @@ TEST(ReportTest, IsSelfContainedAndEscapesWhatFilesSay) {
   const std::string page = *env->read_file(*path);
   EXPECT_NE(page.find("loader-bound"), std::string::npos);
   EXPECT_NE(page.find("a&amp;b.wav"), std::string::npos);
-  EXPECT_EQ(page.find("<script"), std::string::npos);
-  EXPECT_EQ(page.find("http://"), std::string::npos);
-  EXPECT_EQ(page.find("https://"), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;alert(1)"), std::string::npos);
+  EXPECT_EQ(count_of(page, "<script"), 1u) << "our own";
+  for (const char* fetched : {"http:", "https:", "src=", "@import", "url("})
+    EXPECT_EQ(page.find(fetched), std::string::npos) << fetched;
+}
+
+TEST(ReportTest, HealthComesFirst) {
+  std::vector<Record> records = run(100, 1, -1);
+  const int64_t last = records.back().step();
+  const auto health_of = [&] {
+    const std::string page = render_report({run_input(records)});
+    const size_t health = page.find("<p class=\"health");
+    EXPECT_LT(health, page.find("class=\"verdict\"")) << "the verdict follows";
+    return page.substr(health, page.find("</p>", health) - health);
+  };
+  EXPECT_NE(health_of().find("no end recorded"), std::string::npos);
+  // A run of an earlier version that diverged has no end either, but bad steps.
+  for (int64_t step = last - 5; step <= last; ++step) records.push_back(event("nan", step));
+  EXPECT_NE(health_of().find("<b>unhealthy</b>"), std::string::npos);
+  records = run(100, 1, -1);
+  records.push_back(event("end", last));
+  records.back().add("reason", "finished").add("healthy", true);
+  EXPECT_NE(health_of().find(str_cat("<b>healthy</b>: finished after step ", last)),
+            std::string::npos);
+  records.back() = event("end", last);
+  records.back()
+      .add("reason", "finished")
+      .add("healthy", false)
+      .add("health", "the last 6 steps were not finite or skipped");
+  EXPECT_NE(health_of().find("<b>unhealthy</b>"), std::string::npos);
+  EXPECT_NE(health_of().find("the last 6 steps"), std::string::npos);
+  records.back() = event("end", last);
+  records.back().add("reason", "failed").add("message", "the disk is gone");
+  EXPECT_NE(health_of().find("<b>failed</b>"), std::string::npos);
+  // The run went on after that end.
+  records.push_back(event("resume", last));
+  EXPECT_NE(health_of().find("no end recorded"), std::string::npos);
+}
+
+TEST(ReportTest, AResumeMarksTheChartsAndNamesOnlyWhatChanged) {
+  std::vector<Record> records{event("start", 0)};
+  records.back().add("date", "monday").add("host", "north").add("engine", "cpu engine");
+  for (const Record& record : run(100, 1, -1)) records.push_back(record);
+  records.push_back(event("resume", 40));
+  records.back().add("date", "tuesday").add("host", "south").add("engine", "cpu engine");
+  const std::string page = render_report({run_input(records)});
+  EXPECT_NE(page.find("resumed at step 40, tuesday"), std::string::npos);
+  size_t left_out = 0;
+  const std::vector<EventRow> rows = event_rows(records, 10, &left_out);
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].details, "date tuesday · host south");
+  EXPECT_EQ(count_of(page, "cpu engine"), 1u) << "the machine is told once";
+  EXPECT_NE(page.find("started monday on north"), std::string::npos);
+}
+
+TEST(ReportTest, BadStepsInARowShareARow) {
+  std::vector<Record> records;
+  for (const int64_t step : {3, 4, 5, 9}) records.push_back(event("nan", step));
+  records.push_back(event("saved", 9));
+  records.back().add("ok", true);
+  records.push_back(event("saved", 10));
+  records.back().add("ok", false);
+  size_t left_out = 0;
+  const std::vector<EventRow> rows = event_rows(records, 2, &left_out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].step, "3–5");
+  EXPECT_EQ(rows[1].step, "9");
+  EXPECT_EQ(left_out, 1u) << "the save that failed; the one that worked is no news";
+}
+
+TEST(ReportTest, ChartsWithoutDataAreLeftOut) {
+  const std::string page = render_report({run_input(run(100, 1, -1))});
+  EXPECT_NE(page.find("<b>Loss</b>"), std::string::npos);
+  for (const char* title : {"GPU utilisation", "Padding share", "Memory", "Gradient norm"})
+    EXPECT_EQ(page.find(str_cat("<b>", title)), std::string::npos) << title;
+  EXPECT_EQ(page.find("no data"), std::string::npos);
+  EXPECT_EQ(render_report({run_input({})}).find("<figure"), std::string::npos);
+}
+
+TEST(ReportTest, TheBestValidationIsNamed) {
+  std::vector<Record> records = run(100, 1, -1);
+  for (const auto& [step, loss] : {std::pair<int64_t, double>{10, 5.0}, {20, 4.25}, {30, 4.5}}) {
+    records.push_back(Record(RecordKind::kVal, step, 0, 1.0));
+    records.back().add("val_loss", loss);
+  }
+  const RunView view = view_run(run_input(records));
+  EXPECT_EQ(view.best_val_loss, 4.25);
+  EXPECT_EQ(view.best_val_step, 20);
+  EXPECT_EQ(view.val_loss, 4.5);
+  EXPECT_NE(render_report({run_input(records)}).find("val_loss, best, at step 20"),
+            std::string::npos);
+}
+
+TEST(ReportTest, SeveralRunsShareAPage) {
+  const auto env = new_mem_env();
+  for (const char* name : {"/runs/a", "/runs/b", "/runs/c"}) {
+    ASSERT_TRUE(env->create_dirs(name).ok());
+    metrics::MetricsLog log(*env, str_cat(name, "/metrics.jsonl"));
+    Record start = event("start", 0);
+    start.add("name", "SSL");
+    ASSERT_TRUE(log.write(start).ok());
+    for (const Record& record : run(100, 1, -1)) ASSERT_TRUE(log.write(record).ok());
+    ASSERT_TRUE(
+        env->write_file(str_cat(name, "/config.yaml"),
+                        str_cat("model: {optim: {lr: ", name[6] == 'b' ? 2 : 1, "}, x: 3}\n"))
+            .ok());
+  }
+  ASSERT_TRUE(write_report_of(*env, {"/runs/a", "/runs/b", "/runs/c"}, "/all.html").ok());
+  const std::string page = *env->read_file("/all.html");
+  EXPECT_NE(page.find("3 runs"), std::string::npos);
+  EXPECT_EQ(count_of(page, "aria-label=\"Loss: train"), 1u) << "one chart for all";
+  EXPECT_NE(page.find("/runs/b"), std::string::npos) << "runs of one name go by their folders";
+  EXPECT_NE(page.find("<td class=\"word\">model.optim.lr</td><td class=\"text\">1</td><td "
+                      "class=\"text\">2</td><td class=\"text\">1</td>"),
+            std::string::npos);
+  EXPECT_EQ(page.find("<td class=\"word\">model.x</td>"), std::string::npos);
+  EXPECT_FALSE(write_report_of(*env, {"/runs/a", "/runs/none"}, "/all.html").ok());
 }
 
 TEST(ReportTest, RefusesAFolderThatIsNoRun) {
@@ -155,18 +289,76 @@ TEST(ProgressLineTest, PlainLinesComeSeldomAndAreLogged) {
   EXPECT_EQ(lines[0].find('\r'), std::string::npos);
 }
 
+Series series(std::vector<double> x, std::vector<double> y) {
+  Series out;
+  out.name = "x";
+  out.x = std::move(x);
+  out.y = std::move(y);
+  return out;
+}
+
 TEST(SvgChartTest, SurvivesOddSeries) {
-  Series line{"x", "red", {1, 2, 3}, {NAN, INFINITY, 2.0}, false, {}};
-  EXPECT_NE(line_chart("t", "u", {line}).find("<path"), std::string::npos);
-  EXPECT_NE(line_chart("t", "u", {}).find("no data"), std::string::npos);
-  Series flat{"x", "red", {1, 2}, {0, 0}, true, {}};
-  EXPECT_EQ(line_chart("t", "u", {flat}).find("nan"), std::string::npos);
-  Series longer{"x", "red", {}, {}, false, {}};
+  const auto chart = [](Series line) { return line_chart({"t", "u", {std::move(line)}, {}}); };
+  EXPECT_NE(chart(series({1, 2, 3}, {NAN, INFINITY, 2.0})).find("<path"), std::string::npos);
+  EXPECT_EQ(chart(series({1, 2}, {NAN, NAN})), "");
+  EXPECT_EQ(line_chart({"t", "u", {}, {}}), "");
+  EXPECT_EQ(chart(series({1, 2}, {0, 0})).find("nan"), std::string::npos);
+  Series longer;
   for (int i = 0; i < 100000; ++i) {
     longer.x.push_back(i);
-    longer.y.push_back(i == 5000 ? 9.0 : 1.0);
+    longer.y.push_back(i == 5000 ? 9.0 : i % 3 == 0 ? NAN : 1.0);
   }
-  EXPECT_LT(line_chart("t", "u", {longer}).size(), 60000u);
+  EXPECT_LT(chart(longer).size(), 60000u);
+  EXPECT_NE(chart(longer).find("9"), std::string::npos);
+}
+
+TEST(SvgChartTest, CarriesItsValuesAndMarkers) {
+  Chart chart{"t", "u", {series({10, 15, 20}, {1.5, NAN, 2}), series({10}, {2.5})}, {{15, "here"}}};
+  chart.series[0].name = "a \"quoted\" name";
+  const std::string text = line_chart(chart);
+  EXPECT_NE(text.find("&quot;y&quot;:[1.5,null,2]"), std::string::npos) << text;
+  EXPECT_NE(text.find("a \\&quot;quoted\\&quot; name"), std::string::npos) << text;
+  EXPECT_NE(text.find("<title>here</title>"), std::string::npos);
+  chart.markers[0].x = 100;
+  EXPECT_EQ(line_chart(chart).find("<title>"), std::string::npos);
+}
+
+// Every smoothed value lies within the points at most ten before and after it.
+void expect_between_neighbours(const std::vector<double>& y) {
+  const std::vector<double> smooth = smoothed(y);
+  ASSERT_EQ(smooth.size(), y.size());
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (!std::isfinite(y[i])) continue;
+    double low = INFINITY, high = -INFINITY;
+    for (size_t k = i - std::min<size_t>(i, 10); k < std::min(y.size(), i + 11); ++k) {
+      if (!std::isfinite(y[k])) continue;
+      low = std::min(low, y[k]);
+      high = std::max(high, y[k]);
+    }
+    EXPECT_GE(smooth[i], low) << i;
+    EXPECT_LE(smooth[i], high) << i;
+  }
+}
+
+TEST(SmoothTest, DoesNotLagBehindThePoints) {
+  std::vector<double> falling, step, noisy, odd;
+  for (int i = 0; i < 400; ++i) {
+    falling.push_back(9.0 * std::exp(-0.03 * i));
+    step.push_back(i < 200 ? 5.0 : 1.0);
+    noisy.push_back(3.0 + ((i * 37) % 11) * 0.1);
+    odd.push_back(i % 7 == 0 ? NAN : i % 13 == 0 ? INFINITY : i * 1e300);
+  }
+  for (const auto& y : {falling, step, noisy, odd, {}, {1.0}}) expect_between_neighbours(y);
+  // Ten points after a step nothing of it is left.
+  EXPECT_EQ(smoothed(step)[210], 1.0);
+  EXPECT_EQ(smoothed(step)[189], 5.0);
+  EXPECT_NEAR(smoothed(falling)[200], falling[200], 0.02 * falling[200]);
+  // And it does smooth.
+  const std::vector<double> calm = smoothed(noisy);
+  EXPECT_LT(*std::max_element(calm.begin() + 20, calm.end() - 20) -
+                *std::min_element(calm.begin() + 20, calm.end() - 20),
+            0.2);
+  EXPECT_TRUE(std::isnan(smoothed(odd)[0]));
 }
 
 TEST(SvgChartTest, NumbersAreShort) {

@@ -1,6 +1,7 @@
 #include "aerie/train/nest/nest_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/yaml.h"
+#include "aerie/data/loader.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
@@ -73,6 +75,25 @@ Status check_monitors(const config::RunConfig& run, const std::vector<Validation
     log_warn("train", "early stopping watches ", rules.monitor,
              ", but there is no validation: it will never stop the run");
   return ok_status();
+}
+
+// "12,345 utterances, 20 h 31 min", after filters.
+std::string amount_of_data(const std::vector<LoaderSource*>& sources) {
+  uint64_t utterances = 0, unknown = 0;
+  double seconds = 0.0;
+  for (LoaderSource* source : sources) {
+    const data::SampleSet& set = source->loader().sampler().set();
+    utterances += set.size();
+    for (const double duration : set.durations_s) {
+      if (std::isfinite(duration))
+        seconds += duration;
+      else
+        ++unknown;
+    }
+  }
+  std::string out = str_cat(group_digits(utterances), " utterances, ", human_duration(seconds));
+  if (unknown > 0) out += str_cat(" and ", group_digits(unknown), " of unknown length");
+  return out;
 }
 
 void log_model_summary(const NestEngine& engine) {
@@ -185,6 +206,9 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     metrics::Record start(metrics::RecordKind::kEvent, state.step, state.epoch, state.wall_s);
     start.add("event", resumed ? "resume" : "start")
         .add("name", run.name.empty() ? folder.name : run.name)
+        .add("date", iso_time(clock.wall_ns()))
+        .add("host", host_name())
+        .add("cpu", cpu_name())
         .add("aerie", options.version_text)
         .add("engine", engine.engine->description())
         .add("parameters", engine.engine->num_parameters())
@@ -192,7 +216,11 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
         .add("memory_gib", static_cast<double>(memory_info().total_bytes) / 1073741824.0)
         .add("loader", data.train->loader().description())
         .add("batches_per_epoch", cadence.batches_per_epoch())
-        .add("planned_steps", cadence.planned_steps());
+        .add("planned_steps", cadence.planned_steps())
+        .add("training_data", amount_of_data({data.train.get()}));
+    std::vector<LoaderSource*> validation;
+    for (const auto& set : data.evaluation) validation.push_back(set.get());
+    if (!validation.empty()) start.add("validation_data", amount_of_data(validation));
     (void)metrics.write(start);
   }
   log_info("train", engine.engine->description(), ", ", engine.engine->num_parameters(),
@@ -287,7 +315,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   if (!summary.ok()) return summary.status();
   out.stop_reason = stop_reason_name(summary->reason);
   out.step = summary->state.step;
-  out.stop_sentence = stop_sentence(summary->reason, out.step, summary->why);
+  out.stop_sentence = stop_sentence(out.stop_reason, out.step, summary->why);
   out.healthy = !summary->health.unhealthy();
   out.health = summary->health.sentence();
   out.on_signal = summary->reason == StopReason::kSignal;
