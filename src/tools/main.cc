@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "aerie/base/check.h"
+#include "aerie/base/mapping_guard.h"
 #include "aerie/base/status.h"
 #include "command.h"
 #include "version.h"
@@ -92,6 +93,7 @@ int exit_code_of(const Status& status) {
 int main(int argc, char** argv) {
   // A file that may not grow (ulimit -f) is an error to report, as a full disk is, not a death.
   std::signal(SIGXFSZ, SIG_IGN);
+  aerie::install_mapping_guard();
   try {
     const aerie::Status status = aerie::tools::run({argv + 1, argv + argc});
     if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.to_string().c_str());

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "aerie/base/env.h"
+#include "aerie/base/mapping_guard.h"
 
 namespace aerie {
 
@@ -27,19 +28,22 @@ Status posix_error(const char* what, const std::string& path, int error_number) 
     case EROFS:
       return status.with_hint("the file system is mounted read-only; choose another folder");
     case EMFILE:
-      return status.with_hint("too many open files; raise `ulimit -n`");
+    case ENFILE:
+      return status.with_hint("raise `ulimit -n`, or lower num_workers");
     default:
       return status;
   }
 }
 
-// Retries what a signal interrupted.
+// Retries what a signal interrupted; a file system that says so for ever is believed in the end.
 template <typename Call>
 auto retry(Call call) {
+  constexpr int kMaxTries = 100;
   decltype(call()) result;
+  int tries = 0;
   do {
     result = call();
-  } while (result == -1 && errno == EINTR);
+  } while (result == -1 && errno == EINTR && ++tries < kMaxTries);
   return result;
 }
 
@@ -178,8 +182,11 @@ class PosixEnv final : public Env {
     const size_t size = static_cast<size_t>(file.size);
     void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor.get(), 0);
     if (data == MAP_FAILED) return posix_error("map", path, errno);
-    std::shared_ptr<const void> owner(
-        data, [size](const void* address) { ::munmap(const_cast<void*>(address), size); });
+    add_guarded_mapping(data, size, path);
+    std::shared_ptr<const void> owner(data, [size](const void* address) {
+      remove_guarded_mapping(address);
+      ::munmap(const_cast<void*>(address), size);
+    });
     return MappedFile(data, size, std::move(owner));
   }
 

@@ -124,9 +124,24 @@ Status io_error(std::string message) {
   return Status(StatusCode::kIoError, std::move(message));
 }
 Status errno_error(std::string what, int error_number) {
-  const auto code = error_number == ENOENT   ? StatusCode::kNotFound
-                    : error_number == ENOMEM ? StatusCode::kOutOfMemory
-                                             : StatusCode::kIoError;
+  const auto code = [error_number] {
+    switch (error_number) {
+      case ENOENT:
+        return StatusCode::kNotFound;
+      case ENOMEM:
+        return StatusCode::kOutOfMemory;
+      // Nothing is wrong with the file: the same call may succeed a moment later.
+      case EINTR:
+      case EAGAIN:
+      case EMFILE:
+      case ENFILE:
+      case ESTALE:
+      case ETIMEDOUT:
+        return StatusCode::kUnavailable;
+      default:
+        return StatusCode::kIoError;
+    }
+  }();
   return Status(code, str_cat(what, ": ", std::generic_category().message(error_number)));
 }
 Status unsupported(std::string message) {
