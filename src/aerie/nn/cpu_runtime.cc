@@ -62,12 +62,22 @@ void spin_briefly() {
   changed.wait(lock, [&] { return ready; });
 }
 
+// oneDNN remembers which tile configuration a thread has loaded; something else in the process
+// (MKL's own products) releases it, and the next bf16 product ends in an illegal instruction. Seen
+// with torch 2.11 on processors with AMX; the instructions below it are enough for a CPU. Must come
+// before the first product.
+void avoid_amx() {
+  if (is_set("ONEDNN_MAX_CPU_ISA") || is_set("DNNL_MAX_CPU_ISA")) return;
+  ::setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16", 0);
+}
+
 }  // namespace
 
 void prepare_cpu_runtime() {
   static std::once_flag once;
   std::call_once(once, [] {
     keep_freed_memory();
+    avoid_amx();
     // torch counts the machine's cores, not those this process may use.
     if (!is_set("OMP_NUM_THREADS")) at::set_num_threads(physical_core_count());
     spin_briefly();

@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "aerie/base/strings.h"
+#include "aerie/nn/cpu_runtime.h"
 #include "aerie/nn/init.h"
 #include "aerie/nn/torch_error.h"
 
@@ -173,6 +174,7 @@ Result<std::unique_ptr<NestModel>> NestModel::create(const config::ModelConfig& 
                                                      at::Device device,
                                                      const Precheck& before_allocation) {
   AERIE_ASSIGN_OR_RETURN(NestSettings settings, nest_settings(model));
+  nn::prepare_cpu_runtime();
   try {
     std::unique_ptr<NestModel> out(new NestModel());
     out->settings_ = std::move(settings);

@@ -80,6 +80,10 @@ class NestModel {
   Result<nn::EncoderOutput> encode(const at::Tensor& audio, const at::Tensor& lengths,
                                    const nn::DtypePolicy& policy, bool keep_layers) const;
 
+  // Layers' activations are computed again in the backward pass (aerie.activation_checkpointing).
+  bool recomputes() const { return aerie_.activation_checkpointing; }
+  void set_recompute(bool on) { aerie_.activation_checkpointing = on; }
+
   nn::ParameterRegistry& parameters() { return *registry_; }
   const nn::ParameterRegistry& parameters() const { return *registry_; }
   const NestSettings& settings() const { return settings_; }
