@@ -38,6 +38,7 @@ DriverInfo ask_driver() {
   auto* name = symbol<CuResult(char*, int, int)>(library, "cuDeviceGetName");
   auto* memory = symbol<CuResult(size_t*, int)>(library, "cuDeviceTotalMem_v2");
   auto* attribute = symbol<CuResult(int*, int, int)>(library, "cuDeviceGetAttribute");
+  auto* pci_bus_id = symbol<CuResult(char*, int, int)>(library, "cuDeviceGetPCIBusId");
   if (init == nullptr || version == nullptr || count == nullptr || get == nullptr ||
       name == nullptr || memory == nullptr || attribute == nullptr) {
     info.problem = "libcuda.so.1 lacks expected functions";
@@ -61,6 +62,9 @@ DriverInfo ask_driver() {
     if (get(&handle, i) != kCudaSuccess) continue;
     if (name(text, sizeof text - 1, handle) == kCudaSuccess) gpu.name = text;
     if (memory(&bytes, handle) == kCudaSuccess) gpu.memory_bytes = bytes;
+    char pci[32] = {};
+    if (pci_bus_id != nullptr && pci_bus_id(pci, sizeof pci, handle) == kCudaSuccess)
+      gpu.pci_bus_id = pci;
     attribute(&gpu.compute_major, kAttributeMajor, handle);
     attribute(&gpu.compute_minor, kAttributeMinor, handle);
     info.gpus.push_back(std::move(gpu));

@@ -18,6 +18,7 @@
 
 #include "aerie/base/philox.h"
 #include "aerie/base/status.h"
+#include "aerie/device/arena.h"
 #include "aerie/device/queue.h"
 
 namespace aerie::device {
@@ -28,6 +29,7 @@ struct GpuInfo {
   int compute_major = 0;
   int compute_minor = 0;
   uint64_t memory_bytes = 0;
+  std::string pci_bus_id;  // "0000:3b:00.0", as NVML takes it; empty where the driver does not say
 };
 
 struct DriverInfo {
@@ -48,6 +50,10 @@ class GpuModule {
 
   virtual std::string cuda_runtime_version() const = 0;
 
+  // Makes the context of a device now rather than at the first use, which takes a good part of a
+  // second; from any thread.
+  virtual Status make_context(int device) = 0;
+
   // Page-locked host memory, for batches that are copied to the device asynchronously.
   virtual Result<void*> allocate_pinned(size_t bytes) = 0;
   virtual void free_pinned(void* pointer) = 0;
@@ -66,6 +72,9 @@ class GpuModule {
   // one of its own. On the current device. `urgent`: work on such a stream of its own comes before
   // that of others.
   virtual Result<std::unique_ptr<Queue>> make_queue(void* stream, bool urgent = false) = 0;
+
+  // Memory of the current device that grows in place.
+  virtual Result<std::unique_ptr<Arena>> make_arena() = 0;
 
   // Device memory and copies that wait, for tests and tools.
   virtual Result<void*> allocate_device(size_t bytes) = 0;

@@ -6,19 +6,13 @@
 
 #include "aerie/device/gpu.h"
 #include "aerie/device/module_abi.h"
+#include "aerie/kernels/cuda_memory.h"
+#include "aerie/kernels/cuda_status.h"
 #include "aerie/kernels/kernel_table.h"
 #include "aerie/kernels/philox/philox_fill.h"
 
 namespace aerie::kernels {
 namespace {
-
-Status cuda_status(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return ok_status();
-  const std::string text = str_cat(what, ": ", cudaGetErrorString(error));
-  return error == cudaErrorMemoryAllocation ? out_of_memory(text) : internal_error(text);
-}
-
-#define AERIE_CUDA(call) AERIE_RETURN_IF_ERROR(cuda_status((call), #call))
 
 #define AERIE_KERNEL_CUDA(name, Args) &cuda::name,
 constexpr KernelTable kCudaKernels = {AERIE_KERNELS(AERIE_KERNEL_CUDA)};
@@ -143,13 +137,16 @@ class CudaModule final : public device::GpuModule {
     return str_cat(version / 1000, ".", version % 1000 / 10);
   }
 
-  Result<void*> allocate_pinned(size_t bytes) override {
-    void* pointer = nullptr;
-    AERIE_CUDA(cudaHostAlloc(&pointer, bytes, cudaHostAllocPortable));
-    return pointer;
+  Status make_context(int device) override {
+    AERIE_CUDA(cudaSetDevice(device));
+    AERIE_CUDA(cudaFree(nullptr));
+    return ok_status();
   }
 
-  void free_pinned(void* pointer) override { cudaFreeHost(pointer); }
+  Result<void*> allocate_pinned(size_t bytes) override { return allocate_pinned_memory(bytes); }
+  void free_pinned(void* pointer) override { free_pinned_memory(pointer); }
+
+  Result<std::unique_ptr<device::Arena>> make_arena() override { return make_cuda_arena(); }
 
   Status philox_u32(PhiloxKey key, uint32_t epoch, uint64_t position,
                     std::span<uint32_t> out) override {

@@ -1,0 +1,30 @@
+#include "aerie/device/warm_up.h"
+
+#include "aerie/base/clock.h"
+
+namespace aerie::device {
+
+GpuWarmUp::GpuWarmUp(int gpu_index, bool with_torch) {
+  thread_ = std::thread([this, gpu_index, with_torch] {
+    Clock& clock = Clock::real();
+    const double start = clock.monotonic_s();
+    const Result<GpuModule*> module = gpu_module();
+    const double loaded = clock.monotonic_s();
+    if (module.ok()) (void)(*module)->make_context(gpu_index);
+    const double made = clock.monotonic_s();
+    if (with_torch) (void)load_torch_cuda();
+    times_.libraries_s = loaded - start + clock.monotonic_s() - made;
+    times_.context_s = made - loaded;
+  });
+}
+
+GpuWarmUp::~GpuWarmUp() {
+  (void)wait();
+}
+
+GpuWarmUp::Times GpuWarmUp::wait() {
+  if (thread_.joinable()) thread_.join();
+  return times_;
+}
+
+}  // namespace aerie::device
