@@ -224,21 +224,31 @@ ordered_json to_json(const train::NestMeasurement& m, const Request& request) {
                     {"build_s", m.build_s},
                     {"padded_audio_s_per_s", m.padded_audio_s / m.steps.step_ms * 1e3},
                     {"tflops", m.step_tflop / m.steps.step_ms * 1e3}};
+  if (m.device_gib > 0.0) json["nvml_memory_gib"] = m.device_gib;
   json.update(ordered_json::parse(m.steps.to_json()));
   return json;
+}
+
+std::string gib_text(double gib) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", gib);
+  return text;
 }
 
 void print_text(const train::NestMeasurement& m, const Request& request) {
   std::printf(
       "%lld x %g s, d %lld, %lld layers, %.1f M parameters, %s\n"
       "%s"
-      "  %.0f audio-s/s (%.0f with padding), %.2f TFLOP/s, peak %.2f GiB, loss %.4f%s\n",
+      "  %.0f audio-s/s (%.0f with padding), %.2f TFLOP/s, peak %.2f GiB%s, loss %.4f%s\n",
       static_cast<long long>(m.batch_size), m.seconds,
       static_cast<long long>(request.run.model.encoder.d_model),
       static_cast<long long>(request.run.model.encoder.n_layers),
       static_cast<double>(m.parameters) * 1e-6, m.engine.c_str(), m.steps.to_text().c_str(),
       m.steps.throughput, m.padded_audio_s / m.steps.step_ms * 1e3,
-      m.step_tflop / m.steps.step_ms * 1e3, m.steps.memory.peak_gib, m.steps.loss,
+      m.step_tflop / m.steps.step_ms * 1e3, m.steps.memory.peak_gib,
+      m.device_gib > 0.0 ? str_cat(" allocated, ", gib_text(m.device_gib), " GiB by NVML").c_str()
+                         : "",
+      m.steps.loss,
       m.steps.skipped > 0 ? str_cat(", ", m.steps.skipped, " steps skipped").c_str() : "");
 }
 
@@ -268,14 +278,18 @@ ordered_json run_peer_case(Request& request, const train::NestMeasurement& ours,
 void print_table(const ordered_json& all) {
   const bool peer = std::any_of(all.begin(), all.end(),
                                 [](const ordered_json& one) { return one.contains("peer"); });
-  std::printf("\n| case | precision | engine | ms a step | audio s per s | peak GiB |%s\n",
-              peer ? " peer ms | times as fast |" : "");
-  std::printf("|---|---|---|---|---|---|%s\n", peer ? "---|---|" : "");
+  std::printf(
+      "\n| case | precision | engine | ms a step | audio s per s | allocated GiB | NVML GiB |%s\n",
+      peer ? " peer ms | times as fast |" : "");
+  std::printf("|---|---|---|---|---|---|---|%s\n", peer ? "---|---|" : "");
   for (const ordered_json& one : all) {
-    std::printf("| %s | %s | %s | %.2f | %.0f | %.2f |", one["case"].get<std::string>().c_str(),
-                one["precision"].get<std::string>().c_str(),
+    std::printf("| %s | %s | %s | %.2f | %.0f | %.2f | %s |",
+                one["case"].get<std::string>().c_str(), one["precision"].get<std::string>().c_str(),
                 one["engine_kind"].get<std::string>().c_str(), one["step_ms"].get<double>(),
-                one["padded_audio_s_per_s"].get<double>(), one["peak_memory_gib"].get<double>());
+                one["padded_audio_s_per_s"].get<double>(), one["peak_memory_gib"].get<double>(),
+                one.contains("nvml_memory_gib")
+                    ? gib_text(one["nvml_memory_gib"].get<double>()).c_str()
+                    : "");
     if (peer && one.contains("peer") && one["peer"].contains("speedup"))
       std::printf(" %.1f | %.1f |", one["peer"].value("ms", std::nan("")),
                   one["peer"].value("speedup", std::nan("")));

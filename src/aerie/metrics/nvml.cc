@@ -1,5 +1,6 @@
 #include "aerie/metrics/nvml.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <dlfcn.h>
@@ -74,6 +75,17 @@ class Sampler final : public NvmlSampler {
 
   std::optional<GpuSample> read() override {
     std::lock_guard lock(mutex_);
+    return take();
+  }
+  std::optional<GpuSample> read_now() override {
+    const std::optional<GpuSample> now = ask();
+    std::lock_guard lock(mutex_);
+    store(now);
+    return take();
+  }
+
+ private:
+  std::optional<GpuSample> take() {
     if (!have_sample_) return std::nullopt;
     GpuSample out = latest_;
     if (count_ > 0) {
@@ -85,31 +97,42 @@ class Sampler final : public NvmlSampler {
     return out;
   }
 
- private:
+  // Takes NVML's time: without the lock, which the training loop may wait for.
+  std::optional<GpuSample> ask() const {
+    GpuSample sample;
+    Utilization utilization{};
+    Memory memory{};
+    unsigned milliwatts = 0, celsius = 0;
+    const bool ok = api_.utilization(device_, &utilization) == kSuccess &&
+                    api_.memory(device_, &memory) == kSuccess;
+    if (api_.power(device_, &milliwatts) == kSuccess) sample.power_w = milliwatts / 1000.0;
+    if (api_.temperature(device_, kTemperatureGpu, &celsius) == kSuccess)
+      sample.temperature_c = celsius;
+    if (!ok) return std::nullopt;
+    sample.utilisation_percent = utilization.gpu;
+    sample.memory_used_gib = static_cast<double>(memory.used) / kGib;
+    sample.memory_total_gib = static_cast<double>(memory.total) / kGib;
+    return sample;
+  }
+
+  void store(const std::optional<GpuSample>& sample) {
+    if (!sample) return;
+    const double peak = std::max(latest_.peak_memory_used_gib, sample->memory_used_gib);
+    latest_ = *sample;
+    latest_.peak_memory_used_gib = peak;
+    have_sample_ = true;
+    utilisation_sum_ += sample->utilisation_percent;
+    power_sum_ += sample->power_w;
+    ++count_;
+  }
+
   void run() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
       lock.unlock();
-      GpuSample sample;
-      Utilization utilization{};
-      Memory memory{};
-      unsigned milliwatts = 0, celsius = 0;
-      const bool ok = api_.utilization(device_, &utilization) == kSuccess &&
-                      api_.memory(device_, &memory) == kSuccess;
-      if (api_.power(device_, &milliwatts) == kSuccess) sample.power_w = milliwatts / 1000.0;
-      if (api_.temperature(device_, kTemperatureGpu, &celsius) == kSuccess)
-        sample.temperature_c = celsius;
-      sample.utilisation_percent = utilization.gpu;
-      sample.memory_used_gib = static_cast<double>(memory.used) / kGib;
-      sample.memory_total_gib = static_cast<double>(memory.total) / kGib;
+      const std::optional<GpuSample> now = ask();
       lock.lock();
-      if (ok) {
-        latest_ = sample;
-        have_sample_ = true;
-        utilisation_sum_ += sample.utilisation_percent;
-        power_sum_ += sample.power_w;
-        ++count_;
-      }
+      store(now);
       wake_.wait_for(lock, std::chrono::duration<double>(interval_s_), [this] { return stop_; });
     }
   }

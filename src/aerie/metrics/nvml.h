@@ -9,8 +9,9 @@
 namespace aerie::metrics {
 
 struct GpuSample {
-  double utilisation_percent = 0.0;  // share of time in which any kernel ran
-  double memory_used_gib = 0.0;
+  double utilisation_percent = 0.0;   // share of time in which any kernel ran
+  double memory_used_gib = 0.0;       // of the whole device, all processes
+  double peak_memory_used_gib = 0.0;  // the most that was seen since the start
   double memory_total_gib = 0.0;
   double power_w = 0.0;
   double temperature_c = 0.0;
@@ -26,6 +27,8 @@ class NvmlSampler {
   // Mean of utilisation and power since the previous call, latest of the rest; nothing before the
   // first sample.
   virtual std::optional<GpuSample> read() = 0;
+  // The same with a sample taken now.
+  virtual std::optional<GpuSample> read_now() = 0;
 };
 
 }  // namespace aerie::metrics

@@ -21,6 +21,7 @@
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/nest/nest_data.h"
 #include "aerie/train/nest/nest_engine.h"
+#include "aerie/train/nest/nest_measure.h"
 #include "aerie/train/nest/nest_start.h"
 #include "aerie/train/run_folder.h"
 
@@ -152,6 +153,8 @@ class DryRun {
     engine_options.config = &run_;
     engine_options.gpu = devices.gpu;
     engine_options.gpu_index = devices.ids.front();
+    engine_options.saves = true;
+    gpu_index_ = devices.ids.front();
     AERIE_ASSIGN_OR_RETURN(const ResumePlan plan, plan_resume(env_, folder_, run_.exp_manager));
     AERIE_ASSIGN_OR_RETURN(StartPoint point, find_start_point(env_, folder_, plan));
     engine_options.precision = point.state.precision;
@@ -297,7 +300,7 @@ class DryRun {
   void estimate() {
     report_.peak_gib = engine_.engine->memory().peak_gib;
     if (report_.on_gpu) {
-      if (const auto nvml = metrics::NvmlSampler::start("", 0.1)) {
+      if (const auto nvml = metrics::NvmlSampler::start(pci_bus_id(gpu_index_).c_str(), 0.1)) {
         for (int i = 0; i < 20 && report_.total_gib == 0.0; ++i) {
           Clock::real().sleep_ns(50'000'000);
           if (const auto sample = nvml->read()) report_.total_gib = sample->memory_total_gib;
@@ -336,6 +339,7 @@ class DryRun {
   Cadence cadence_;
   NestEngine engine_;
   std::vector<double> rates_;
+  int64_t gpu_index_ = 0;
   int64_t start_step_ = 0;
 };
 

@@ -6,12 +6,21 @@
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/data/synthetic_batch.h"
+#include "aerie/device/gpu.h"
+#include "aerie/metrics/nvml.h"
 #include "aerie/optim/schedule.h"
 #include "aerie/train/batch_list_source.h"
 #include "aerie/train/nest/nest_engine.h"
 #include "aerie/train/nest/pinned_memory.h"
 
 namespace aerie::train {
+
+std::string pci_bus_id(int64_t gpu_index) {
+  const auto& gpus = device::driver().gpus;
+  return static_cast<size_t>(gpu_index) < gpus.size()
+             ? gpus[static_cast<size_t>(gpu_index)].pci_bus_id
+             : std::string();
+}
 
 config::RunConfig nest_l_config() {
   config::RunConfig out;
@@ -83,7 +92,7 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
     shape.shortest = options.shortest;
     shape.sample_rate = static_cast<int>(config.model.sample_rate);
     shape.seed = config.aerie.seed + static_cast<uint64_t>(i);
-    if (devices.gpu) shape.allocator = pinned_memory();
+    if (devices.gpu) shape.allocator = pinned_memory(devices.ids.front());
     AERIE_ASSIGN_OR_RETURN(data::SyntheticBatch batch, data::SyntheticBatch::make(shape));
     batches.push_back(std::move(batch));
   }
@@ -96,6 +105,10 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   engine_options.config = &config;
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.ids.front();
+  engine_options.saves = true;  // memory is that of a run
+  const std::unique_ptr<metrics::NvmlSampler> nvml =
+      devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.02)
+                  : nullptr;
   AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
   NestMeasurement out;
   out.build_s = clock.monotonic_s() - start;
@@ -118,6 +131,9 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   if (!schedule.ok()) return schedule.status().with_context("model.optim.sched");
   measure_options.learning_rates = schedule->at(0);
   AERIE_ASSIGN_OR_RETURN(out.steps, measure_steps(*engine.engine, source, measure_options));
+  if (nvml != nullptr) {
+    if (const auto sample = nvml->read_now()) out.device_gib = sample->peak_memory_used_gib;
+  }
   return out;
 }
 

@@ -32,10 +32,14 @@ struct NestMeasurement {
   double padded_audio_s = 0.0;  // batch size x seconds: how Python's benchmarks count
   double build_s = 0.0;         // making the model and the engine
   double step_tflop = 0.0;      // of the matrix products of a step, forward and backward
+  double device_gib = 0.0;      // most memory in use on the GPU, by NVML; 0: not known
 };
 
 // Trains a model with fresh weights for options.warmup + options.steps steps.
 Result<NestMeasurement> measure(const config::RunConfig& config, const NestMeasureOptions& options);
+
+// Of a visible GPU, as NVML takes it; empty: not known.
+std::string pci_bus_id(int64_t gpu_index);
 
 // The stock NEST-L configuration (nest_fast-conformer.yaml), without data.
 config::RunConfig nest_l_config();
