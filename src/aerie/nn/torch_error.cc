@@ -12,7 +12,12 @@ std::string torch_message(const std::exception& error) {
   std::string text = error.what();
   if (const auto* c10_error = dynamic_cast<const c10::Error*>(&error))
     text = c10_error->what_without_backtrace();
-  return text.substr(0, text.find('\n'));
+  text = text.substr(0, text.find('\n'));
+  // What follows describes the allocator.
+  constexpr std::string_view kFree = " is free.";
+  if (const size_t end = text.find(kFree); end != std::string::npos && says_out_of_memory(text))
+    text.resize(end + kFree.size());
+  return text;
 }
 
 bool is_out_of_memory(const std::exception& error) {

@@ -16,6 +16,7 @@ struct BatchSummary {
   double audio_s = 0.0;        // valid input of the batch in the task's throughput unit
   double padding_share = 0.0;  // share of the batch that is padding
   std::string sample_ids;      // for reports on batches that went wrong
+  int64_t clips = 0;           // samples in the batch
 };
 
 class BatchSource {

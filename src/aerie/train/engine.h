@@ -62,6 +62,9 @@ struct StepOutcome {
   int64_t masked_frames = 0;  // frames that entered the loss
   int64_t frames = 0;         // valid encoder frames
   int64_t empty_masks = 0;    // micro-batches without any masked frame
+  // Micro-batches whose shape the engine ran for the first or second time: it loads kernels and
+  // captures a graph then, which takes longer.
+  int64_t first_runs = 0;
 };
 
 struct EvalOutcome {

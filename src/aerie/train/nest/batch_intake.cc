@@ -74,8 +74,10 @@ at::Tensor host_memory(int64_t bytes, at::Device device) {
 }
 
 Result<std::unique_ptr<BatchIntake>> BatchIntake::create(device::Queue& compute,
-                                                         device::Queue& copy, at::Device device) {
-  std::unique_ptr<BatchIntake> out(new BatchIntake(compute, copy, device));
+                                                         device::Queue& copy,
+                                                         std::unique_ptr<device::Arena> slot,
+                                                         at::Device device) {
+  std::unique_ptr<BatchIntake> out(new BatchIntake(compute, copy, std::move(slot), device));
   AERIE_ASSIGN_OR_RETURN(out->copied_, copy.make_fence());
   AERIE_ASSIGN_OR_RETURN(out->consumed_, compute.make_fence());
   return out;
@@ -89,13 +91,7 @@ BatchIntake::~BatchIntake() {
 Status BatchIntake::reserve(const data::Batch& batch) {
   AERIE_ASSIGN_OR_RETURN(const Layout layout, layout_of(batch));
   const auto plan_bytes = static_cast<int64_t>(layout.bytes - layout.items);
-  if (!slot_.defined() || slot_.numel() < static_cast<int64_t>(layout.bytes)) {
-    AERIE_RETURN_IF_ERROR(copy_.synchronize());
-    AERIE_RETURN_IF_ERROR(compute_.synchronize());
-    slot_ = at::Tensor();
-    slot_ = at::empty({static_cast<int64_t>(layout.bytes)},
-                      at::TensorOptions(device_).dtype(at::kByte));
-  }
+  AERIE_RETURN_IF_ERROR(slot_->grow(layout.bytes));
   if (!host_plan_.defined() || host_plan_.numel() < plan_bytes) {
     AERIE_RETURN_IF_ERROR(copy_.synchronize());
     host_plan_ = host_memory(plan_bytes * 2, device_);
@@ -107,7 +103,7 @@ Status BatchIntake::load(const data::Batch& batch, float* out) {
   AERIE_ASSIGN_OR_RETURN(const Layout layout, layout_of(batch));
   const int64_t rows = layout.clean->shape[0], stride = layout.clean->shape[1];
   const size_t count = static_cast<size_t>(rows * stride);
-  auto* base = slot_.mutable_data_ptr<uint8_t>();
+  auto* base = static_cast<uint8_t*>(slot_->data());
 
   AERIE_RETURN_IF_ERROR(copy_.wait_for(*consumed_));
   AERIE_RETURN_IF_ERROR(copy_.copy(base, layout.clean->data, layout.clean->bytes()));

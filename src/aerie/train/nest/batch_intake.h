@@ -7,11 +7,13 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
 #include "aerie/base/status.h"
 #include "aerie/data/host_batch.h"
+#include "aerie/device/arena.h"
 #include "aerie/device/queue.h"
 
 namespace aerie::train {
@@ -19,26 +21,30 @@ namespace aerie::train {
 class BatchIntake {
  public:
   static Result<std::unique_ptr<BatchIntake>> create(device::Queue& compute, device::Queue& copy,
+                                                     std::unique_ptr<device::Arena> slot,
                                                      at::Device device);
   // Waits for the device: the slot may still be in use.
   ~BatchIntake();
 
-  // Device memory that load() of such a batch takes, if it is not there yet. May throw torch's
-  // out-of-memory error; nothing has changed then.
+  // Device memory that load() of such a batch takes, if it is not there yet. kOutOfMemory: nothing
+  // has changed.
   Status reserve(const data::Batch& batch);
   // Queues the copy and what makes rows of it: clean rows to out, noisy ones behind them.
   Status load(const data::Batch& batch, float* out);
+  size_t device_bytes() const { return slot_->size(); }
   // Waits until nothing reads the memory of batches any more.
   Status release();
 
  private:
-  BatchIntake(device::Queue& compute, device::Queue& copy, at::Device device)
-      : compute_(compute), copy_(copy), device_(device) {}
+  BatchIntake(device::Queue& compute, device::Queue& copy, std::unique_ptr<device::Arena> slot,
+              at::Device device)
+      : compute_(compute), copy_(copy), slot_(std::move(slot)), device_(device) {}
 
   device::Queue& compute_;
   device::Queue& copy_;
+  std::unique_ptr<device::Arena> slot_;
   at::Device device_;
-  at::Tensor slot_, host_plan_;
+  at::Tensor host_plan_;
   std::unique_ptr<device::Fence> copied_, consumed_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <ATen/DeviceAccelerator.h>
 
+#include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
 #include "aerie/config/schema/run_config.h"
@@ -46,6 +47,18 @@ Result<std::unique_ptr<StateSnapshot>> CoreEngine::snapshot() {
   return take_snapshot(*core_, snapshot_memory_, fallen_back_);
 }
 
+void CoreEngine::reserve_snapshots() {
+  snapshot_memory_->reserve(core_->device(), snapshot_bytes(*core_));
+}
+
+bool CoreEngine::give_up_snapshot_stage() {
+  if (!snapshot_memory_->drop_stage()) return false;
+  log_warn("train",
+           "device memory is short: checkpoints are read from the device directly from now on, "
+           "and training waits for that");
+  return true;
+}
+
 Status CoreEngine::restore(const StateSource& source) {
   AERIE_RETURN_IF_ERROR(finish_update());
   AERIE_ASSIGN_OR_RETURN(const RestoredInfo info, restore_state(*core_, source));
@@ -76,6 +89,10 @@ EngineMemory CoreEngine::memory() const {
         at::accelerator::getDeviceStats(std::max<c10::DeviceIndex>(0, core_->device().index()));
     out.current_gib = static_cast<double>(stats.allocated_bytes[0].current) / kGib;
     out.peak_gib = static_cast<double>(stats.allocated_bytes[0].peak) / kGib;
+    // An engine's own memory never shrinks.
+    const double own = static_cast<double>(own_memory_bytes()) / kGib;
+    out.current_gib += own;
+    out.peak_gib += own;
   } else {
     const ProcessMemory memory = process_memory();
     out.current_gib = static_cast<double>(memory.rss_bytes) / kGib;

@@ -29,6 +29,8 @@ class CoreEngine : public Engine {
   // Base learning rate of every parameter group, for the schedule.
   std::vector<double> base_rates() const { return core_->optimizer().base_rates(); }
   Status set_precision(config::Precision precision);
+  // Reserves what snapshots need on the device, so that the first save finds it.
+  void reserve_snapshots();
 
   // The core's state was written from outside: weights, buffers, moments, counts, scale, precision.
   virtual Status state_written() { return ok_status(); }
@@ -39,6 +41,11 @@ class CoreEngine : public Engine {
   virtual Status write_state() { return finish_update(); }
   // What the last step left to do is done.
   virtual Status finish_update() { return ok_status(); }
+
+  // Device memory beside torch's.
+  virtual size_t own_memory_bytes() const { return 0; }
+  // The device's copy for snapshots, for something that needs its memory more. False: none.
+  bool give_up_snapshot_stage();
 
   std::unique_ptr<NestCore> core_;
   std::vector<StepOutcome> finished_;

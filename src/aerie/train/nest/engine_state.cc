@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <string>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/strings.h"
@@ -135,43 +135,22 @@ class CoreSnapshot final : public StateSnapshot {
       for (const at::Tensor& buffer : layout_.buffers)
         host_.push_back(at::empty(buffer.sizes(), buffer.options().device(at::kCPU)));
     }
-    if (core.device().is_cuda()) {
-      try {
-        for (at::Tensor& buffer : layout_.buffers)
-          if (buffer.is_cuda()) buffer = buffer.clone();
-        const c10::impl::VirtualGuardImpl guard(core.device().type());
-        event_.emplace(core.device().type());
-        event_->record(guard.getStream(core.device()));
-        device_ = core.device();
-        for (size_t b = 0; b < host_.size(); ++b)  // host tensors may change while we wait
-          if (layout_.buffers[b].is_cpu()) host_[b].copy_(layout_.buffers[b]);
-        return;
-      } catch (const c10::OutOfMemoryError&) {
-        layout_ = layout_of(core);
-        event_.reset();
-      }
-    }
-    for (size_t b = 0; b < host_.size(); ++b) host_[b].copy_(layout_.buffers[b]);
+    for (size_t b = 0; b < host_.size(); ++b)  // host tensors may change while we wait
+      if (layout_.buffers[b].is_cpu()) host_[b].copy_(layout_.buffers[b]);
+    if (core.device().is_cuda()) drain_ = memory_->start(layout_.buffers, host_, core.device());
     layout_.buffers.clear();
   }
 
-  ~CoreSnapshot() override { memory_->give_back(std::move(host_)); }
+  ~CoreSnapshot() override {
+    if (drain_ != nullptr) drain_->cancel();
+    memory_->give_back(std::move(host_));
+  }
 
   Status wait() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (done_) return ok_status();
     try {
-      at::NoGradGuard no_grad;
-      if (event_) {
-        const c10::impl::VirtualGuardImpl guard(device_.type());
-        const c10::Stream stream = guard.getStreamFromGlobalPool(device_);
-        const c10::StreamGuard on_stream(stream);
-        event_->block(stream);
-        for (size_t b = 0; b < host_.size(); ++b)
-          if (layout_.buffers[b].is_cuda()) host_[b].copy_(layout_.buffers[b]);
-        layout_.buffers.clear();
-        event_.reset();
-      }
+      if (drain_ != nullptr) drain_->run();
       describe();
       done_ = true;
       return ok_status();
@@ -215,8 +194,7 @@ class CoreSnapshot final : public StateSnapshot {
   std::string fallen_back_to_;
   Layout layout_;
   std::vector<at::Tensor> host_;
-  at::Device device_ = at::kCPU;
-  std::optional<c10::Event> event_;
+  std::shared_ptr<Drain> drain_;  // null on the CPU
   std::mutex mutex_;
   bool done_ = false;
   std::vector<SnapshotTensor> tensors_;
@@ -236,14 +214,13 @@ Status check_names(const StateSource& source, const char* file,
 
 }  // namespace
 
-std::vector<at::Tensor> SnapshotMemory::take() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(spare_, {});
-}
-
-void SnapshotMemory::give_back(std::vector<at::Tensor> buffers) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  spare_ = std::move(buffers);
+int64_t snapshot_bytes(NestCore& core) {
+  int64_t bytes = 0;
+  for (const at::Tensor& buffer : layout_of(core).buffers)
+    if (!buffer.is_cpu()) bytes += static_cast<int64_t>(buffer.nbytes());
+  if (core.ema() != nullptr && !core.ema()->started())
+    bytes += static_cast<int64_t>(core.model().parameters().flat_params().nbytes());
+  return bytes;
 }
 
 Result<std::unique_ptr<StateSnapshot>> take_snapshot(NestCore& core,

@@ -7,35 +7,20 @@
 //               "fallen_back_to":"bf16-mixed"}; what does not apply is absent
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "aerie/base/status.h"
 #include "aerie/train/engine.h"
 #include "aerie/train/nest/nest_core.h"
+#include "aerie/train/nest/snapshot_memory.h"
 
 namespace aerie::train {
 
-// Host memory of snapshots that are done, for the next one: touching fresh pages costs more than
-// copying. Thread-safe.
-class SnapshotMemory {
- public:
-  std::vector<at::Tensor> take();
-  void give_back(std::vector<at::Tensor> buffers);
-
- private:
-  std::mutex mutex_;
-  std::vector<at::Tensor> spare_;
-};
-
-// Copies the state. On the CPU all is done when this returns; on a GPU it is copied on the device
-// and wait() brings it to the host on a stream of its own, from whichever thread calls it. A GPU
-// without room for the copy is read directly.
+// Bytes of a snapshot's tensors on the device, averaged weights included where they will come.
+int64_t snapshot_bytes(NestCore& core);
+// Copies the state. On the CPU all is done when this returns; on a GPU see snapshot_memory.h:
+// wait() brings it to the host from whichever thread calls it.
 Result<std::unique_ptr<StateSnapshot>> take_snapshot(NestCore& core,
                                                      std::shared_ptr<SnapshotMemory> memory,
                                                      bool fallen_back);

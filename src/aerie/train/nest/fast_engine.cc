@@ -11,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -76,7 +77,8 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
     engine->previous_stream_ = guard.exchangeStream(*engine->stream_);
     AERIE_ASSIGN_OR_RETURN(auto compute, module->make_queue(engine->stream_->native_handle()));
     AERIE_RETURN_IF_ERROR(engine->start(
-        std::move(compute), [module](bool urgent) { return module->make_queue(nullptr, urgent); }));
+        std::move(compute), {[module](bool urgent) { return module->make_queue(nullptr, urgent); },
+                             [module] { return module->make_arena(); }}));
     return engine;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
@@ -88,15 +90,20 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
   std::unique_ptr<FastEngine> engine(new FastEngine(config, at::Device(at::kCPU)));
   AERIE_RETURN_IF_ERROR(engine->start(
       device::host_queue(kernels),
-      [&](bool) -> Result<std::unique_ptr<device::Queue>> { return device::host_queue(kernels); }));
+      {[&](bool) -> Result<std::unique_ptr<device::Queue>> { return device::host_queue(kernels); },
+       [] { return device::host_arena(); }}));
   return engine;
 }
 
-Status FastEngine::start(std::unique_ptr<device::Queue> compute, const MakeQueue& make_queue) {
+Status FastEngine::start(std::unique_ptr<device::Queue> compute, const Source& source) {
   compute_ = std::move(compute);
-  AERIE_ASSIGN_OR_RETURN(copy_, make_queue(/*urgent=*/false));
-  AERIE_ASSIGN_OR_RETURN(auto side, make_queue(/*urgent=*/false));
-  AERIE_ASSIGN_OR_RETURN(update_, make_queue(/*urgent=*/true));
+  AERIE_ASSIGN_OR_RETURN(copy_, source.make_queue(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(auto side, source.make_queue(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(update_, source.make_queue(/*urgent=*/true));
+  for (auto* arena : {&memory_, &inputs_, &squares_, &whole_}) {
+    AERIE_ASSIGN_OR_RETURN(*arena, source.make_arena());
+  }
+  AERIE_ASSIGN_OR_RETURN(auto intake_memory, source.make_arena());
   AERIE_ASSIGN_OR_RETURN(side_, device::SideQueue::make(compute_.get(), std::move(side)));
   AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_fence());
   const auto layers = static_cast<int>(config_.model.encoder.n_layers);
@@ -110,7 +117,8 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute, const MakeQueue
   for (const optim::OptimizerGroup& group : core_->optimizer().groups())
     if (group.settings.amsgrad || group.settings.maximize)
       return unsupported("amsgrad and maximize need the reference engine");
-  AERIE_ASSIGN_OR_RETURN(intake_, BatchIntake::create(*compute_, *copy_, device_));
+  AERIE_ASSIGN_OR_RETURN(intake_,
+                         BatchIntake::create(*compute_, *copy_, std::move(intake_memory), device_));
 
   const auto bytes = at::TensorOptions(device_).dtype(at::kByte);
   max_micros_ = std::max<int64_t>(1, config_.trainer.accumulate_grad_batches);
@@ -155,7 +163,9 @@ Status FastEngine::probe() {
   shape.rows = nest::step_frames(core_->model(), shape.samples) / 8;
   AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
   AERIE_RETURN_IF_ERROR(reserve(*plan));
-  audio_of(*plan).zero_();
+  at::from_blob(audio_of(*plan), {2 * shape.batch * shape.samples},
+                at::TensorOptions(device_).dtype(at::kFloat))
+      .zero_();
   const data::Batch nothing;
   AERIE_RETURN_IF_ERROR(upload_inputs(shape, nothing, 0, 0, 0, 0));
   const Status status = run_plan(*plan, /*accumulate=*/false);
@@ -164,6 +174,11 @@ Status FastEngine::probe() {
   plans_.clear();
   stale_ = true;
   return status;
+}
+
+size_t FastEngine::own_memory_bytes() const {
+  return memory_->size() + inputs_->size() + squares_->size() + whole_->size() +
+         intake_->device_bytes();
 }
 
 Status FastEngine::state_written() {
@@ -310,7 +325,7 @@ Status FastEngine::add_micro(const data::Batch& batch, const std::vector<Shape>&
     // Small copies first: as soon as these rows are mixed, the copy of the next batch begins, and
     // what the step still waited for would come behind it.
     AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, config_.aerie.seed, micro_step, 0));
-    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false));
     window_.push_back(info);
     return ok_status();
@@ -335,14 +350,17 @@ Status FastEngine::add_parts(const data::Batch& batch, const std::vector<Shape>&
   for (const int64_t length : noisy)
     info.frames += nest::step_lengths(core_->model(), length).frames_encoder;
 
-  const at::Tensor whole =
-      at::empty({2, rows, samples}, at::TensorOptions(device_).dtype(at::kFloat));
-  AERIE_RETURN_IF_ERROR(intake_->load(batch, whole.mutable_data_ptr<float>()));
+  auto* whole = static_cast<float*>(whole_->data());
+  AERIE_RETURN_IF_ERROR(intake_->load(batch, whole));
   for (int64_t p = 0; p < parts; ++p) {
     const int64_t begin = rows * p / parts;
     const Shape& shape = shapes[static_cast<size_t>(p)];
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
-    audio_of(*plan).copy_(whole.narrow(1, begin, shape.batch));
+    for (const int64_t signal : {0, 1})
+      AERIE_RETURN_IF_ERROR(
+          compute_->copy(audio_of(*plan) + signal * shape.batch * samples,
+                         whole + (signal * rows + begin) * samples,
+                         static_cast<size_t>(shape.batch * samples) * sizeof(float)));
     AERIE_RETURN_IF_ERROR(
         upload_inputs(shape, batch, begin, config_.aerie.seed, micro_step, total));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/p > 0));
@@ -367,6 +385,9 @@ Status FastEngine::submit(const StepRequest& request) {
         if (rows == 0) continue;
         AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
         const int64_t parts = std::min(request.split, rows);
+        if (parts > 1)
+          AERIE_RETURN_IF_ERROR(
+              grow(*whole_, static_cast<size_t>(2 * rows * batch->capacity()) * sizeof(float)));
         for (int64_t p = 0; p < parts; ++p) {
           const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
           Shape shape = shape_of(*batch, begin, end - begin, config_.aerie.seed,
@@ -374,8 +395,7 @@ Status FastEngine::submit(const StepRequest& request) {
           shape.part = parts > 1;
           shape.accumulate = request.accumulate;
           shapes[i].push_back(shape);
-          AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
-          AERIE_RETURN_IF_ERROR(reserve(*plan));
+          AERIE_RETURN_IF_ERROR(prepare(shape));
         }
       }
     }
@@ -418,9 +438,9 @@ Status FastEngine::finish_step(const StepRequest& request) {
     return ok_status();
   }
   const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
-  AERIE_RETURN_IF_ERROR(optimizer_->decide(request.learning_rates, request.momentum,
-                                           {squares_.const_data_ptr<double>(), window_squares_},
-                                           window_squared_));
+  AERIE_RETURN_IF_ERROR(optimizer_->decide(
+      request.learning_rates, request.momentum,
+      {static_cast<const double*>(squares_->data()), window_squares_}, window_squared_));
   update_pending_ = true;
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
@@ -430,6 +450,7 @@ Status FastEngine::finish_step(const StepRequest& request) {
   Pending pending;
   pending.step = request.step;
   pending.micros = std::move(window_);
+  pending.first_runs = std::exchange(window_first_runs_, 0);
   pending.slot = next_result_++ % result_slots_.size();
   ResultSlot& slot = result_slots_[pending.slot];
   AERIE_RETURN_IF_ERROR(compute_->copy(slot.host.mutable_data_ptr(), results_.const_data_ptr(),
@@ -453,6 +474,7 @@ Status FastEngine::take_oldest() {
   out.step = pending.step;
   out.grad_norm = control.norm;
   out.skipped = control.skip != 0;
+  out.first_runs = pending.first_runs;
   out.loss_scale =
       optimizer_->loss_scale() != nullptr ? static_cast<double>(control.loss_scale) : 1.0;
   for (size_t i = 0; i < pending.micros.size(); ++i) {
@@ -510,7 +532,7 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
     if (status.code() == StatusCode::kOutOfMemory) return evaluate_in_parts(batch, seed, position);
     AERIE_RETURN_IF_ERROR(status);
     AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, seed, position, 0));
-    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan).mutable_data_ptr<float>()));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
     AERIE_RETURN_IF_ERROR(run_plan(*plan, /*accumulate=*/false));
     if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
     ResultSlot& slot = result_slots_[next_result_ % result_slots_.size()];

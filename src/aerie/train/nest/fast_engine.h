@@ -33,6 +33,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include "aerie/device/arena.h"
 #include "aerie/device/side_queue.h"
 #include "aerie/kernels/kernel_table.h"
 #include "aerie/kernels/nest/nest_step.h"
@@ -101,6 +102,7 @@ class FastEngine final : public CoreEngine {
   struct Pending {
     int64_t step = 0;
     std::vector<MicroInfo> micros;
+    int64_t first_runs = 0;
     size_t slot = 0;
   };
   struct ResultSlot {
@@ -109,11 +111,15 @@ class FastEngine final : public CoreEngine {
   };
 
   FastEngine(const config::RunConfig& config, at::Device device);
-  // A new queue of this engine's device.
-  using MakeQueue = std::function<Result<std::unique_ptr<device::Queue>>(bool urgent)>;
-  Status start(std::unique_ptr<device::Queue> compute, const MakeQueue& make_queue);
+  // Where this engine's queues and memory come from.
+  struct Source {
+    std::function<Result<std::unique_ptr<device::Queue>>(bool urgent)> make_queue;
+    std::function<Result<std::unique_ptr<device::Arena>>()> make_arena;
+  };
+  Status start(std::unique_ptr<device::Queue> compute, const Source& source);
   Status probe();
   const char* kind() const override { return "fast"; }
+  size_t own_memory_bytes() const override;
   Status write_state() override;
 
   Status refresh();
@@ -123,11 +129,15 @@ class FastEngine final : public CoreEngine {
   Shape shape_of(const data::Batch& batch, int64_t first, int64_t count, uint64_t seed,
                  uint64_t micro_step) const;
   Result<Plan*> plan_for(const Shape& shape);
+  const void* positions_of(int64_t frames, int64_t width);
   bool has_room_for(const kernels::NestStep& step) const;
   Status reserve(const Plan& plan);
+  Status grow(device::Arena& arena, size_t bytes);
+  // Memory and plan of a micro-batch, which recomputes activations where it does not fit otherwise.
+  Status prepare(const Shape& shape);
   kernels::NestStepInputs inputs_of(const Plan& plan) const;
   // Where the rows of a plan's audio go, (2B,N).
-  at::Tensor audio_of(const Plan& plan) const;
+  float* audio_of(const Plan& plan) const;
   Status upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
                        uint64_t seed, uint64_t micro_step, int64_t loss_rows);
   Status run_plan(Plan& plan, bool accumulate);
@@ -162,7 +172,9 @@ class FastEngine final : public CoreEngine {
   at::Tensor shadow_;  // 16-bit weights; undefined in float32
   at::Tensor statistics_, saved_statistics_, counters_, saved_counters_;
   at::Tensor codebooks_, twiddles_, bands_, silent_tokens_;
-  std::map<int64_t, at::Tensor> positions_;  // by encoder frames
+  // Relative positions (2T-1 rows) of T encoder frames. A longer table holds those of fewer frames
+  // in its middle; the shorter ones before it stay, because graphs hold their addresses.
+  std::map<int64_t, at::Tensor> positions_;
 
   std::unique_ptr<FastOptimizer> optimizer_;
   bool update_pending_ = false;  // the last step is decided, its weights are not written
@@ -171,10 +183,12 @@ class FastEngine final : public CoreEngine {
 
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   int64_t clock_ = 0;
-  at::Tensor memory_;   // activations, shared by all plans
-  at::Tensor inputs_;   // lengths and random state of it
-  at::Tensor outputs_;  // its loss and number of masked frames
-  at::Tensor squares_;  // sums of squares of its gradients (NestStepOutputs)
+  std::unique_ptr<device::Arena> memory_;   // activations, shared by all plans
+  std::unique_ptr<device::Arena> inputs_;   // lengths and random state of a micro-batch
+  std::unique_ptr<device::Arena> squares_;  // sums of squares of its gradients (NestStepOutputs)
+  std::unique_ptr<device::Arena> whole_;    // audio of a batch that is cut into parts
+  bool recompute_ = false;                  // activations, since memory ran out
+  at::Tensor outputs_;                      // loss and number of masked frames of a micro-batch
   at::Tensor results_;  // of the window: AdamwControl, bad-loss flag, MicroResult per micro-batch
   int64_t max_micros_ = 0;
 
@@ -189,6 +203,7 @@ class FastEngine final : public CoreEngine {
   size_t window_squares_ = 0;
   FastOptimizer::Squared window_squared_;
   std::vector<MicroInfo> window_;
+  int64_t window_first_runs_ = 0;
   std::deque<Pending> pending_;
 };
 

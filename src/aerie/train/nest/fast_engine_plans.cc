@@ -6,8 +6,8 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
+#include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 #include "aerie/kernels/nest/nest_choices.h"
 #include "aerie/models/nest/step_setup.h"
@@ -94,19 +94,14 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
     c.tune =
         config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
     if (shape.part) c.nan_when_empty = false;
-    c.recompute = config_.aerie.activation_checkpointing || kernels::cheap_to_recompute(c);
+    c.recompute =
+        config_.aerie.activation_checkpointing || recompute_ || kernels::cheap_to_recompute(c);
     // A part of a batch that did not fit has no memory to spare.
-    const bool spare = !shape.part && !config_.aerie.activation_checkpointing;
+    const bool spare = !shape.part && !config_.aerie.activation_checkpointing && !recompute_;
     c.beside = shape.training && spare && kernels::gradients_beside(c.rows);
     c.trailing = shape.training && spare && kernels::sums_trail(c);
     c.keep_weights = spare && kernels::weights_pay(c);
 
-    const int64_t frames = c.frames / 8;
-    at::Tensor& positions = positions_[frames];
-    if (!positions.defined())
-      positions = nn::sinusoid_table(frames - 1, -1, 2 * frames - 1, c.width,
-                                     at::TensorOptions(device_).dtype(torch_type(dtype_)))
-                      .contiguous();
     plan->params = nest::step_params(model, [&](const std::string& name) {
       kernels::NestParam out;
       const int64_t index = registry.find(name);
@@ -121,7 +116,7 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
       out.grad = registry.flat_grads().mutable_data_ptr<float>() + offset;
       return out;
     });
-    plan->params.positions = positions.const_data_ptr();
+    plan->params.positions = positions_of(c.frames / 8, c.width);
     plan->params.codebooks_float = codebooks_.const_data_ptr<float>();
     plan->params.twiddles = twiddles_.const_data_ptr<float>();
     plan->params.bands = bands_.const_data_ptr<int32_t>();
@@ -151,62 +146,85 @@ Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
   return plan.get();
 }
 
+const void* FastEngine::positions_of(int64_t frames, int64_t width) {
+  const auto options = at::TensorOptions(device_).dtype(torch_type(dtype_));
+  const int64_t row_bytes = width * static_cast<int64_t>(at::elementSize(torch_type(dtype_)));
+  // Kernels may count on the alignment of a table of its own.
+  constexpr int64_t kAlign = 256;
+  for (auto longer = positions_.lower_bound(frames); longer != positions_.end(); ++longer) {
+    const int64_t skipped = (longer->first - frames) * row_bytes;
+    if (skipped % kAlign == 0)
+      return static_cast<const uint8_t*>(longer->second.const_data_ptr()) + skipped;
+  }
+  // Half as long again, so that all tables together stay small where lengths keep growing.
+  int64_t rows = frames;
+  if (!positions_.empty() && row_bytes % kAlign == 0)
+    rows = std::max(rows, positions_.rbegin()->first * 3 / 2);
+  const at::Tensor table =
+      nn::sinusoid_table(rows - 1, -1, 2 * rows - 1, width, options).contiguous();
+  positions_[rows] = table;
+  return static_cast<const uint8_t*>(table.const_data_ptr()) + (rows - frames) * row_bytes;
+}
+
 // Whether the device has the memory a step wants, with a margin for what others allocate.
 bool FastEngine::has_room_for(const kernels::NestStep& step) const {
   if (!device_.is_cuda()) return true;
-  const size_t here = memory_.defined() ? static_cast<size_t>(memory_.numel()) : 0;
   const auto [free, total] =
       at::accelerator::getMemoryInfo(std::max<c10::DeviceIndex>(device_.index(), 0));
-  return step.memory_bytes() + total / 32 <= free + here;
+  return step.memory_bytes() + total / 32 <= free + memory_->size();
 }
 
-// Memory for a plan. Recordings hold addresses: they go when something moves.
-Status FastEngine::reserve(const Plan& plan) {
-  const auto options = at::TensorOptions(device_).dtype(at::kByte);
-  const auto grow = [&](at::Tensor& tensor, size_t bytes) {
-    const auto wanted = static_cast<int64_t>(bytes);
-    if (tensor.defined() && tensor.numel() >= wanted) return;
-    drop_recordings();
-    const int64_t before = tensor.defined() ? tensor.numel() : 0;
-    tensor = at::Tensor();
-    try {
-      tensor = at::empty({wanted}, options);
-    } catch (...) {
-      if (before > 0) tensor = at::empty({before}, options);
-      throw;
+// Graphs hold addresses: they go where memory cannot grow in place. Memory that torch keeps for
+// later, and the device's copy for checkpoints, give way.
+Status FastEngine::grow(device::Arena& arena, size_t bytes) {
+  const void* before = arena.data();
+  Status status = arena.grow(bytes);
+  if (status.code() == StatusCode::kOutOfMemory && device_.is_cuda()) {
+    at::accelerator::emptyCache();
+    status = arena.grow(bytes);
+    if (status.code() == StatusCode::kOutOfMemory && give_up_snapshot_stage()) {
+      at::accelerator::emptyCache();
+      status = arena.grow(bytes);
     }
-  };
-  const Shape& shape = plan.shape;
-  try {
-    grow(memory_, plan.step[0]->memory_bytes());
-    grow(inputs_, input_bytes(shape.batch, shape.rows));
-    const auto squares = static_cast<int64_t>(std::max<size_t>(1, plan.step[0]->max_squares()));
-    if (!squares_.defined() || squares_.numel() < squares) {
-      drop_recordings();
-      squares_ = at::empty({squares}, options.dtype(at::kDouble));
-    }
-    return ok_status();
-  } catch (const std::exception& error) {
-    return torch_status(error).with_context(
-        str_cat("memory for ", shape.batch, " clips of ", shape.samples, " samples"));
   }
+  if (before != nullptr && arena.data() != before) drop_recordings();
+  return status;
 }
 
-at::Tensor FastEngine::audio_of(const Plan& plan) const {
+Status FastEngine::reserve(const Plan& plan) {
   const Shape& shape = plan.shape;
-  return memory_
-      .narrow(0, static_cast<int64_t>(plan.step[0]->audio_offset()),
-              2 * shape.batch * shape.samples * static_cast<int64_t>(sizeof(float)))
-      .view(at::kFloat)
-      .view({2, shape.batch, shape.samples});
+  AERIE_RETURN_IF_ERROR(grow(*memory_, plan.step[0]->memory_bytes())
+                            .with_context(str_cat("memory for ", shape.batch, " clips of ",
+                                                  shape.samples, " samples")));
+  AERIE_RETURN_IF_ERROR(grow(*inputs_, input_bytes(shape.batch, shape.rows)));
+  return grow(*squares_, std::max<size_t>(1, plan.step[0]->max_squares()) * sizeof(double));
+}
+
+Status FastEngine::prepare(const Shape& shape) {
+  AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+  const Status status = reserve(*plan);
+  if (status.code() != StatusCode::kOutOfMemory || plan->config.recompute || recompute_)
+    return status;
+  log_warn("train", "the device has no room for the activations of ", shape.batch,
+           " clips: they are recomputed in the backward pass from now on (", status.message(), ")");
+  recompute_ = true;
+  (void)compute_->synchronize();
+  plans_.clear();
+  AERIE_ASSIGN_OR_RETURN(plan, plan_for(shape));
+  return reserve(*plan);
+}
+
+float* FastEngine::audio_of(const Plan& plan) const {
+  return reinterpret_cast<float*>(static_cast<uint8_t*>(memory_->data()) +
+                                  plan.step[0]->audio_offset());
 }
 
 kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
   const Shape& shape = plan.shape;
-  const auto* base = inputs_.const_data_ptr<uint8_t>();
+  const auto* base = static_cast<const uint8_t*>(inputs_->data());
   const auto* lengths = reinterpret_cast<const int32_t*>(base + kLengths);
   kernels::NestStepInputs in;
-  in.audio = audio_of(plan).const_data_ptr<float>();
+  in.audio = audio_of(plan);
   in.samples = lengths;
   in.frames = lengths + 2 * shape.batch;
   in.frames_quarter = lengths + 4 * shape.batch;
@@ -264,7 +282,7 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, i
     }
   }
   put(begin_offset(shape.batch) + items * 4, begin);
-  return upload(inputs_.mutable_data_ptr(), bytes.data(), bytes.size());
+  return upload(inputs_->data(), bytes.data(), bytes.size());
 }
 
 // Queues a part's update beside the pass through the model, which waits for it.
@@ -289,17 +307,18 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
     inputs.side = side_->as_side();
     if (first) {
       const auto* wanted =
-          reinterpret_cast<const uint32_t*>(inputs_.const_data_ptr<uint8_t>() + kUpdate);
+          reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(inputs_->data()) + kUpdate);
       inputs.before_part = [this, wanted](int part) { return update_before(part, wanted); };
       const int code = device::waits_for(*update_, *update_begin_);
       if (code != kernels::kOk) return code;
     }
     return plan.step[which]->run(
-        memory_.mutable_data_ptr(), inputs,
+        memory_->data(), inputs,
         {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float)),
-         squares_.mutable_data_ptr<double>()},
+         static_cast<double*>(squares_->data())},
         stream);
   };
+  if (plan.shape.training && plan.runs[which] < 2) ++window_first_runs_;
   // A shape that comes once is not worth a recording; the first run also loads the kernels.
   if (plan.recording[which] == nullptr && plan.runs[which]++ > 0 && room_for_recording()) {
     AERIE_ASSIGN_OR_RETURN(plan.recording[which], compute_->record(work));

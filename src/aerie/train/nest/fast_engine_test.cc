@@ -164,12 +164,32 @@ AERIE_ENGINE_TEST(MoreShapesThanRecordings) {
   auto fast = engines.fast(fast_config());
   for (const bool again : {false, true})
     for (int64_t i = 0; i < 70; ++i) {
-      // The longest first: memory that moves takes recordings with it.
-      const data::SyntheticBatch batch = make_rows(1, 5, 2000 + 80 * (70 - i));
+      // The shortest first: memory grows in place and takes no recording with it.
+      const data::SyntheticBatch batch = make_rows(1, 5, 2000 + 80 * i);
       const auto out = fast->evaluate(batch.batch(), 3, 4);
       ASSERT_TRUE(out.ok()) << out.status().to_string();
       EXPECT_EQ(fast->num_recordings(), again ? std::min<int64_t>(i + 1, 64) : 0);
     }
+}
+
+// Far longer and wider batches than before: the graphs of the first shape stay, and so do its
+// numbers.
+AERIE_ENGINE_TEST(GrowthKeepsGraphsAndNumbers) {
+  auto fast = engines.fast(fast_config());
+  const data::SyntheticBatch small = make_rows(2, 5, 4000), large = make_rows(6, 7, 60000);
+  const auto evaluate = [&](const data::SyntheticBatch& batch) {
+    const auto out = fast->evaluate(batch.batch(), 3, 4);
+    EXPECT_TRUE(out.ok()) << out.status().to_string();
+    return out.ok() ? out->loss : 0.0;
+  };
+  const double before = evaluate(small);
+  EXPECT_EQ(evaluate(small), before);
+  EXPECT_EQ(fast->num_recordings(), 1);
+  (void)evaluate(large);
+  EXPECT_EQ(fast->num_recordings(), 1);
+  (void)evaluate(large);
+  EXPECT_EQ(fast->num_recordings(), 2);
+  EXPECT_EQ(evaluate(small), before);
 }
 
 AERIE_ENGINE_TEST(StepsAreTheReferenceEngines) {
@@ -197,6 +217,8 @@ AERIE_ENGINE_TEST(StepsAreTheReferenceEngines) {
     expect_like(run_step(*fast, s, options), want, 2e-5);
   }
   EXPECT_EQ(fast->num_recordings(), 2);  // one shape writes gradients, the other adds
+  EXPECT_EQ(run_step(*reference, 5).first_runs, 0);
+  EXPECT_EQ(run_step(*fast, 5).first_runs, 0);
   EXPECT_LT(distance(*fast, *reference), 2e-3);
   const auto want = full_state(reference->core());
   for (const auto& [name, value] : full_state(fast->core())) {

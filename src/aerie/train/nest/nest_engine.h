@@ -17,6 +17,7 @@ struct NestEngineOptions {
   const config::RunConfig* config = nullptr;
   bool gpu = false;
   int64_t gpu_index = 0;
+  bool saves = false;  // snapshots will be taken: their memory is reserved now
   // "32", "bf16-mixed" or "16-mixed"; empty: the config's. A resumed run may have fallen back.
   std::string precision;
 };

@@ -102,26 +102,56 @@ TEST_F(NestGpuTest, PartsGiveTheGradientsOfTheWhole) {
   }
 }
 
+// By way of the device's copy, and read directly where there is none.
 TEST_F(NestGpuTest, DeterministicRunResumesBitForBitWhileSnapshotIsRead) {
   config::RunConfig config = exact_config();
   config.trainer.deterministic = config::Deterministic::kYes;
-  auto straight = make_core(config, gpu);
-  for (uint64_t s = 0; s < 3; ++s) step(*straight, s);
-  const auto at_snapshot = full_state(*straight);
-  auto snapshot = take_snapshot(*straight, std::make_shared<SnapshotMemory>(), false);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status().to_string();
-  std::unique_ptr<MemorySource> source;
-  std::thread reader([&] { source = std::make_unique<MemorySource>(**snapshot); });
-  for (uint64_t s = 3; s < 6; ++s) step(*straight, s);
-  reader.join();
-  auto resumed = make_core(config, gpu);
-  auto restored = restore_state(*resumed, *source);
-  ASSERT_TRUE(restored.ok()) << restored.status().to_string();
-  EXPECT_EQ(first_difference(full_state(*resumed), at_snapshot), "");
-  for (uint64_t s = 3; s < 6; ++s) step(*resumed, s);
-  EXPECT_EQ(first_difference(full_state(*resumed), full_state(*straight)), "");
+  for (const bool staged : {true, false}) {
+    auto straight = make_core(config, gpu);
+    auto memory = std::make_shared<SnapshotMemory>();
+    if (staged) memory->reserve(gpu, snapshot_bytes(*straight));
+    for (uint64_t s = 0; s < 3; ++s) step(*straight, s);
+    const auto at_snapshot = full_state(*straight);
+    auto snapshot = take_snapshot(*straight, memory, false);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status().to_string();
+    std::unique_ptr<MemorySource> source;
+    std::thread reader([&] { source = std::make_unique<MemorySource>(**snapshot); });
+    for (uint64_t s = 3; s < 6; ++s) step(*straight, s);
+    reader.join();
+    auto resumed = make_core(config, gpu);
+    auto restored = restore_state(*resumed, *source);
+    ASSERT_TRUE(restored.ok()) << restored.status().to_string();
+    EXPECT_EQ(first_difference(full_state(*resumed), at_snapshot), "");
+    for (uint64_t s = 3; s < 6; ++s) step(*resumed, s);
+    EXPECT_EQ(first_difference(full_state(*resumed), full_state(*straight)), "");
+    EXPECT_EQ(memory->drop_stage(), staged);
+  }
   config.trainer.deterministic = config::Deterministic::kNo;
   make_core(config, gpu);  // puts the process-wide switches back
+}
+
+// Nobody has read the first when the second is taken: each keeps its own state.
+TEST_F(NestGpuTest, SnapshotsThatWaitKeepTheirOwnState) {
+  auto core = make_core(exact_config(), gpu);
+  auto memory = std::make_shared<SnapshotMemory>();
+  memory->reserve(gpu, snapshot_bytes(*core));
+  std::vector<std::unique_ptr<StateSnapshot>> snapshots;
+  std::vector<decltype(full_state(*core))> states;
+  for (uint64_t s = 0; s < 3; ++s) {
+    step(*core, s);
+    states.push_back(full_state(*core));
+    auto snapshot = take_snapshot(*core, memory, false);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status().to_string();
+    snapshots.push_back(std::move(snapshot).value());
+  }
+  step(*core, 3);
+  snapshots[1].reset();  // superseded by the one behind it
+  for (const size_t i : {2, 0}) {
+    MemorySource source(*snapshots[i]);
+    auto restored = make_core(exact_config(), gpu);
+    ASSERT_TRUE(restore_state(*restored, source).ok());
+    EXPECT_EQ(first_difference(full_state(*restored), states[i]), "") << i;
+  }
 }
 
 TEST_F(NestGpuTest, RealOutOfMemoryIsReportedAndUndone) {

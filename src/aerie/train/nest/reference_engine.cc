@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "aerie/base/log.h"
 #include "aerie/device/gpu.h"
 #include "aerie/train/nest/batch_tensors.h"
 
@@ -32,8 +33,20 @@ Status ReferenceEngine::submit(const StepRequest& request) {
     const DeviceSpans::Scope span(core_->spans(), "host prepare");
     return to_tensors_(*request.micro_batches[static_cast<size_t>(i)], random);
   };
-  AERIE_RETURN_IF_ERROR(core_->add(static_cast<int64_t>(request.micro_batches.size()), make,
-                                   request.accumulate, request.split));
+  const auto add = [&] {
+    return core_->add(static_cast<int64_t>(request.micro_batches.size()), make, request.accumulate,
+                      request.split);
+  };
+  Status status = add();
+  if (status.code() == StatusCode::kOutOfMemory && !core_->model().recomputes()) {
+    log_warn("train",
+             "no room for the activations of a batch: they are recomputed in the backward pass "
+             "from now on (",
+             status.message(), ")");
+    core_->model().set_recompute(true);
+    status = add();
+  }
+  AERIE_RETURN_IF_ERROR(status);
   if (!request.finish) return ok_status();
   if (request.momentum) core_->optimizer().set_momentum(*request.momentum);
   AERIE_ASSIGN_OR_RETURN(StepOutcome outcome, core_->finish(request.learning_rates));

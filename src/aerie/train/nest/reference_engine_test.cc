@@ -16,15 +16,15 @@ const data::Batch* fake_batch(uintptr_t rows) {
   return reinterpret_cast<const data::Batch*>(rows);
 }
 
+Result<nest::NestBatch> fake_tensors(const data::Batch& batch, const nn::RandomKey& random) {
+  nest::NestBatch out =
+      make_batch(static_cast<int64_t>(reinterpret_cast<uintptr_t>(&batch)), random.micro_step);
+  out.random = random;
+  return out;
+}
+
 std::unique_ptr<ReferenceEngine> make_engine(const config::RunConfig& config) {
-  auto engine = ReferenceEngine::create(
-      config, at::kCPU,
-      [](const data::Batch& batch, const nn::RandomKey& random) -> Result<nest::NestBatch> {
-        nest::NestBatch out = make_batch(static_cast<int64_t>(reinterpret_cast<uintptr_t>(&batch)),
-                                         random.micro_step);
-        out.random = random;
-        return out;
-      });
+  auto engine = ReferenceEngine::create(config, at::kCPU, fake_tensors);
   EXPECT_TRUE(engine.ok()) << engine.status().to_string();
   return std::move(engine).value();
 }
@@ -92,6 +92,23 @@ TEST(ReferenceEngineTest, TakesTheMomentumOfTheSchedule) {
   }
   EXPECT_EQ(first_difference(full_state(configured->core()), full_state(told->core())), "");
   EXPECT_NE(first_difference(full_state(configured->core()), full_state(left->core())), "");
+}
+
+TEST(ReferenceEngineTest, ActivationsAreRecomputedBeforeABatchIsCut) {
+  config::RunConfig config = config_with_all();
+  const auto plain = make_engine(config);
+  bool failed = false;
+  auto tight = ReferenceEngine::create(
+      config, at::kCPU, [&](const data::Batch& batch, const nn::RandomKey& random) {
+        if (!std::exchange(failed, true))
+          return Result<nest::NestBatch>(out_of_memory("9 GiB are needed, 1 GiB is free"));
+        return fake_tensors(batch, random);
+      });
+  ASSERT_TRUE(tight.ok()) << tight.status().to_string();
+  EXPECT_FALSE((*tight)->core().model().recomputes());
+  const StepOutcome want = run_step(*plain, 0), got = run_step(**tight, 0);
+  EXPECT_TRUE((*tight)->core().model().recomputes());
+  EXPECT_EQ(got.micro_losses, want.micro_losses);
 }
 
 TEST(ReferenceEngineTest, CutWindowsGiveOneOutcome) {
