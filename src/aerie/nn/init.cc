@@ -1,8 +1,11 @@
 #include "aerie/nn/init.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -11,9 +14,12 @@
 
 #include "aerie/base/check.h"
 #include "aerie/base/philox.h"
+#include "aerie/base/philox_fill.h"
 
 namespace aerie::nn {
 namespace {
+
+constexpr int64_t kGrain = 1 << 16;  // values a thread draws at least
 
 uint64_t fnv1a(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325ull;
@@ -25,21 +31,34 @@ uint64_t fnv1a(std::string_view text) {
 }
 
 // The draws of one tensor, computed in double on the host whatever the tensor's dtype and device.
+// Threads share a tensor; each value depends on its index alone. Uniform ones, which are nearly all
+// weights of a model, are rounded here: a device copies half as much.
 at::Tensor draw(const ParamInfo& info, uint64_t seed) {
   const PhiloxKey key = philox_key(seed, Purpose::kWeightInit);
   const uint64_t position = fnv1a(info.name);
+  if (info.init.kind == Init::Kind::kUniform) {
+    at::Tensor out = at::empty({info.numel}, at::kFloat);
+    float* values = out.data_ptr<float>();
+    const double bound = info.init.a;
+    at::parallel_for(0, info.numel, kGrain, [&](int64_t begin, int64_t end) {
+      std::array<uint32_t, 1024> draws;
+      for (int64_t i = begin; i < end; i += static_cast<int64_t>(draws.size())) {
+        const int64_t count = std::min<int64_t>(end - i, static_cast<int64_t>(draws.size()));
+        philox_fill_u32(key, 0, position, static_cast<uint64_t>(i), count, draws.data());
+        for (int64_t k = 0; k < count; ++k) {
+          const double u = (draws[static_cast<size_t>(k)] + 0.5) * 2.3283064365386963e-10;
+          values[i + k] = static_cast<float>(bound * (2.0 * u - 1.0));
+        }
+      }
+    });
+    return out.view(info.shape);
+  }
   at::Tensor out = at::empty({info.numel}, at::kDouble);
   double* values = out.data_ptr<double>();
-  const bool uniform = info.init.kind == Init::Kind::kUniform;
-  for (int64_t i = 0; i < info.numel; ++i) {
-    const uint64_t index = static_cast<uint64_t>(i);
-    if (uniform) {
-      const double u = (philox_u32(key, 0, position, index) + 0.5) * 2.3283064365386963e-10;
-      values[i] = info.init.a * (2.0 * u - 1.0);
-    } else {
-      values[i] = philox_normal(key, 0, position, index);
-    }
-  }
+  at::parallel_for(0, info.numel, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      values[i] = philox_normal(key, 0, position, static_cast<uint64_t>(i));
+  });
   out = out.view(info.shape);
   if (info.init.kind == Init::Kind::kNormal) out.mul_(info.init.a);
   if (info.init.kind == Init::Kind::kUnitNormalRows)

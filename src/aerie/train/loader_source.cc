@@ -9,7 +9,16 @@ int64_t LoaderSource::batches_per_epoch() const {
   return loader_->batches_per_epoch();
 }
 
+Status LoaderSource::start_once(const std::string& what, const std::function<Status()>& start) {
+  if (!what.empty() && what == started_) return ok_status();
+  started_.clear();
+  AERIE_RETURN_IF_ERROR(start());
+  started_ = what;
+  return ok_status();
+}
+
 Result<const data::Batch*> LoaderSource::next() {
+  started_.clear();
   return loader_->next();
 }
 
@@ -18,13 +27,14 @@ void LoaderSource::release(const data::Batch* batch) {
 }
 
 Status LoaderSource::start_epoch(int64_t epoch) {
-  return loader_->start_epoch(epoch);
+  return start_once(str_cat("epoch ", epoch), [&] { return loader_->start_epoch(epoch); });
 }
 
 BatchSummary summary_of(const data::Batch& batch) {
   BatchSummary out;
   out.audio_s = batch.audio_s();
   out.padding_share = batch.padding_share();
+  out.clips = batch.num_samples();
   for (const uint32_t id : batch.sample_ids())
     out.sample_ids += str_cat(out.sample_ids.empty() ? "" : " ", id);
   return out;
@@ -43,7 +53,7 @@ std::string LoaderSource::cursor_json() const {
 }
 
 Status LoaderSource::restore(const std::string& cursor_json) {
-  return loader_->restore(cursor_json);
+  return start_once(cursor_json, [&] { return loader_->restore(cursor_json); });
 }
 
 }  // namespace aerie::train

@@ -1,6 +1,7 @@
 // The data engine's loader as the loop's BatchSource.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,10 @@ class LoaderSource final : public BatchSource {
   data::Loader& loader() { return *loader_; }
 
  private:
+  // A start that is asked for twice, first to begin loading early and then by the loop, is one.
+  Status start_once(const std::string& what, const std::function<Status()>& start);
+
+  std::string started_;  // the last start, while no batch has been taken since
   std::unique_ptr<data::Loader> loader_;
 };
 

@@ -48,6 +48,7 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
       .add("masked_share", outcome.frames > 0 ? static_cast<double>(outcome.masked_frames) /
                                                     static_cast<double>(outcome.frames)
                                               : 0.0);
+  if (outcome.first_runs > 0) record.add("first_runs", outcome.first_runs);
   // An engine names the phases it can tell apart.
   for (const auto& [name, key] : {std::pair{kPhaseForward, "forward_ms"},
                                   {kPhaseBackward, "backward_ms"},

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/base/clock.h"
+#include "aerie/metrics/record.h"
 #include "aerie/train/guards.h"
+#include "aerie/train/start_times.h"
+#include "aerie/train/step_times.h"
 #include "aerie/train/train_state.h"
 
 namespace aerie::train {
@@ -13,6 +17,37 @@ StepOutcome outcome(double loss, double grad_norm = 1.0) {
   out.loss = loss;
   out.grad_norm = grad_norm;
   return out;
+}
+
+TEST(StepTimesTest, SlowestStepIsNamedAndFirstRunsAreCountedApart) {
+  StepTimes times;
+  for (int64_t step = 1; step <= 20; ++step) times.add(step, 5.0, step < 3);  // warm-up
+  EXPECT_EQ(times.sentence(), "");
+  for (int64_t step = 21; step <= 120; ++step)
+    times.add(step, step == 70 ? 0.021 : 0.008, /*first_run=*/false);
+  times.add(121, 0.3, /*first_run=*/true);
+  EXPECT_NEAR(times.median_s(), 0.008, 1e-6);
+  EXPECT_EQ(times.slowest_step(), 70);
+  EXPECT_EQ(times.num_first_runs(), 1);
+  EXPECT_EQ(times.sentence(),
+            "step time after the first 20: median 8 ms, slowest 21 ms (step 70); 1 more ran a "
+            "shape of batch for the first or second time, the slowest in 300 ms");
+}
+
+TEST(StartTimesTest, PhasesAddUpToTheTimeSinceTheLaunch) {
+  FakeClock clock;
+  StartTimes times(clock, 0.5);
+  clock.advance_s(1.0);
+  times.mark("model");
+  clock.advance_s(0.25);
+  times.mark("first step");
+  times.beside("libraries", 0.75);
+  EXPECT_NEAR(times.total_s(), 1.75, 1e-9);
+  EXPECT_EQ(times.sentence(),
+            "first step done 1.75 s after the launch: configuration 0.50 s, model 1.00 s, first "
+            "step 0.25 s (beside them: libraries 0.75 s)");
+  EXPECT_GE(process_age_s(), 0.0);
+  EXPECT_LT(process_age_s(), 3600.0);
 }
 
 TEST(GuardsTest, FindsSpikesOnlyOnceItKnowsTheSpread) {

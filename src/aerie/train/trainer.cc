@@ -349,6 +349,7 @@ Status Trainer::submit_window(int64_t window) {
   bool validate_now = false;
   while (done < window) {
     std::vector<const data::Batch*> part;
+    int64_t clips = 1;  // of the largest micro-batch
     request.first_micro_step = static_cast<uint64_t>(position_.total_batch);
     while (done < window && !validate_now) {
       const double before = parts_.clock->monotonic_s();
@@ -365,6 +366,7 @@ Status Trainer::submit_window(int64_t window) {
       part.push_back(*next);
       const BatchSummary summary = parts_.train->summary(**next);
       info.audio_s += summary.audio_s;
+      clips = std::max(clips, summary.clips);
       info.padding_share += summary.padding_share / static_cast<double>(window);
       sample_ids += sample_ids.empty() ? summary.sample_ids : str_cat(" | ", summary.sample_ids);
       ++done;
@@ -374,7 +376,7 @@ Status Trainer::submit_window(int64_t window) {
     }
     request.micro_batches = part;
     request.finish = done == window;
-    AERIE_RETURN_IF_ERROR(submit_with_split(request));
+    AERIE_RETURN_IF_ERROR(submit_with_split(request, clips));
     for (const data::Batch* batch : part) parts_.train->release(batch);
     if (request.finish) {
       ++position_.step;
@@ -397,16 +399,25 @@ Status Trainer::submit_window(int64_t window) {
   return ok_status();
 }
 
-Status Trainer::submit_with_split(StepRequest& request) {
+Status Trainer::submit_with_split(StepRequest& request, int64_t clips) {
   while (true) {
     request.split = state_.split;
     const Status status = parts_.engine->submit(request);
     const int64_t short_of_memory = parts_.agree(status.code() == StatusCode::kOutOfMemory ? 1 : 0);
     if (short_of_memory == 0) return status;
-    if (parts_.config->aerie.on_oom == config::OnOom::kStop || state_.split >= 1024)
+    if (parts_.config->aerie.on_oom == config::OnOom::kStop)
       return Status(status).with_hint(
           "lower model.train_ds.batch_size or max_duration, or set aerie.on_oom=split");
-    state_.split *= 2;
+    // Parts of one clip cannot be cut any further.
+    if (parts_.agree(state_.split < clips ? 1 : 0) == 0)
+      return out_of_memory(str_cat("step ", request.step + 1,
+                                   " does not fit into memory, even one clip at a time with "
+                                   "recomputed activations: ",
+                                   status.message()))
+          .with_hint(
+              "lower model.train_ds.max_duration, use a smaller model, or free memory that other "
+              "programs hold");
+    state_.split = std::min(state_.split * 2, clips);
     event("oom", [&](metrics::Record& record) {
       record.add("split", state_.split).add("message", status.message());
     });
@@ -446,7 +457,8 @@ Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
   in_flight_.erase(in_flight_.begin());
   StepInfo& info = done.info;
   info.step_s = step_s;
-  ++summary_.steps;
+  summary_.step_times.add(info.step, step_s, outcome.first_runs > 0);
+  if (++summary_.steps == 1 && parts_.first_step) parts_.first_step();
   summary_.audio_s += info.audio_s;
   summary_.last_loss = outcome.loss;
 
@@ -660,6 +672,8 @@ Status Trainer::end_of_epoch() {
 
 Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_k) {
   if (parts_.checkpointer == nullptr) return ok_status();
+  // Waiting for the steps in flight is part of what a save costs.
+  const double asked = parts_.clock->monotonic_s();
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
   const SpanScope span(kPhaseSave);
   const double start = parts_.clock->monotonic_s();
@@ -676,9 +690,9 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_
   // Until the outcome is known no further attempt is due.
   if (retry_save_at_s_) retry_save_at_s_ = parts_.clock->monotonic_s() + kSaveRetryS;
   const Status status = parts_.checkpointer->save(std::move(request), std::move(snapshot).value());
-  const double blocked = parts_.clock->monotonic_s() - start;
-  last_step_done_s_ += blocked;
-  summary_.save_block_s += blocked;
+  const double done = parts_.clock->monotonic_s(), blocked = done - asked;
+  last_step_done_s_ += done - start;
+  summary_.save_block_s += done - start;
   event("save", [&](metrics::Record& record) {
     record.add("reason", save_reason_name(reason)).add("blocked_ms", blocked * 1e3);
   });

@@ -27,6 +27,7 @@
 #include "aerie/train/evaluate.h"
 #include "aerie/train/guards.h"
 #include "aerie/train/step_reporter.h"
+#include "aerie/train/step_times.h"
 #include "aerie/train/train_state.h"
 
 namespace aerie::train {
@@ -68,6 +69,8 @@ struct TrainerParts {
   std::function<int()> stop_signal;  // number of a signal that asks to stop, 0 otherwise
   // What a terminal shows; called from the loop's thread after every step. May be empty.
   std::function<void(const ProgressInfo&)> progress;
+  // Called when the first step of this process is done. May be empty.
+  std::function<void()> first_step;
   // Writes nonfinite/step_N.json; may be empty.
   std::function<Status(int64_t step, const std::string& json)> write_nonfinite;
   // One decision for all ranks; identity at world 1.
@@ -91,6 +94,7 @@ struct TrainSummary {
   double last_loss = 0.0;
   std::optional<double> last_monitor, best_monitor;
   std::map<std::string, double> phase_s;  // time in the named phases, by the loop's thread
+  StepTimes step_times;
   StepHealth health;
   std::string why;  // of a stop: "SIGTERM", "val_loss did not improve ..."; may be empty
 };
@@ -117,7 +121,7 @@ class Trainer {
   Status restore_parts();
   Status train_step();
   Status submit_window(int64_t window);
-  Status submit_with_split(StepRequest& request);
+  Status submit_with_split(StepRequest& request, int64_t clips);
   Status collect(bool wait);
   Status after_outcome(const StepOutcome& outcome, double step_s);
   Status on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up);

@@ -30,7 +30,7 @@ class FakeSource final : public BatchSource {
     return ok_status();
   }
   BatchSummary summary(const data::Batch& batch) const override {
-    return {2.0, 0.1, str_cat("e", epoch_, "b", index(batch))};
+    return {2.0, 0.1, str_cat("e", epoch_, "b", index(batch)), 6};
   }
   std::string cursor_json() const override { return str_cat(epoch_, " ", next_); }
   Status restore(const std::string& cursor) override {
@@ -72,6 +72,7 @@ class FakeEngine final : public Engine {
   int64_t num_parameters() const override { return 1; }
   int64_t max_in_flight() const override { return in_flight_; }
   Status submit(const StepRequest& request) override {
+    tried_splits.push_back(request.split);
     if (request.split < needed_split) return out_of_memory("fake memory");
     splits.push_back(request.split);
     for (const data::Batch* batch : request.micro_batches) {
@@ -96,6 +97,7 @@ class FakeEngine final : public Engine {
   }
   Result<std::vector<StepOutcome>> collect(bool wait) override {
     std::vector<StepOutcome> out;
+    if (wait && before_wait && !pending_.empty()) before_wait();
     while (!pending_.empty() && (wait || static_cast<int64_t>(pending_.size()) > in_flight_)) {
       out.push_back(pending_.front());
       pending_.erase(pending_.begin());
@@ -123,6 +125,7 @@ class FakeEngine final : public Engine {
   }
   EngineMemory memory() const override { return {}; }
 
+  std::function<void()> before_wait;  // steps in flight are waited for
   uint64_t weight = 0;
   int64_t needed_split = 1;
   std::map<int64_t, bool> bad_steps;
@@ -131,7 +134,7 @@ class FakeEngine final : public Engine {
   double eval_loss = 5.0;
   std::map<uint64_t, bool> empty_eval;
   std::vector<std::string> micro;
-  std::vector<int64_t> windows, splits;
+  std::vector<int64_t> windows, splits, tried_splits;
   std::vector<double> rates, momentums;
   std::vector<uint64_t> eval_seeds;
   std::vector<bool> ema;
@@ -402,11 +405,46 @@ TEST(TrainerTest, SplitsBatchesWhenOutOfMemoryAndRemembers) {
   ASSERT_TRUE(summary.ok());
   EXPECT_EQ(run.engine.splits, (std::vector<int64_t>{4, 4, 4}));
   EXPECT_EQ(summary->state.split, 4);
+
+  // Six clips a batch: 2, 4, then one clip a part and no more.
+  FakeRun hopeless(4);
+  hopeless.config.trainer.max_steps = 3;
+  hopeless.engine.needed_split = 7;
+  const auto failed = hopeless.go();
+  EXPECT_EQ(failed.status().code(), StatusCode::kOutOfMemory);
+  EXPECT_NE(failed.status().message().find("one clip at a time"), std::string::npos);
+  EXPECT_NE(failed.status().message().find("fake memory"), std::string::npos);
+  EXPECT_EQ(hopeless.engine.tried_splits, (std::vector<int64_t>{1, 2, 4, 6}));
+
   FakeRun stop(4);
   stop.config.trainer.max_steps = 3;
   stop.config.aerie.on_oom = config::OnOom::kStop;
   stop.engine.needed_split = 2;
   EXPECT_EQ(stop.go().status().code(), StatusCode::kOutOfMemory);
+}
+
+TEST(TrainerTest, SavingIncludesTheStepsInFlight) {
+  FakeRun run(8, 0, /*in_flight=*/2);
+  run.config.trainer.max_steps = 8;
+  run.config.exp_manager.checkpoint_callback_params.every_n_train_steps = 4;
+  run.engine.before_wait = [&] { run.clock.advance_s(0.5); };
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  const auto number = [](const metrics::Record& record, const char* name) {
+    double value = -1.0;
+    EXPECT_TRUE(record.number(name, &value)) << name;
+    return value;
+  };
+  std::vector<double> blocked;
+  for (const metrics::Record& record : run.records(metrics::RecordKind::kEvent))
+    if (record.text("event") == "save") blocked.push_back(number(record, "blocked_ms"));
+  ASSERT_EQ(blocked.size(), 2u);
+  for (const double ms : blocked) EXPECT_NEAR(ms, 500.0, 1e-6);
+  // They are steps all the same: their time is not taken out of the step times.
+  double steps_ms = 0.0;
+  for (const metrics::Record& record : run.records(metrics::RecordKind::kTrain))
+    steps_ms += number(record, "step_ms");
+  EXPECT_NEAR(steps_ms, 1000.0, 1e-6);
 }
 
 TEST(TrainerTest, StopsEarlyWithoutGain) {

@@ -37,7 +37,8 @@ class Opener {
     const config::MixOn mix = run_.aerie.data.mix_on;
     if (mix == config::MixOn::kGpu || (mix == config::MixOn::kAuto && options_.gpu))
       loader_options.mix = data::MixPlace::kConsumer;
-    if (options_.gpu && dataset.pin_memory) loader_options.allocator = pinned_memory();
+    if (options_.gpu && dataset.pin_memory)
+      loader_options.allocator = pinned_memory(options_.gpu_index);
     if (!options_.bad_samples_path.empty()) {
       loader_options.on_bad_sample =
           [&env, path = options_.bad_samples_path](const data::BadSample& bad) {

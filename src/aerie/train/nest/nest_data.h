@@ -19,6 +19,7 @@ struct NestDataOptions {
   bool validation = true;
   bool test = false;             // model.test_ds instead of model.validation_ds
   bool gpu = false;              // batches go to a GPU: page-locked memory, mixing there
+  int64_t gpu_index = 0;         // which one
   bool quiet = false;            // no progress, no notes about the training set
   std::string bad_samples_path;  // bad_samples.jsonl; empty: only logged
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <optional>
 #include <unistd.h>
 
 #include "aerie/base/clock.h"
@@ -15,6 +16,7 @@
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/yaml.h"
 #include "aerie/data/loader.h"
+#include "aerie/device/warm_up.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
@@ -22,10 +24,12 @@
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/nest/nest_data.h"
 #include "aerie/train/nest/nest_engine.h"
+#include "aerie/train/nest/nest_measure.h"
 #include "aerie/train/nest/nest_start.h"
 #include "aerie/train/run_checkpointer.h"
 #include "aerie/train/run_folder.h"
 #include "aerie/train/schedule_rates.h"
+#include "aerie/train/start_times.h"
 #include "aerie/train/trainer.h"
 #include "aerie/ui/progress_line.h"
 #include "aerie/ui/report.h"
@@ -122,10 +126,12 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   const SignalCatcher signals;
   // Without NeMo's preemption callback SIGTERM ends the process at once.
   if (!run.exp_manager.create_preemption_callback) std::signal(SIGTERM, SIG_DFL);
-  const double start_s = clock.monotonic_s();
+  StartTimes times(clock, process_age_s());
 
   AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                          config::plan_devices(run.trainer, config::count_visible_gpus()));
+  std::optional<device::GpuWarmUp> warm_up;
+  if (devices.gpu) warm_up.emplace(static_cast<int>(devices.ids.front()), /*with_torch=*/true);
 
   // fast_dev_run keeps nothing, as exp_manager does nothing under it: no folder, no checkpoints, no
   // loggers.
@@ -162,20 +168,35 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   if (point.loaded != nullptr)
     log_info("train", "resuming from ", point.loaded->info().path, " at step ", point.state.step);
 
+  times.mark("run folder");
+
   NestDataOptions data_options;
   data_options.env = &env;
   data_options.gpu = devices.gpu;
+  data_options.gpu_index = devices.ids.front();
   data_options.bad_samples_path = folder.path + "/bad_samples.jsonl";
   AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
   AERIE_RETURN_IF_ERROR(check_monitors(run, data.sets));
+  times.mark("reading the data sets");
+  if (warm_up) {
+    const device::GpuWarmUp::Times took = warm_up->wait();
+    times.beside("libraries", took.libraries_s);
+    times.beside("CUDA context", took.context_s);
+    times.mark("waiting for libraries and context");
+  }
+  // Batches are made while the model is: the loop asks for the same start again.
+  const bool from_start = point.loaded == nullptr && plan.kind != ResumePlan::Kind::kForeign;
+  if (from_start) AERIE_RETURN_IF_ERROR(data.train->start_epoch(0));
 
   NestEngineOptions engine_options;
   engine_options.config = &run;
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.ids.front();
   engine_options.precision = point.state.precision;
+  engine_options.saves = run.exp_manager.create_checkpoint_callback && keep;
   AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
   AERIE_RETURN_IF_ERROR(load_start_point(env, engine, run, plan, point));
+  times.mark("model");
   TrainState state = std::move(point.state);
 
   AERIE_ASSIGN_OR_RETURN(Cadence cadence,
@@ -200,7 +221,8 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     tensorboard =
         std::make_unique<metrics::TfEventsWriter>(env, folder.path, clock.wall_ns() / 1000000000);
   const std::unique_ptr<metrics::NvmlSampler> nvml =
-      devices.gpu ? metrics::NvmlSampler::start("", 0.5) : nullptr;
+      devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.5)
+                  : nullptr;
 
   {
     metrics::Record start(metrics::RecordKind::kEvent, state.step, state.epoch, state.wall_s);
@@ -241,10 +263,9 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     };
     checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
     AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
-    // The first copy of the state on a GPU allocates its memory: now rather than between two steps.
-    if (devices.gpu) (void)engine.engine->snapshot();
   }
 
+  const double started_s = clock.monotonic_s();
   ui::ProgressLineOptions line_options;
   line_options.terminal =
       run.trainer.enable_progress_bar && !options.quiet && isatty(STDERR_FILENO) == 1;
@@ -271,7 +292,16 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path + "/nonfinite"));
     return env.atomic_replace(str_cat(folder.path, "/nonfinite/step_", step, ".json"), json);
   };
-  log_info("train", "first step after ", human_duration(clock.monotonic_s() - start_s));
+  times.mark("the rest");
+  parts.first_step = [&] {
+    times.mark("first step");
+    log_info("train", times.sentence());
+    metrics::Record record(metrics::RecordKind::kEvent, state.step + 1, state.epoch,
+                           state.wall_s + clock.monotonic_s() - started_s);
+    record.add("event", "first_step");
+    times.add_to(record);
+    (void)metrics.write(record);
+  };
 
   NestRunResult out;
   const bool profile = !run.trainer.profiler.empty();
@@ -282,6 +312,8 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   Trainer trainer(std::move(parts), std::move(cadence), state);
   auto summary = trainer.run();
   line.finish();
+  if (summary.ok() && !summary->step_times.sentence().empty())
+    log_info("train", summary->step_times.sentence());
   if (profile) {
     stop_spans();
     if (summary.ok()) log_phases(*summary);

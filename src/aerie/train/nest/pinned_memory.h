@@ -5,7 +5,7 @@
 
 namespace aerie::train {
 
-// Null where there is no GPU. Lives for ever.
-data::HostAllocator* pinned_memory();
+// For copies to this GPU. Null where there is none. Lives for ever.
+data::HostAllocator* pinned_memory(int64_t gpu_index);
 
 }  // namespace aerie::train
