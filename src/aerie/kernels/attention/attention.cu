@@ -2,12 +2,8 @@
 #include <type_traits>
 
 #include "aerie/kernels/attention/attention.h"
-#include "aerie/kernels/attention/attention_backward.h"
 #include "aerie/kernels/attention/attention_float.h"
-#include "aerie/kernels/attention/attention_forward.h"
-#include "aerie/kernels/attention/attention_query_grad.h"
-#include "aerie/kernels/attention/attention_resident.h"
-#include "aerie/kernels/attention/attention_saved_grad.h"
+#include "aerie/kernels/attention/attention_launch.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {
@@ -19,159 +15,49 @@ __global__ void __launch_bounds__(kFinishThreads) add_groups_float(AttentionBack
   const Attention& a = b.forward;
   const int dense = a.heads * a.dim, rows = 2 * a.frames - 1;
   const int vec = blockIdx.x * kFinishThreads + threadIdx.x;
-  if (vec >= rows * (dense / 8)) return;
-  const int row = vec / (dense / 8), column = vec % (dense / 8) * 8;
-  Vec8 sum = {};
+  if (vec >= rows * (dense / 4)) return;
+  const int row = vec / (dense / 4), column = vec % (dense / 4) * 4;
+  Quad sum = {};
   AERIE_UNROLL
   for (int group = 0; group < kAttentionGroups; ++group) {
-    const Vec8 more = load8(b.p_partial + (size_t(group) * rows + row) * dense + column);
+    const Quad more = load4(b.p_partial + (size_t(group) * rows + row) * dense + column);
     AERIE_UNROLL
-    for (int k = 0; k < 8; ++k) sum.v[k] += more.v[k];
+    for (int k = 0; k < 4; ++k) sum.v[k] += more.v[k];
   }
-  store8(static_cast<float*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
+  *reinterpret_cast<Quad*>(static_cast<float*>(b.grad_p) + size_t(row) * b.grad_p_stride + column) =
+      sum;
 }
 
+// Heads whose rows move in pieces of 16 bytes.
+bool whole(const Attention& a) {
+  return a.dim == 64 || a.dim == 128;
+}
 bool covered(const Attention& a) {
-  if (a.batch <= 0 || a.frames <= 0 || a.frames > 8192 || a.heads <= 0 || a.heads > 255 ||
-      a.stride % 8 != 0 || a.p_stride % 8 != 0)
-    return false;
-  if (a.dtype != Dtype::kFloat) return a.dim == 64 || a.dim == 128;
-  return a.dim > 0 && a.dim % 8 == 0 && a.dim <= 256;
+  const bool plain = a.dtype == Dtype::kFloat;
+  return a.batch > 0 && a.frames > 0 && a.frames <= 8192 && a.heads > 0 && a.heads <= 255 &&
+         a.dim > 0 && a.dim % 4 == 0 && a.dim <= (plain ? 256 : 128);
+}
+// Whether rows that are so many values apart can be read and written.
+bool aligned(const Attention& a, int stride, int p_stride) {
+  const int values = a.dtype != Dtype::kFloat && whole(a) ? 8 : 4;
+  return stride % values == 0 && p_stride % values == 0;
 }
 
-dim3 grid_of(const Attention& a, int rows, int per_block, int layers) {
-  return dim3(unsigned(ceil_div(rows, per_block)), unsigned(a.heads), unsigned(layers));
-}
-
-// Calls body with a value of the 16-bit type and the number of values per head.
+// Calls body with a value of the 16-bit type.
 template <typename Body>
 int for_type(const Attention& a, Body body) {
-  const auto with = [&](auto type) {
-    return a.dim == 64 ? body(type, std::integral_constant<int, 64>{})
-                       : body(type, std::integral_constant<int, 128>{});
-  };
-  return a.dtype == Dtype::kBf16 ? with(Bf16{}) : with(Half{});
-}
-
-template <typename T, int kDim>
-int forward_mma(const Attention& a, void* stream) {
-  const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
-                          query_shared<kDim>()};
-  const auto with = [&](auto saves) {
-    constexpr bool kSave = decltype(saves)::value;
-    return a.dropout.threshold != 0
-               ? launch(stream, shape, attention_forward_mma<T, kDim, true, kSave>, a)
-               : launch(stream, shape, attention_forward_mma<T, kDim, false, kSave>, a);
-  };
-  return a.saved != nullptr ? with(std::true_type{}) : with(std::false_type{});
-}
-
-// Whether a block may have so much shared memory.
-bool has_shared([[maybe_unused]] size_t bytes) {
-#ifdef __CUDACC__
-  int device = 0, most = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
-             cudaSuccess &&
-         bytes <= size_t(most);
-#else
-  return true;
-#endif
-}
-bool resident(const AttentionBackward& b) {
-  return b.forward.saved != nullptr && attention_resident(b) &&
-         has_shared(resident_shared<kAttentionResidentDim>());
+  return a.dtype == Dtype::kBf16 ? body(Bf16{}) : body(Half{});
 }
 template <typename T>
-int add_positions(const AttentionBackward& b, void* stream) {
-  constexpr int kDim = kAttentionResidentDim;
-  const Attention& a = b.forward;
-  const int blocks = 2 * attention_tiles(a.frames) * (kDim / 16);
-  return launch(stream, {dim3(unsigned(blocks), unsigned(a.heads)), dim3(kPositionThreads)},
-                attention_add_positions<T, kDim>, b, attention_slots(b));
+int forward_with(const Attention& a, void* stream) {
+  if (!whole(a)) return padded_forward<T>(a, stream);
+  return a.dim == 64 ? forward_mma<T, 64, false>(a, stream) : forward_mma<T, 128, false>(a, stream);
 }
 template <typename T>
-int backward_resident(const AttentionBackward& b, void* stream) {
-  constexpr int kDim = kAttentionResidentDim;
-  const Attention& a = b.forward;
-  const int slots = attention_slots(b);
-  const LaunchShape shape{dim3(unsigned(a.heads), unsigned(slots)), dim3(kResidentThreads),
-                          resident_shared<kDim>()};
-  AERIE_TRY(launch(stream, shape, attention_resident_mma<T, kDim>, b));
-  return b.positions_later ? kOk : add_positions<T>(b, stream);
-}
-
-// launch() for a kernel that waits for the ones before by itself, wait_for_launches(): where the
-// device can, it comes to its place earlier.
-template <typename... Params, typename... Given>
-int launch_early(void* stream, LaunchShape shape, void (*kernel)(Params...),
-                 const Given&... given) {
-#ifdef __CUDACC__
-  static const bool can = [] {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
-  }();
-  if (can) {
-    AERIE_TRY(int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       int(shape.shared_bytes))));
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = shape.grid;
-    config.blockDim = shape.block;
-    config.dynamicSmemBytes = shape.shared_bytes;
-    config.stream = static_cast<cudaStream_t>(stream);
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return int(cudaLaunchKernelEx(&config, kernel, given...));
-  }
-#endif
-  return launch(stream, shape, kernel, given...);
-}
-
-template <typename T, int kDim, int kGroups>
-int query_grads(const AttentionBackward& b, void* stream) {
-  const Attention& a = b.forward;
-  const LaunchShape shape{grid_of(a, a.frames, kGroups * kTile, a.batch),
-                          dim3(kGroups * kMmaThreads), QueryTiles<T, kDim, kGroups>::kBytes};
-  return a.dropout.threshold != 0 && a.keep == nullptr
-             ? launch_early(stream, shape, attention_query_grad_mma<T, kDim, kGroups, true>, b)
-             : launch_early(stream, shape, attention_query_grad_mma<T, kDim, kGroups, false>, b);
-}
-
-template <typename T, int kDim, int kGroups, int kAtATime>
-int saved_grads(const AttentionBackward& b, void* stream) {
-  const Attention& a = b.forward;
-  return launch_early(stream,
-                      {grid_of(a, a.frames, kGroups * kTile, a.batch), dim3(kGroups * kMmaThreads),
-                       SavedTiles<T, kDim, kGroups>::kBytes},
-                      attention_saved_grad_mma<T, kDim, kGroups, kAtATime>, b);
-}
-
-template <typename T, int kDim>
-int backward_mma(const AttentionBackward& b, void* stream) {
-  const Attention& a = b.forward;
-  if (resident(b)) return backward_resident<T>(b, stream);
-  // Of heads with 128 values a multiprocessor has room for three tiles of queries only where they
-  // share what they read; for a few items, more blocks are better.
-  constexpr int kGroups = kDim == 128 ? 3 : 1, kAtATime = kDim == 128 ? 1 : 3;
-  const bool full =
-      3 * a.batch * a.heads * ceil_div(a.frames, kGroups * kTile) >= b.multiprocessors &&
-      has_shared(QueryTiles<T, kDim, kGroups>::kBytes);
-  if (a.saved != nullptr) {
-    AERIE_TRY((full ? saved_grads<T, kDim, kGroups, kAtATime>(b, stream)
-                    : saved_grads<T, kDim, 1, kAtATime>(b, stream)));
-  } else {
-    AERIE_TRY(
-        (full ? query_grads<T, kDim, kGroups>(b, stream) : query_grads<T, kDim, 1>(b, stream)));
-  }
-  return launch_early(stream, {sum_grid(a), dim3(kMmaThreads), sum_shared<kDim>()},
-                      attention_sums_mma<T, kDim>, b);
+int backward_with(const AttentionBackward& b, void* stream) {
+  if (!whole(b.forward)) return padded_backward<T>(b, stream);
+  return b.forward.dim == 64 ? backward_mma<T, 64, false>(b, stream)
+                             : backward_mma<T, 128, false>(b, stream);
 }
 
 int backward_float(const AttentionBackward& b, void* stream) {
@@ -185,7 +71,7 @@ int backward_float(const AttentionBackward& b, void* stream) {
   AERIE_TRY(launch(stream,
                    {grid_of(a, 2 * a.frames - 1, kFloatWarps * 8, attention_groups(a)), block},
                    attention_position_grad_float, b));
-  const int vecs = (2 * a.frames - 1) * (a.heads * a.dim / 8);
+  const int vecs = (2 * a.frames - 1) * (a.heads * a.dim / 4);
   return launch(stream, {dim3(unsigned(ceil_div(vecs, kFinishThreads))), dim3(kFinishThreads)},
                 add_groups_float, b);
 }
@@ -193,11 +79,9 @@ int backward_float(const AttentionBackward& b, void* stream) {
 }  // namespace
 
 int attention(const Attention& a, void* stream) {
-  if (!covered(a)) return kUnsupported;
+  if (!covered(a) || !aligned(a, a.stride, a.p_stride)) return kUnsupported;
   if (a.dtype != Dtype::kFloat)
-    return for_type(a, [&](auto type, auto dim) {
-      return forward_mma<decltype(type), decltype(dim)::value>(a, stream);
-    });
+    return for_type(a, [&](auto type) { return forward_with<decltype(type)>(a, stream); });
   return launch(
       stream,
       {grid_of(a, a.frames, kFloatRows, a.batch), dim3(kFloatThreads), forward_float_shared(a.dim)},
@@ -206,13 +90,14 @@ int attention(const Attention& a, void* stream) {
 
 int attention_backward(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  if (!covered(a) || b.grad_stride % 8 != 0 || b.grad_p_stride % 8 != 0) return kUnsupported;
+  if (!covered(a) || !aligned(a, a.stride, a.p_stride) ||
+      !aligned(a, b.grad_stride, b.grad_p_stride))
+    return kUnsupported;
   if (b.positions_later && (b.later == nullptr || b.later->count + 2 > PartialSums::kMost))
     return kUnsupported;
-  AERIE_TRY(
-      a.dtype == Dtype::kFloat ? backward_float(b, stream) : for_type(a, [&](auto type, auto dim) {
-        return backward_mma<decltype(type), decltype(dim)::value>(b, stream);
-      }));
+  AERIE_TRY(a.dtype == Dtype::kFloat ? backward_float(b, stream) : for_type(a, [&](auto type) {
+    return backward_with<decltype(type)>(b, stream);
+  }));
   const int dense = a.heads * a.dim, tiles = attention_tiles(a.frames);
   const bool plain = a.dtype == Dtype::kFloat;
   const bool on_chip = resident(b);
@@ -229,8 +114,10 @@ int attention_backward(const AttentionBackward& b, void* stream) {
 
 int attention_positions(const AttentionBackward& b, void* stream) {
   if (!b.positions_later || !covered(b.forward) || !resident(b)) return kOk;
-  return b.forward.dtype == Dtype::kBf16 ? add_positions<Bf16>(b, stream)
-                                         : add_positions<Half>(b, stream);
+  return for_type(b.forward, [&](auto type) {
+    using T = decltype(type);
+    return whole(b.forward) ? add_positions<T, false>(b, stream) : padded_positions<T>(b, stream);
+  });
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -5,10 +5,11 @@
 // Row m of p belongs to relative position frames - 1 - m. Keys at or beyond an item's length, and
 // those outside the context, are blocked; queries beyond it give zero.
 //
-// bf16 and fp16 with 64 or 128 values per head run on tensor cores; float32 (any multiple of 8 up
-// to 256 values) is plain arithmetic. Backward keeps the weights and the scores' gradients of one
-// layer in scratch memory, or where they are few enough on chip (attention_resident); values are
-// added in a fixed order, results repeat bitwise.
+// bf16 and fp16 run on tensor cores, heads of any multiple of 4 values up to 128: those with 64 or
+// 128 fill tiles, others are padded to the next of the two with zeros on chip. float32 (any
+// multiple of 4 up to 256 values) is plain arithmetic. Backward keeps the weights and the scores'
+// gradients of one layer in scratch memory, or where they are few enough on chip
+// (attention_resident); values are added in a fixed order, results repeat bitwise.
 #pragma once
 
 #include "aerie/kernels/sums/partial_sums.h"
@@ -20,10 +21,10 @@ struct Attention {
   Dtype dtype = Dtype::kFloat;
   int batch = 0, frames = 0, heads = 0, dim = 0;
   RowLayout layout;         // of q, k, v, out and their gradients, here (B,T,H,D)
-  const void* q = nullptr;  // (B,T,H,D), rows `stride` elements apart (a multiple of 8)
+  const void* q = nullptr;  // (B,T,H,D), rows `stride` elements apart
   const void* k = nullptr;
   const void* v = nullptr;
-  int stride = 0;
+  int stride = 0;           // strides: multiples of 4, on tensor cores of 8 where D is 64 or 128
   const void* p = nullptr;  // (2T-1,H,D), rows p_stride apart
   int p_stride = 0;
   const float* bias_u = nullptr;     // (H,D)
@@ -151,7 +152,7 @@ inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) 
 // gradients of positions then.
 AERIE_HD bool attention_resident(const AttentionBackward& b) {
   const Attention& a = b.forward;
-  return a.dtype != Dtype::kFloat && a.dim == kAttentionResidentDim && a.frames > kAttentionTile &&
+  return a.dtype != Dtype::kFloat && a.dim <= kAttentionResidentDim && a.frames > kAttentionTile &&
          a.frames <= kAttentionResidentFrames && 3 * a.batch * a.heads >= b.multiprocessors;
 }
 // The blocks of a head: as many as the device runs at a time, at most one for every item.
@@ -164,8 +165,10 @@ AERIE_HD size_t attention_p_sums(int frames, int heads, int dim) {
   return static_cast<size_t>(kAttentionGroups) * static_cast<size_t>(2 * frames - 1) *
          static_cast<size_t>(heads * dim);
 }
+// Narrow heads have as much as those of 64 values: where attention_resident() they need no less.
 inline size_t attention_p_scratch(int frames, int heads, int dim) {
-  return attention_p_sums(frames, heads, dim) +
+  const int width = dim > kAttentionResidentDim ? dim : kAttentionResidentDim;
+  return attention_p_sums(frames, heads, width) +
          static_cast<size_t>(2 * attention_tiles(frames) * heads);
 }
 AERIE_HD uint32_t* attention_counters(const AttentionBackward& b, int head, int tile) {

@@ -1,7 +1,7 @@
-// The second half of backward on tensor cores, included by attention.cu alone: sums over queries of
-// what attention_query_grad.h has left, the gradients of keys, of values and of positions. A block
-// takes 64 keys of one item or 64 relative positions of a group of items. The last group that
-// comes adds all groups.
+// The second half of backward on tensor cores, included by attention's .cu files alone: sums over
+// queries of what attention_query_grad.h has left, the gradients of keys, of values and of
+// positions. A block takes 64 keys of one item or 64 relative positions of a group of items. The
+// last group that comes adds all groups.
 //
 // The biases' gradients need no sums of their own: that of u is the sum over keys of (sum over
 // queries of the score's gradient) * key, that of v the same over positions.
@@ -37,8 +37,11 @@ struct SumStages {
   }
   __device__ float* weights() const { return reinterpret_cast<float*>(memory + kCount * kSize); }
   __device__ float* bias() const { return weights() + kTile; }
-  __device__ void copy_bias(const float* from) const {
-    if (threadIdx.x < kDim / 4) copy_async(bias() + threadIdx.x * 4, from + threadIdx.x * 4, true);
+  template <bool kPadded>
+  __device__ void copy_bias(const float* from, [[maybe_unused]] int dim) const {
+    if (threadIdx.x < kDim / 4)
+      copy_async(bias() + threadIdx.x * 4, from + threadIdx.x * 4,
+                 !kPadded || int(threadIdx.x) * 4 < dim);
   }
   __device__ Pair bias_of(int n, int t) const {
     return *reinterpret_cast<const Pair*>(bias() + n * 8 + t * 2);
@@ -73,11 +76,11 @@ __device__ inline void sum_step(FragmentC* grad, FragmentC& sums, const SumStage
   panel_ready<kDim>(grad);
 }
 
-// out[0, kDim) = sum over the tile's 64 rows of weight * row; all threads, behind the last
+// out[0, dim) = sum over the tile's 64 rows of weight * row; all threads, behind the last
 // use of the stages. `sums` are a warp's weights: row g, row g + 8.
 template <typename T, int kDim>
 __device__ inline void sum_rows(float* out, const SumStages<T, kDim>& stages, int stage,
-                                float sum_upper, float sum_lower, int warp, int lane) {
+                                float sum_upper, float sum_lower, int warp, int lane, int dim) {
   constexpr int kPieces = kDim / 8, kParts = kMmaThreads / kPieces;
   float* partial = reinterpret_cast<float*>(stages.tile(stages.after(stage)));
   if (lane % 4 == 0) {
@@ -96,7 +99,7 @@ __device__ inline void sum_rows(float* out, const SumStages<T, kDim>& stages, in
   store8(partial + part * kDim + piece * 8, sum);
   __syncthreads();
   static_assert(kDim <= kMmaThreads);
-  if (threadIdx.x < kDim) {
+  if (threadIdx.x < unsigned(dim)) {
     float total = 0.0f;
     AERIE_UNROLL
     for (int p = 0; p < kParts; ++p) total += partial[p * kDim + threadIdx.x];
@@ -105,15 +108,15 @@ __device__ inline void sum_rows(float* out, const SumStages<T, kDim>& stages, in
 }
 
 // Gradients of 64 keys, or of their values.
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPadded>
 __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, kDim>& stages,
                                  int jt, int head, int item, bool of_values) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
   const int length = attention_length(a, item), item_rows = rows_of(a.layout, item, a.frames);
-  const int dense = a.heads * kDim;
+  const int dim = head_dim<kDim, kPadded>(a), dense = a.heads * dim;
   const size_t first_row = attention_first(a, item);
-  const size_t base = first_row * a.stride + size_t(head) * kDim;
+  const size_t base = first_row * a.stride + size_t(head) * dim;
   // Query tiles that see this one follow each other.
   int it = 0, end = 0;
   if (jt * kTile < length) {
@@ -128,7 +131,7 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
     }
   }
   const T* const rows = of_values
-                            ? static_cast<const T*>(b.grad_out) + first_row * dense + head * kDim
+                            ? static_cast<const T*>(b.grad_out) + first_row * dense + head * dim
                             : static_cast<const T*>(a.q) + base;
   const int blocks = attention_blocks(a.frames);
   const T* const from = static_cast<const T*>(of_values ? b.weights : b.grad_scores) +
@@ -136,8 +139,8 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
                         size_t(jt * (kTile / 16) + warp) * 256 + size_t(lane) * 8;
   const auto fetch_rows = [&](int stage, int number) {
     if (number < end)
-      copy_panels<kDim>(stages.tile(stage), rows, number * kTile, length,
-                        of_values ? dense : a.stride);
+      copy_panels<kDim, kPadded>(stages.tile(stage), rows, number * kTile, length,
+                                 of_values ? dense : a.stride, dim);
   };
   int next = it;
   const auto fetch_blocks = [&](int stage) {
@@ -148,9 +151,9 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
                    from + size_t(next * (kTile / 16) + k) * (size_t(blocks) * 256),
                    next * kTile + k * 16 < length);
     } else if (next == end && !of_values) {
-      copy_panels<kDim>(stages.tile(stage), static_cast<const T*>(a.k) + base, jt * kTile, length,
-                        a.stride);
-      stages.copy_bias(a.bias_u + head * kDim);
+      copy_panels<kDim, kPadded>(stages.tile(stage), static_cast<const T*>(a.k) + base, jt * kTile,
+                                 length, a.stride, dim);
+      stages.template copy_bias<kPadded>(a.bias_u + head * dim, dim);
     }
     ++next;
     copy_commit();
@@ -182,13 +185,13 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
     }
   }
   const int first = jt * kTile + warp * 16;
-  write_rows<kDim>(static_cast<T*>(of_values ? b.grad_v : b.grad_k) +
-                       (first_row + first) * b.grad_stride + size_t(head) * kDim,
-                   result, stages.tile(stages.after(stage, 2)), item_rows - first, b.grad_stride,
-                   warp, lane);
+  write_rows<kDim, kPadded>(static_cast<T*>(of_values ? b.grad_v : b.grad_k) +
+                                (first_row + first) * b.grad_stride + size_t(head) * dim,
+                            result, stages.tile(stages.after(stage, 2)), item_rows - first,
+                            b.grad_stride, warp, lane, dim);
   if (of_values) return;
-  float* out = b.partial + size_t(item * attention_tiles(a.frames) + jt) * dense + head * kDim;
-  sum_rows<T, kDim>(out, stages, stage, sums.v[0], sums.v[2], warp, lane);
+  float* out = b.partial + size_t(item * attention_tiles(a.frames) + jt) * dense + head * dim;
+  sum_rows<T, kDim>(out, stages, stage, sums.v[0], sums.v[2], warp, lane, dim);
 }
 
 // Whether this block is the last of `count` to come; what they wrote before is visible to it then.
@@ -210,23 +213,50 @@ __device__ inline bool last_of(uint32_t* counter, unsigned count, float* shared)
   return *before + 1 == count;
 }
 // What other blocks of this kernel have written.
-__device__ inline Vec8 load8_again(const float* p) {
+__device__ inline Quad load4_again(const float* p) {
 #ifdef __CUDACC__
   const float4 a = __ldcg(reinterpret_cast<const float4*>(p));
-  const float4 b = __ldcg(reinterpret_cast<const float4*>(p) + 1);
-  return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+  return {{a.x, a.y, a.z, a.w}};
 #else
-  return load8(p);
+  return *reinterpret_cast<const Quad*>(p);
 #endif
+}
+__device__ inline Vec8 load8_again(const float* p) {
+  const Quad a = load4_again(p), b = load4_again(p + 4);
+  return {{a.v[0], a.v[1], a.v[2], a.v[3], b.v[0], b.v[1], b.v[2], b.v[3]}};
+}
+
+// The groups' gradients of 64 positions of a padded head, in pieces of four columns.
+template <typename T>
+__device__ inline void add_position_groups(const AttentionBackward& b, int first, int head,
+                                           int groups) {
+  const Attention& a = b.forward;
+  const int positions = 2 * a.frames - 1, pieces = a.dim / 4, dense = a.heads * a.dim;
+  for (int e = int(threadIdx.x); e < kTile * pieces; e += kMmaThreads) {
+    const int row = first + e / pieces, column = head * a.dim + e % pieces * 4;
+    if (row < 0 || row >= positions) continue;
+    Quad sum = {};
+    AERIE_UNROLL_BY(4)
+    for (int other = 0; other < groups; ++other) {
+      const Quad more =
+          load4_again(b.p_partial + (size_t(other) * positions + row) * dense + column);
+      AERIE_UNROLL
+      for (int k = 0; k < 4; ++k) sum.v[k] += more.v[k];
+    }
+    *reinterpret_cast<Bits8*>(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride +
+                              column) = {
+        {pack<T>(sum.v[0], sum.v[1]), pack<T>(sum.v[2], sum.v[3])}};
+  }
 }
 
 // Gradients of the 64 relative positions (key - query) from 64 * dt on, of one group of items.
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPadded>
 __device__ inline void position_grads(const AttentionBackward& b, const SumStages<T, kDim>& stages,
                                       int number, int head, int group) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int dense = a.heads * kDim, dt = number - attention_tiles(a.frames);
+  const int dim = head_dim<kDim, kPadded>(a), dense = a.heads * dim;
+  const int dt = number - attention_tiles(a.frames);
   const int groups = attention_groups(a);
   const int positions = 2 * a.frames - 1, first = a.frames - 1 + dt * kTile;
   // Pairs (item, query tile) that meet these positions, one after the other; last items first. What
@@ -267,9 +297,10 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
   const auto fetch = [&](int stage) {
     if (next.number < items) {
       const size_t first_row = size_t(__shfl_sync(kFullWarp, firsts, next.number % 32));
-      copy_panels<kDim>(stages.tile(stage),
-                        static_cast<const T*>(a.q) + first_row * a.stride + size_t(head) * kDim,
-                        next.it * kTile, next.length, a.stride);
+      copy_panels<kDim, kPadded>(
+          stages.tile(stage),
+          static_cast<const T*>(a.q) + first_row * a.stride + size_t(head) * dim, next.it * kTile,
+          next.length, a.stride, dim);
       const int column = (next.it + dt) * (kTile / 16) + warp + 1;
       const T* from = static_cast<const T*>(b.grad_skewed) +
                       attention_block_at(a, next.item, head, next.it * (kTile / 16), blocks + 1) +
@@ -283,9 +314,10 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
       advance(next);
       ++steps;
     } else if (!all) {
-      copy_panels<kDim>(stages.tile(stage), static_cast<const T*>(a.p) + size_t(head) * kDim, first,
-                        positions, a.p_stride);
-      stages.copy_bias(a.bias_v + head * kDim);
+      copy_panels<kDim, kPadded>(stages.tile(stage),
+                                 static_cast<const T*>(a.p) + size_t(head) * dim, first, positions,
+                                 a.p_stride, dim);
+      stages.template copy_bias<kPadded>(a.bias_v + head * dim, dim);
       all = true;
     }
     copy_commit();
@@ -301,9 +333,10 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
   for (int r = 0; r < 2; ++r) {
     const int row = first + warp * 16 + g + r * 8;
     if (row < 0 || row >= positions) continue;
-    float* out = b.p_partial + (size_t(group) * positions + row) * dense + head * kDim + 2 * t;
+    float* out = b.p_partial + (size_t(group) * positions + row) * dense + head * dim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
+      if (kPadded && n * 8 + 2 * t >= dim) continue;
       const Pair v = stages.bias_of(n, t);
       *reinterpret_cast<Pair*>(out + n * 8) = {grad_p[n].v[2 * r] + sums.v[2 * r] * v.low,
                                                grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v.high};
@@ -313,25 +346,29 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
       b.partial +
       size_t(a.batch * attention_tiles(a.frames) + group * 2 * attention_tiles(a.frames) + number) *
           dense +
-      head * kDim;
-  sum_rows<T, kDim>(out, stages, stage, sums.v[0], sums.v[2], warp, lane);
+      head * dim;
+  sum_rows<T, kDim>(out, stages, stage, sums.v[0], sums.v[2], warp, lane, dim);
 
   // The last group to come adds all of them, in their order whichever it is.
   if (!last_of(attention_counters(b, head, number), unsigned(groups), stages.weights())) return;
-  constexpr int kPieces = kDim / 8;
-  AERIE_UNROLL_BY(2)
-  for (int e = int(threadIdx.x); e < kTile * kPieces; e += kMmaThreads) {
-    const int row = first + e / kPieces, column = head * kDim + e % kPieces * 8;
-    if (row < 0 || row >= positions) continue;
-    Vec8 sum = {};
-    AERIE_UNROLL_BY(4)
-    for (int other = 0; other < groups; ++other) {
-      const Vec8 more =
-          load8_again(b.p_partial + (size_t(other) * positions + row) * dense + column);
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) sum.v[k] += more.v[k];
+  if constexpr (kPadded) {
+    add_position_groups<T>(b, first, head, groups);
+  } else {
+    constexpr int kPieces = kDim / 8;
+    AERIE_UNROLL_BY(2)
+    for (int e = int(threadIdx.x); e < kTile * kPieces; e += kMmaThreads) {
+      const int row = first + e / kPieces, column = head * dim + e % kPieces * 8;
+      if (row < 0 || row >= positions) continue;
+      Vec8 sum = {};
+      AERIE_UNROLL_BY(4)
+      for (int other = 0; other < groups; ++other) {
+        const Vec8 more =
+            load8_again(b.p_partial + (size_t(other) * positions + row) * dense + column);
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) sum.v[k] += more.v[k];
+      }
+      store8(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
     }
-    store8(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
   }
 }
 
@@ -347,7 +384,7 @@ __device__ inline int cached_items(const Attention& a) {
   const float item = 6.0f * float(side) * float(side) * float(a.heads);  // bytes of the squares
   return item * float(a.batch) < 48e6f ? 0 : int(32e6f / item);
 }
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPadded>
 __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
     attention_sums_mma(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
@@ -358,11 +395,12 @@ __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
   // the positions, which take longest; then all other keys.
   const int ahead = cached_items(a), groups = attention_groups(a), z = int(blockIdx.z);
   if (z >= ahead && z < ahead + groups) {
-    position_grads<T, kDim>(b, stages, tile, head, z - ahead);
+    position_grads<T, kDim, kPadded>(b, stages, tile, head, z - ahead);
     return;
   }
   const int item = a.batch - 1 - (z < ahead ? z : z - groups);
-  key_grads<T, kDim>(b, stages, tile < count ? tile : tile - count, head, item, tile >= count);
+  key_grads<T, kDim, kPadded>(b, stages, tile < count ? tile : tile - count, head, item,
+                              tile >= count);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -104,8 +104,8 @@ __device__ inline void multiply_tile(float (*sums)[4], float* memory, const Rows
     }
   }
 }
-constexpr int kPieces = kPiece * (2 * kLeft + kRight + kBandRow);  // floats
-constexpr int kWeights = kTile * kLeft;                            // a tile of [key][query]
+constexpr int kPieceFloats = kPiece * (2 * kLeft + kRight + kBandRow);  // floats
+constexpr int kWeights = kTile * kLeft;                                 // a tile of [key][query]
 
 // Scores of a thread's 4 x 4 queries and keys, before scale and mask.
 __device__ inline void score_tile(float (*sums)[4], float* memory, const Attention& a,
@@ -156,12 +156,12 @@ __device__ inline KeyRange float_tiles(const Attention& a, int length, int i0) {
 }
 
 inline size_t forward_float_shared(int dim) {
-  return sizeof(float) * (size_t(kPieces) + kWeights + kFloatRows + size_t(kFloatRows) * dim);
+  return sizeof(float) * (size_t(kPieceFloats) + kWeights + kFloatRows + size_t(kFloatRows) * dim);
 }
 __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attention a) {
   AERIE_DYNAMIC_SHARED(bytes);
   float* memory = reinterpret_cast<float*>(bytes);
-  float* weights = memory + kPieces;
+  float* weights = memory + kPieceFloats;
   float* factors = weights + kWeights;  // of what is mixed already; at the end, of all of it
   float* mixed = factors + kFloatRows;
   const Place p = place_of(a, int(blockIdx.y), int(blockIdx.z));
@@ -241,14 +241,14 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
 
 inline size_t query_grad_float_shared(int dim) {
   return sizeof(float) *
-         (size_t(kPieces) + kWeights + 2 * size_t(kFloatRows) + 2 * size_t(kFloatRows) * dim);
+         (size_t(kPieceFloats) + kWeights + 2 * size_t(kFloatRows) + 2 * size_t(kFloatRows) * dim);
 }
 // Gradients of 32 queries, and weights and gradients of scores into scratch memory.
 __global__ void __launch_bounds__(kFloatThreads) attention_query_grad_float(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(bytes);
   const Attention& a = b.forward;
   float* memory = reinterpret_cast<float*>(bytes);
-  float* scores = memory + kPieces;
+  float* scores = memory + kPieceFloats;
   float* inner = scores + kWeights;
   float* log_sum = inner + kFloatRows;
   float* sums_u = log_sum + kFloatRows;

@@ -1,4 +1,4 @@
-// Forward on tensor cores, included by attention.cu alone.
+// Forward on tensor cores, included by attention's .cu files alone.
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"
@@ -19,21 +19,22 @@ struct SavedWeights {
   __device__ T* tile(int jt) const { return blocks + jt * (kTile / 16 * 256); }
 };
 
-template <typename T, int kDim, bool kDropout, bool kSave>
+template <typename T, int kDim, bool kPadded, bool kDropout, bool kSave>
 __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     attention_forward_mma(Attention a) {
   AERIE_DYNAMIC_SHARED(memory);
   // The biases need no length: they are on their way first.
-  const Bias<kDim> bias_u(a.bias_u + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
-  const Bias<kDim> bias_v(a.bias_v + int(blockIdx.y) * kDim, int(threadIdx.x % 32));
-  QueryBlock<T, kDim> q(a, memory);
+  const int dim = head_dim<kDim, kPadded>(a), column = int(blockIdx.y) * dim;
+  const Bias<kDim, kPadded> bias_u(a.bias_u + column, int(threadIdx.x % 32), dim);
+  const Bias<kDim, kPadded> bias_v(a.bias_v + column, int(threadIdx.x % 32), dim);
+  QueryBlock<T, kDim, kPadded> q(a, memory);
   const int lane = q.lane, g = lane / 4, t = lane % 4;
   const Skew skew = skew_of(lane);
   FragmentA with_u[kDim / 16], with_v[kDim / 16];
   FragmentC mixed[kDim / 8] = {};
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
   // Starts with what comes first, queries and positions; otherwise with everything.
-  constexpr bool kEarly = QueryBlock<T, kDim>::kOneOfValues;
+  constexpr bool kEarly = QueryBlock<T, kDim, kPadded>::kOneOfValues;
   const bool exists = q.i < q.length;  // any of the warp's queries
   const SavedWeights<T> saved(a, q.item, q.head, q.i, lane);
   // Decisions wait where they stay for backward, or in front of the lane's weights of the tile.
@@ -49,8 +50,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     return draws.finish(lane);
   };
   if (q.jt < q.tiles.end) {
-    copy_tile<kDim>(q.queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length,
-                    a.stride);
+    q.copy(q.queries, static_cast<const T*>(a.q) + q.base_of(a), q.it * kTile, q.length, a.stride);
     q.copy_first(a);
     if (kEarly) {
       q.copy_values(a);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
     if (!kEarly) __syncthreads();
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
-  const float scale = kLog2E / sqrtf(float(kDim));
+  const float scale = kLog2E / sqrtf(float(dim));
   for (bool first = true; q.jt < q.tiles.end; q.advance(), first = false) {
     if (!first && kEarly) q.copy_values(a);
     if (!first || !kEarly) q.copy_next(a);
@@ -173,11 +173,13 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
           valid ? largest[r] * (scale / kLog2E) + logf(total) : 0.0f;
     if (row >= rows) continue;
     const float factor = valid ? dropped / total : 0.0f;
-    T* out = static_cast<T*>(a.out) + (q.first_row + row) * a.heads * kDim + q.head * kDim + 2 * t;
+    T* out = static_cast<T*>(a.out) + (q.first_row + row) * a.heads * dim + q.head * dim + 2 * t;
     AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n)
+    for (int n = 0; n < kDim / 8; ++n) {
+      if (kPadded && n * 8 + 2 * t >= dim) continue;
       *reinterpret_cast<uint32_t*>(out + n * 8) =
           valid ? pack<T>(mixed[n].v[2 * r] * factor, mixed[n].v[2 * r + 1] * factor) : 0u;
+    }
   }
 }
 

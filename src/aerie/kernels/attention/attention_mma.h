@@ -1,5 +1,5 @@
-// Attention on tensor cores (bf16, fp16), included by attention.cu alone: what forward and backward
-// share.
+// Attention on tensor cores (bf16, fp16), included by attention's .cu files alone: what forward and
+// backward share.
 //
 // A block of four warps takes 64 queries of one head and walks over tiles of 64 keys, the next tile
 // being copied while the current one is used. Tiles are numbered: query tile `it` and key tile `jt`
@@ -25,20 +25,41 @@ constexpr float kLog2E = 1.4426950408889634f;
 template <int kDim>
 constexpr int kTileSize = kTile* kDim;  // values
 
+// Heads have kDim values, which the compiler knows, or are padded: they have fewer in memory, a
+// multiple of 4 (Attention::dim). Tiles have zeros in the other columns; heads and rows begin at
+// multiples of 8 bytes, and move in pieces of 8.
+template <int kDim, bool kPadded>
+__device__ inline int head_dim(const Attention& a) {
+  return kPadded ? a.dim : kDim;
+}
+
 // 64 rows from row `first` of a matrix into a tile; zero outside [0, limit). A row's 16-byte pieces
-// are stored in an order that depends on the row, against bank conflicts.
-template <int kDim, typename T>
-__device__ inline void copy_tile(T* tile, const T* from, int first, int limit, int stride) {
-  constexpr unsigned kPieces = kDim / 8, kRows = kMmaThreads / kPieces;  // at a time
+// are stored in an order that depends on the row, against bank conflicts. dim: columns that exist.
+template <int kDim, bool kPadded, typename T>
+__device__ inline void copy_tile(T* tile, const T* from, int first, int limit, int stride,
+                                 [[maybe_unused]] int dim) {
+  constexpr unsigned kValues = kPadded ? 4 : 8;                                // of a piece
+  constexpr unsigned kPieces = kDim / kValues, kRows = kMmaThreads / kPieces;  // at a time
   const unsigned thread = threadIdx.x % kMmaThreads, row = thread / kPieces,
                  piece = thread % kPieces;
-  T* to = tile + row * kDim + (piece ^ row % 8) * 8;
   const int begin = first + int(row);
-  const T* source = from + ptrdiff_t(begin) * stride + piece * 8;
-  AERIE_UNROLL
-  for (unsigned e = 0; e < kTile / kRows; ++e) {
-    const bool inside = unsigned(begin + int(e * kRows)) < unsigned(limit);
-    copy_async(to + e * kRows * kDim, source + ptrdiff_t(e * kRows) * stride, inside);
+  const T* source = from + ptrdiff_t(begin) * stride + piece * kValues;
+  if constexpr (kPadded) {
+    const bool exists = int(piece * kValues) < dim;
+    AERIE_UNROLL
+    for (unsigned e = 0; e < kTile / kRows; ++e) {
+      const unsigned at = e * kRows + row;
+      copy_async8(tile + at * kDim + (piece / 2 ^ at % 8) * 8 + piece % 2 * 4,
+                  source + ptrdiff_t(e * kRows) * stride,
+                  exists && unsigned(begin + int(e * kRows)) < unsigned(limit));
+    }
+  } else {
+    T* to = tile + row * kDim + (piece ^ row % 8) * 8;
+    AERIE_UNROLL
+    for (unsigned e = 0; e < kTile / kRows; ++e) {
+      const bool inside = unsigned(begin + int(e * kRows)) < unsigned(limit);
+      copy_async(to + e * kRows * kDim, source + ptrdiff_t(e * kRows) * stride, inside);
+    }
   }
 }
 
@@ -173,13 +194,35 @@ struct alignas(8) Pair {
 struct alignas(16) Quad {
   float v[4];
 };
-template <int kDim>
+// Two floats, which are those of `column` and the next: zeros where a padded head has none.
+template <bool kPadded>
+__device__ inline Pair load_pair(const float* at, [[maybe_unused]] int column,
+                                 [[maybe_unused]] int dim) {
+  if (kPadded && column >= dim) return {0.0f, 0.0f};
+  return *reinterpret_cast<const Pair*>(at);
+}
+// Eight values, from `column` on; of a padded head those that exist, and zeros.
+template <bool kPadded, typename T>
+__device__ inline Bits16 load_columns(const T* at, [[maybe_unused]] int column,
+                                      [[maybe_unused]] int dim) {
+  if constexpr (kPadded) {
+    Bits8 low = {}, high = {};
+    if (column < dim) low = *reinterpret_cast<const Bits8*>(at);
+    if (column + 4 < dim) high = *reinterpret_cast<const Bits8*>(at + 4);
+    return {{low.w[0], low.w[1], high.w[0], high.w[1]}};
+  } else {
+    return *reinterpret_cast<const Bits16*>(at);
+  }
+}
+template <int kDim, bool kPadded>
 struct Bias {
   Pair v[kDim / 8];
-  __device__ Bias(const float* bias, int lane) {
+  __device__ Bias(const float* bias, int lane, [[maybe_unused]] int dim) {
     AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; ++n)
-      v[n] = *reinterpret_cast<const Pair*>(bias + n * 8 + lane % 4 * 2);
+    for (int n = 0; n < kDim / 8; ++n) {
+      const int column = n * 8 + lane % 4 * 2;
+      v[n] = load_pair<kPadded>(bias + column, column, dim);
+    }
   }
   // out = a + bias, rounded again.
   template <typename T>
@@ -400,17 +443,17 @@ __device__ inline float quad_sum(float x) {
 
 // factor * sums over the columns of a * b, for a warp's 16 rows of two matrices in device memory,
 // of which `valid` exist: on their way first, then sums[0, 16).
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPadded>
 struct InnerProducts {
   static constexpr int kRowPieces = kDim / 8, kRows = 32 / kRowPieces;  // at a time
   Bits16 x[16 / kRows] = {}, y[16 / kRows] = {};
-  __device__ void load(const T* a, const T* b, int valid, int stride, int lane) {
+  __device__ void load(const T* a, const T* b, int valid, int stride, int lane, int dim) {
     AERIE_UNROLL
     for (int e = 0; e < 16 / kRows; ++e) {
       const int row = e * kRows + lane / kRowPieces;
       const size_t at = size_t(row < valid ? row : valid - 1) * stride + lane % kRowPieces * 8;
-      x[e] = *reinterpret_cast<const Bits16*>(a + at);
-      y[e] = *reinterpret_cast<const Bits16*>(b + at);
+      x[e] = load_columns<kPadded>(a + at, lane % kRowPieces * 8, dim);
+      y[e] = load_columns<kPadded>(b + at, lane % kRowPieces * 8, dim);
     }
   }
   // Of row e * kRows + lane / kRowPieces.
@@ -443,9 +486,10 @@ struct InnerProducts {
 };
 
 // What a block of queries works on, and its tiles in shared memory: those of a walk over the keys.
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPadded>
 struct QueryBlock {
   int lane, warp, it, head, item, length, i;  // i: the warp's first query
+  int dim;                                    // values of a head
   size_t first_row;                           // the item's
   const T *k, *v, *p;                         // of the item's head
   T *keys, *values, *band;                    // two, two or one, and three tiles
@@ -463,10 +507,11 @@ struct QueryBlock {
         item(int(blockIdx.z)),
         length(attention_length(a, item)),
         i(it * kTile + warp * 16),
+        dim(head_dim<kDim, kPadded>(a)),
         first_row(attention_first(a, item)),
         k(static_cast<const T*>(a.k) + base_of(a)),
         v(static_cast<const T*>(a.v) + base_of(a)),
-        p(static_cast<const T*>(a.p) + size_t(head) * kDim),
+        p(static_cast<const T*>(a.p) + size_t(head) * dim),
         keys(reinterpret_cast<T*>(memory)),
         values(keys + 2 * kTileSize<kDim>),
         band(values + (kOneOfValues ? 1 : 2) * kTileSize<kDim>),
@@ -477,7 +522,11 @@ struct QueryBlock {
         ring(0) {}
 
   __device__ size_t base_of(const Attention& a) const {
-    return first_row * a.stride + size_t(head) * kDim;
+    return first_row * a.stride + size_t(head) * dim;
+  }
+  // 64 rows of a matrix (B,T,H,D) or (2T-1,H,D), from this head on.
+  __device__ void copy(T* tile, const T* from, int first, int limit, int stride) const {
+    copy_tile<kDim, kPadded>(tile, from, first, limit, stride, dim);
   }
   __device__ const T* current(const T* tile) const { return tile + stage * kTileSize<kDim>; }
   __device__ T* other(T* tile) const { return tile + (1 - stage) * kTileSize<kDim>; }
@@ -491,28 +540,28 @@ struct QueryBlock {
   }
 
   __device__ void copy_band(const Attention& a, int which) const {
-    copy_tile<kDim>(band_tile(which), p, a.frames - 1 + (jt - it - 1 + which) * kTile,
-                    2 * a.frames - 1, a.p_stride);
+    copy(band_tile(which), p, a.frames - 1 + (jt - it - 1 + which) * kTile, 2 * a.frames - 1,
+         a.p_stride);
   }
   // The first tiles: positions with what was started before, then keys and values.
   __device__ void copy_first(const Attention& a) const {
     copy_band(a, 0);
     copy_band(a, 1);
     copy_commit();
-    copy_tile<kDim>(keys, k, jt * kTile, length, a.stride);
-    if (!kOneOfValues) copy_tile<kDim>(values, v, jt * kTile, length, a.stride);
+    copy(keys, k, jt * kTile, length, a.stride);
+    if (!kOneOfValues) copy(values, v, jt * kTile, length, a.stride);
     copy_commit();
   }
   // With one tile of values: it is wanted late.
   __device__ void copy_values(const Attention& a) const {
-    copy_tile<kDim>(values, v, jt * kTile, length, a.stride);
+    copy(values, v, jt * kTile, length, a.stride);
     copy_commit();
   }
   __device__ void copy_next(const Attention& a) const {
     if (jt + 1 < tiles.end) {
       copy_band(a, 2);
-      copy_tile<kDim>(other(keys), k, (jt + 1) * kTile, length, a.stride);
-      if (!kOneOfValues) copy_tile<kDim>(other(values), v, (jt + 1) * kTile, length, a.stride);
+      copy(other(keys), k, (jt + 1) * kTile, length, a.stride);
+      if (!kOneOfValues) copy(other(values), v, (jt + 1) * kTile, length, a.stride);
     }
     copy_commit();
   }

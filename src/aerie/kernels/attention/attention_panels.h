@@ -1,5 +1,5 @@
-// Tiles of 64 rows as products of four warps read them (mma.h), included by attention.cu alone: of
-// heads with 128 values two panels of 64 columns each, of those with 64 values one.
+// Tiles of 64 rows as products of four warps read them (mma.h), included by attention's .cu files
+// alone: of heads with 128 values two panels of 64 columns each, of those with 64 values one.
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"
@@ -24,12 +24,12 @@ constexpr int kPanels = kDim / 64;
 constexpr int kPanelSize = kTile * 64;  // values
 
 // copy_tile() into panels that are `apart` values from each other.
-template <int kDim, typename T>
+template <int kDim, bool kPadded, typename T>
 __device__ inline void copy_panels(T* tile, const T* from, int first, int limit, int stride,
-                                   int apart = kPanelSize) {
+                                   int dim, int apart = kPanelSize) {
   AERIE_UNROLL
   for (int p = 0; p < kPanels<kDim>; ++p)
-    copy_tile<64>(tile + p * apart, from + p * 64, first, limit, stride);
+    copy_tile<64, kPadded>(tile + p * apart, from + p * 64, first, limit, stride, dim - p * 64);
 }
 // A warp's 16 rows as A, and the other way.
 template <int kDim, typename T>
@@ -44,21 +44,33 @@ __device__ inline void store_panel_rows(T* tile, const FragmentA* a, int warp, i
   for (int p = 0; p < kPanels<kDim>; ++p)
     store_queries<64>(tile + p * kPanelSize, a + 4 * p, warp, lane);
 }
-// A warp's 16 rows, as A, to device memory in pieces of 16 bytes: those below `valid`, through a
-// tile whose 16 rows of this warp nobody else uses.
-template <int kDim, typename T>
+// A warp's 16 rows, as A, to device memory in pieces of 16 bytes (8 of padded heads): those below
+// `valid`, through a tile whose 16 rows of this warp nobody else uses.
+template <int kDim, bool kPadded, typename T>
 __device__ inline void write_rows(T* to, const FragmentA* a, T* tile, int valid, int stride,
-                                  int warp, int lane) {
-  constexpr int kRowPieces = kDim / 8;
+                                  int warp, int lane, [[maybe_unused]] int dim) {
   store_panel_rows<kDim>(tile, a, warp, lane);
   __syncwarp();
-  AERIE_UNROLL
-  for (int e = 0; e < 16 * kRowPieces / 32; ++e) {
-    const int row = (e * 32 + lane) / kRowPieces, piece = lane % kRowPieces;
-    const T* const from = tile + piece / 8 * kPanelSize + (warp * 16 + row) * 64;
-    if (row < valid)
-      store16(to + ptrdiff_t(row) * stride + piece * 8,
-              *reinterpret_cast<const Bits16*>(from + (piece % 8 ^ row % 8) * 8));
+  if constexpr (kPadded) {
+    constexpr int kRowPieces = kDim / 4;
+    AERIE_UNROLL
+    for (int e = 0; e < 16 * kRowPieces / 32; ++e) {
+      const int row = (e * 32 + lane) / kRowPieces, column = lane % kRowPieces * 4;
+      const T* const from = tile + column / 64 * kPanelSize + (warp * 16 + row) * 64;
+      if (row < valid && column < dim)
+        *reinterpret_cast<Bits8*>(to + ptrdiff_t(row) * stride + column) =
+            *reinterpret_cast<const Bits8*>(from + (column / 8 % 8 ^ row % 8) * 8 + column % 8);
+    }
+  } else {
+    constexpr int kRowPieces = kDim / 8;
+    AERIE_UNROLL
+    for (int e = 0; e < 16 * kRowPieces / 32; ++e) {
+      const int row = (e * 32 + lane) / kRowPieces, piece = lane % kRowPieces;
+      const T* const from = tile + piece / 8 * kPanelSize + (warp * 16 + row) * 64;
+      if (row < valid)
+        store16(to + ptrdiff_t(row) * stride + piece * 8,
+                *reinterpret_cast<const Bits16*>(from + (piece % 8 ^ row % 8) * 8));
+    }
   }
 }
 // c (16x64) += the warp's 16 rows of `left` * the tile's 64 rows, transposed: begun. Without kAdd,

@@ -1,8 +1,8 @@
-// The first half of backward on tensor cores, included by attention.cu alone. A block takes kGroups
-// tiles of 64 queries of one head, one for each of its groups of four warps, and walks over tiles
-// of 64 keys as forward does: keys, values and positions are copied once for all groups. It makes
-// the gradients of the queries, and leaves weights and gradients of the scores (by key, and by
-// relative position) in scratch memory for attention_backward.h.
+// The first half of backward on tensor cores, included by attention's .cu files alone. A block
+// takes kGroups tiles of 64 queries of one head, one for each of its groups of four warps, and
+// walks over tiles of 64 keys as forward does: keys, values and positions are copied once for all
+// groups. It makes the gradients of the queries, and leaves weights and gradients of the scores (by
+// key, and by relative position) in scratch memory for attention_backward.h.
 //
 // Gradients of scores include the softmax's scale.
 #pragma once
@@ -44,7 +44,7 @@ template <int kDim, int kGroups>
 constexpr int kQueryGradBlocks = kDim == 64 && kGroups == 1 ? 3 : 1;
 
 // kDraw: the decisions of dropout are drawn again.
-template <typename T, int kDim, int kGroups, bool kDraw>
+template <typename T, int kDim, bool kPadded, int kGroups, bool kDraw>
 __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, kGroups>)
     attention_query_grad_mma(AttentionBackward b) {
   using Tiles = QueryTiles<T, kDim, kGroups>;
@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
   // The same for all lanes, which the compiler sees this way.
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32 % kMmaWarps, 0);
   const int group = kGroups == 1 ? 0 : __shfl_sync(kFullWarp, int(threadIdx.x) / kMmaThreads, 0);
-  const int head = int(blockIdx.y), item = int(blockIdx.z), dense = a.heads * kDim;
+  const int head = int(blockIdx.y), item = int(blockIdx.z);
+  const int dim = head_dim<kDim, kPadded>(a), dense = a.heads * dim;
   const int length = attention_length(a, item), first_tile = int(blockIdx.x) * kGroups;
   const int it = first_tile + group, i = it * kTile + warp * 16;
   const int first_row = int(attention_first(a, item));
@@ -83,27 +84,27 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
                                                               m.grads + group * kTileSize<kDim>;
   // Addresses are not worth being kept from tile to tile.
   const auto rows_from = [&](const void* x, int stride) {
-    return static_cast<const T*>(x) + size_t(first_row) * stride + head * kDim;
+    return static_cast<const T*>(x) + size_t(first_row) * stride + head * dim;
   };
   // Tile `slot` of the ring has the positions from 64 * number on.
   const auto copy_band = [&](int slot, int number) {
-    copy_panels<kDim>(m.band + slot * kPanelSize, static_cast<const T*>(a.p) + head * kDim,
-                      a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride,
-                      kRing * kPanelSize);
+    copy_panels<kDim, kPadded>(m.band + slot * kPanelSize, static_cast<const T*>(a.p) + head * dim,
+                               a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride, dim,
+                               kRing * kPanelSize);
   };
   const auto copy_keys = [&](int stage) {
-    copy_panels<kDim>(m.keys + stage * kTileSize<kDim>, rows_from(a.k, a.stride), jt * kTile,
-                      length, a.stride);
+    copy_panels<kDim, kPadded>(m.keys + stage * kTileSize<kDim>, rows_from(a.k, a.stride),
+                               jt * kTile, length, a.stride, dim);
   };
   const auto copy_values = [&](int stage) {
-    copy_panels<kDim>(m.values + stage * kTileSize<kDim>, rows_from(a.v, a.stride), jt * kTile,
-                      length, a.stride);
+    copy_panels<kDim, kPadded>(m.values + stage * kTileSize<kDim>, rows_from(a.v, a.stride),
+                               jt * kTile, length, a.stride, dim);
   };
   // q + v as A; where registers are too few for it, it waits in local memory.
   FragmentA with_v[kDim / 16] = {};
   Parked<Bits16, kDim / 16> saved;
   FragmentC grad_q[kDim / 8] = {};
-  const float softmax_scale = 1.0f / sqrtf(float(kDim));
+  const float softmax_scale = 1.0f / sqrtf(float(dim));
   const bool drops = !kDraw && a.dropout.threshold != 0;
   float* const inner = m.inner + (group * kMmaWarps + warp) * 16;
   float* const log_sum = m.log_sum + (group * kMmaWarps + warp) * 16;
@@ -112,22 +113,24 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
   };
   if (jt < end) {
     if (drops && exists) prefetch(decisions(own.first));
-    copy_panels<kDim>(queries, rows_from(a.q, a.stride), it * kTile, length, a.stride);
+    copy_panels<kDim, kPadded>(queries, rows_from(a.q, a.stride), it * kTile, length, a.stride,
+                               dim);
     copy_band(kGroups - 1 - group, jt - it - 1);
     if (group == 0) copy_band(kGroups, jt - it);
     copy_commit();
     float logarithm = INFINITY;
     if (lane < 16 && i + lane < length)
       logarithm = a.log_sum[head_of(a, item, head) * a.frames + i + lane];
-    InnerProducts<T, kDim> products;
+    InnerProducts<T, kDim, kPadded> products;
     if (exists)
       products.load(rows_from(a.out, dense) + size_t(i) * dense,
-                    rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane);
+                    rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane, dim);
     if (group == 0) copy_keys(0);
     if (group == kValueGroup) copy_values(0);
-    copy_panels<kDim>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense);
+    copy_panels<kDim, kPadded>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense, dim);
     copy_commit();
-    const Bias<kDim> bias_u(a.bias_u + head * kDim, lane), bias_v(a.bias_v + head * kDim, lane);
+    const Bias<kDim, kPadded> bias_u(a.bias_u + head * dim, lane, dim);
+    const Bias<kDim, kPadded> bias_v(a.bias_v + head * dim, lane, dim);
     FragmentA with_u[kDim / 16];
     copy_wait_but<1>();
     __syncthreads();
@@ -301,9 +304,9 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
   for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
   for (int r = 0; r < 2; ++r)
     with_v[n / 2].r[n % 2 * 2 + r] = pack<T>(grad_q[n].v[2 * r], grad_q[n].v[2 * r + 1]);
-  write_rows<kDim>(static_cast<T*>(b.grad_q) + size_t(first_row + i) * b.grad_stride + head * kDim,
-                   with_v, queries, rows_of(a.layout, item, a.frames) - i, b.grad_stride, warp,
-                   lane);
+  write_rows<kDim, kPadded>(
+      static_cast<T*>(b.grad_q) + size_t(first_row + i) * b.grad_stride + head * dim, with_v,
+      queries, rows_of(a.layout, item, a.frames) - i, b.grad_stride, warp, lane, dim);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -1,10 +1,10 @@
 // Backward on tensor cores for 65 to 192 frames and 64 values per head, with the weights that
-// forward has saved; included by attention.cu alone. Weights and gradients of scores never leave
-// the multiprocessor. A block takes one head of one item after the other and walks over tiles of 64
-// keys. Three of its four groups of four warps have 64 queries each: they make the gradients of
-// their scores and queries, and leave weights and scores' gradients in shared memory as tiles. The
-// fourth makes the sums over queries of them, which are the gradients of keys, values and bias u,
-// while the others go on.
+// forward has saved; included by attention's .cu files alone. Weights and gradients of scores never
+// leave the multiprocessor. A block takes one head of one item after the other and walks over tiles
+// of 64 keys. Three of its four groups of four warps have 64 queries each: they make the gradients
+// of their scores and queries, and leave weights and scores' gradients in shared memory as tiles.
+// The fourth makes the sums over queries of them, which are the gradients of keys, values and bias
+// u, while the others go on.
 //
 // What moves along the diagonal goes through shared memory: gradients of scores are written by
 // position too, where they stay. Behind the last tile of keys every group of queries makes its
@@ -83,13 +83,14 @@ constexpr size_t resident_shared() {
 }
 static_assert(kTile == kAttentionResidentDim, "tiles of weights are as large as those of queries");
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPadded>
 struct ResidentBlock {
   const AttentionBackward& b;
   const Attention& a;
   ResidentMemory<T, kDim> m;
   int lane, warp, group, thread;  // the last three within their group of warps
   int head, slot;
+  int dim;        // values of a head
   int turn = 0;   // which of the places is the item's
   uint32_t base;  // where products find the first tile
 
@@ -104,6 +105,7 @@ struct ResidentBlock {
         thread(int(threadIdx.x) % kMmaThreads),
         head(int(blockIdx.x)),
         slot(int(blockIdx.y)),
+        dim(head_dim<kDim, kPadded>(a)),
         base(uint32_t(group_operand(m.queries))) {}
 
   __device__ const ResidentPlace& place() const { return m.places[turn]; }
@@ -140,8 +142,9 @@ struct ResidentBlock {
   }
   __device__ void copy_rows(T* tile, const void* from, const ResidentPlace& of, int number,
                             int stride) const {
-    copy_tile<kDim>(tile, static_cast<const T*>(from) + size_t(of.first) * stride + head * kDim,
-                    number * kTile, of.length, stride);
+    copy_tile<kDim, kPadded>(tile,
+                             static_cast<const T*>(from) + size_t(of.first) * stride + head * dim,
+                             number * kTile, of.length, stride, dim);
   }
   __device__ void copy_queries(const ResidentPlace& of) const {
     AERIE_UNROLL
@@ -149,7 +152,7 @@ struct ResidentBlock {
       copy_rows(tile_of(m.queries, i), a.q, of, i, a.stride);
   }
   __device__ void copy_grads(const ResidentPlace& of) const {
-    copy_rows(tile_of(m.grads, group), b.grad_out, of, group, a.heads * kDim);
+    copy_rows(tile_of(m.grads, group), b.grad_out, of, group, a.heads * dim);
   }
   __device__ void copy_keys(const ResidentPlace& of, int jt) const {
     copy_rows(m.keys, a.k, of, jt, a.stride);
@@ -158,8 +161,8 @@ struct ResidentBlock {
     copy_rows(m.values, a.v, of, jt, a.stride);
   }
   __device__ void copy_positions(int number) const {
-    copy_tile<kDim>(position_tile(number), static_cast<const T*>(a.p) + head * kDim,
-                    a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride);
+    copy_tile<kDim, kPadded>(position_tile(number), static_cast<const T*>(a.p) + head * dim,
+                             a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride, dim);
   }
   // What an item begins with, a share for every group of queries, in the order in which it is
   // wanted; the saved weights of the first tile of keys wait where those for the group of keys will
@@ -208,7 +211,7 @@ struct ResidentBlock {
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = number * kTile + warp * 16 + lane / 4 + r * 8;
-      T* const out = static_cast<T*>(to) + (first_row() + row) * b.grad_stride + head * kDim +
+      T* const out = static_cast<T*>(to) + (first_row() + row) * b.grad_stride + head * dim +
                      (odd ? 8 : 0) + lane % 4 / 2 * 4;
       AERIE_UNROLL
       for (int n = 0; n < kDim / 8; n += 2) {
@@ -216,46 +219,55 @@ struct ResidentBlock {
         const uint32_t y =
             pack<T>(grad[n + 1].v[2 * r] * factor, grad[n + 1].v[2 * r + 1] * factor);
         const uint32_t other = __shfl_xor_sync(kFullWarp, odd ? x : y, 1);
-        if (row >= rows()) continue;
-        struct alignas(8) Words {
-          uint32_t low, high;
-        };
-        *reinterpret_cast<Words*>(out + n * 8) = {odd ? other : x, odd ? y : other};
+        if (row >= rows() || (kPadded && (odd ? 8 : 0) + lane % 4 / 2 * 4 + n * 8 >= dim)) continue;
+        *reinterpret_cast<Bits8*>(out + n * 8) = {{odd ? other : x, odd ? y : other}};
       }
     }
   }
-  // The same in pieces of 16 bytes, through a tile whose 16 rows of this warp nobody else uses.
+  // The same in pieces of 16 bytes, through a tile whose 16 rows of this warp nobody else uses; of
+  // padded heads as above.
   __device__ void store_rows(void* to, const FragmentC* grad, int number, T* through) const {
-    constexpr int kRowPieces = kDim / 8, kRows = 32 / kRowPieces;  // at a time
-    AERIE_UNROLL
-    for (int n = 0; n < kDim / 8; n += 2) {
-      FragmentA x;
+    if constexpr (kPadded) {
+      store_rows(to, grad, number, 1.0f);
+    } else {
+      constexpr int kRowPieces = kDim / 8, kRows = 32 / kRowPieces;  // at a time
       AERIE_UNROLL
-      for (int e = 0; e < 2; ++e) AERIE_UNROLL
-      for (int r = 0; r < 2; ++r)
-        x.r[2 * e + r] = pack<T>(grad[n + e].v[2 * r], grad[n + e].v[2 * r + 1]);
-      store_block(through, x, warp, n / 2, lane);
-    }
-    __syncwarp();
-    const int piece = lane % kRowPieces, first = number * kTile + warp * 16 + lane / kRowPieces;
-    T* const out =
-        static_cast<T*>(to) + (first_row() + first) * b.grad_stride + head * kDim + piece * 8;
-    AERIE_UNROLL
-    for (int e = 0; e < 16 / kRows; ++e) {
-      const int row = warp * 16 + e * kRows + lane / kRowPieces;
-      if (first + e * kRows < rows())
-        store16(out + e * kRows * b.grad_stride,
-                *reinterpret_cast<const Bits16*>(through + row * kDim + (piece ^ row % 8) * 8));
+      for (int n = 0; n < kDim / 8; n += 2) {
+        FragmentA x;
+        AERIE_UNROLL
+        for (int e = 0; e < 2; ++e) AERIE_UNROLL
+        for (int r = 0; r < 2; ++r)
+          x.r[2 * e + r] = pack<T>(grad[n + e].v[2 * r], grad[n + e].v[2 * r + 1]);
+        store_block(through, x, warp, n / 2, lane);
+      }
+      __syncwarp();
+      const int piece = lane % kRowPieces, first = number * kTile + warp * 16 + lane / kRowPieces;
+      T* const out =
+          static_cast<T*>(to) + (first_row() + first) * b.grad_stride + head * dim + piece * 8;
+      AERIE_UNROLL
+      for (int e = 0; e < 16 / kRows; ++e) {
+        const int row = warp * 16 + e * kRows + lane / kRowPieces;
+        if (first + e * kRows < rows())
+          store16(out + e * kRows * b.grad_stride,
+                  *reinterpret_cast<const Bits16*>(through + row * kDim + (piece ^ row % 8) * 8));
+      }
     }
   }
   // Rows [from, count) of an item, by some of the threads.
   __device__ void store_zeros(void* to, size_t first, int from, int count, int number,
                               int threads) const {
-    constexpr int kRowPieces = kDim / 8;
-    for (int e = from * kRowPieces + number; e < count * kRowPieces; e += threads)
-      store16(static_cast<T*>(to) + (first + e / kRowPieces) * b.grad_stride + head * kDim +
-                  e % kRowPieces * 8,
-              {});
+    if constexpr (kPadded) {
+      const int pieces = dim / 4;
+      for (int e = from * pieces + number; e < count * pieces; e += threads)
+        *reinterpret_cast<Bits8*>(static_cast<T*>(to) + (first + e / pieces) * b.grad_stride +
+                                  head * dim + e % pieces * 4) = {};
+    } else {
+      constexpr int kRowPieces = kDim / 8;
+      for (int e = from * kRowPieces + number; e < count * kRowPieces; e += threads)
+        store16(static_cast<T*>(to) + (first + e / kRowPieces) * b.grad_stride + head * kDim +
+                    e % kRowPieces * 8,
+                {});
+    }
   }
 
   // Gradients of the 64 positions from 64 * (number - 3) on.
@@ -308,8 +320,9 @@ struct ResidentQueries {
   float shift[2];                 // what these are relative to, in the lane's two rows
   float log_sum[2];               // of these rows
 
-  template <int kDim>
-  __device__ void load_shifts(const ResidentBlock<T, kDim>& q, const ResidentPlace& of, int jt) {
+  template <int kDim, bool kPadded>
+  __device__ void load_shifts(const ResidentBlock<T, kDim, kPadded>& q, const ResidentPlace& of,
+                              int jt) {
     const unsigned tiles = unsigned(attention_tiles(q.a.frames));
     const float* const from =
         q.a.shifts +
@@ -320,8 +333,8 @@ struct ResidentQueries {
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) shift[r] = from[r * 8];
   }
-  template <int kDim>
-  __device__ void load(const ResidentBlock<T, kDim>& q, const ResidentPlace& of, int jt) {
+  template <int kDim, bool kPadded>
+  __device__ void load(const ResidentBlock<T, kDim, kPadded>& q, const ResidentPlace& of, int jt) {
     load_shifts(q, of, jt);
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) weights[k] = {};
@@ -331,8 +344,8 @@ struct ResidentQueries {
     for (int k = 0; k < kTile / 16; ++k) weights[k] = fragment(from + k * 256);
   }
   // An item, with copies.
-  template <int kDim>
-  __device__ void begin(const ResidentBlock<T, kDim>& q, const ResidentPlace& of) {
+  template <int kDim, bool kPadded>
+  __device__ void begin(const ResidentBlock<T, kDim, kPadded>& q, const ResidentPlace& of) {
     load_shifts(q, of, 0);
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
@@ -344,8 +357,8 @@ struct ResidentQueries {
     q.copy_first(of);
   }
   // The first tile's weights have come, but for the last copies.
-  template <int kDim>
-  __device__ void take_first(const ResidentBlock<T, kDim>& q) {
+  template <int kDim, bool kPadded>
+  __device__ void take_first(const ResidentBlock<T, kDim, kPadded>& q) {
     copy_wait_but<1>();
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) weights[k] = fragment(q.first_saved(k));
@@ -359,9 +372,9 @@ struct ResidentQueries {
 };
 
 // A group of queries, one item; begun already, as the next is in the end.
-template <typename T, int kDim>
-__device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, ResidentQueries<T>& now,
-                                        bool first) {
+template <typename T, int kDim, bool kPadded>
+__device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q,
+                                        ResidentQueries<T>& now, bool first) {
   static_assert(kGrouped<kDim>);
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
@@ -373,7 +386,7 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
   T* const skewed = q.skewed_rows(q.group * kMmaWarps + warp);
   const float drop_scale = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
   // Weights times both scales.
-  const float both_scales = drop_scale / sqrtf(float(kDim));
+  const float both_scales = drop_scale / sqrtf(float(q.dim));
   float inner[2], log_sum[2];
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) log_sum[r] = now.log_sum[r] * kLog2E - log2f(both_scales);
@@ -525,18 +538,20 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim>& q, Residen
 }
 
 // Of an item's queries: gradients of out times out. By the group of keys.
-template <typename T, int kDim>
-__device__ inline void resident_inner(const ResidentBlock<T, kDim>& q, const ResidentPlace& of) {
-  const int dense = q.a.heads * kDim;
+template <typename T, int kDim, bool kPadded>
+__device__ inline void resident_inner(const ResidentBlock<T, kDim, kPadded>& q,
+                                      const ResidentPlace& of) {
+  const int dense = q.a.heads * q.dim;
   const float kept = q.a.dropout.threshold != 0 ? 1.0f / q.a.dropout.scale : 1.0f;
-  InnerProducts<T, kDim> products[kResidentGroups];
+  InnerProducts<T, kDim, kPadded> products[kResidentGroups];
   AERIE_UNROLL
   for (int k = 0; k < kResidentGroups; ++k) {
     const int i = (k * kMmaWarps + q.warp) * 16;
-    const size_t at = (size_t(of.first) + i) * dense + q.head * kDim;
+    const size_t at = (size_t(of.first) + i) * dense + q.head * q.dim;
     if (i < of.length)
       products[k].load(static_cast<const T*>(q.a.out) + at,
-                       static_cast<const T*>(q.b.grad_out) + at, of.length - i, dense, q.lane);
+                       static_cast<const T*>(q.b.grad_out) + at, of.length - i, dense, q.lane,
+                       q.dim);
   }
   AERIE_UNROLL
   for (int k = 0; k < kResidentGroups; ++k)
@@ -545,8 +560,8 @@ __device__ inline void resident_inner(const ResidentBlock<T, kDim>& q, const Res
 }
 
 // The group of keys, one item. sum: two columns of bias u's gradient are added to it.
-template <typename T, int kDim>
-__device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum) {
+template <typename T, int kDim, bool kPadded>
+__device__ inline void resident_keys(const ResidentBlock<T, kDim, kPadded>& q, float* sum) {
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, t = lane % 4;
@@ -564,11 +579,12 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum
     uint32_t pairs[16];
     const int first = jt * kTile + warp * 16;
     const T* keys =
-        static_cast<const T*>(a.k) + (q.first_row() + first) * a.stride + q.head * kDim + lane * 2;
+        static_cast<const T*>(a.k) + (q.first_row() + first) * a.stride + q.head * q.dim + lane * 2;
     AERIE_UNROLL
     for (int r = 0; r < 16; ++r, keys += a.stride) {
       pairs[r] = 0;
-      if (first + r < length) pairs[r] = *reinterpret_cast<const uint32_t*>(keys);
+      if (first + r < length && (!kPadded || lane * 2 < q.dim))
+        pairs[r] = *reinterpret_cast<const uint32_t*>(keys);
     }
     barrier_wait<kTilesFull, kResidentThreads>();
     FragmentC grad_k[kDim / 8], grad_v[kDim / 8], sums;
@@ -593,7 +609,8 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum
     barrier_arrive<kTilesEmpty, kResidentThreads>();
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
-      const Pair u = *reinterpret_cast<const Pair*>(a.bias_u + q.head * kDim + n * 8 + t * 2);
+      const Pair u =
+          load_pair<kPadded>(a.bias_u + q.head * q.dim + n * 8 + t * 2, n * 8 + t * 2, q.dim);
       AERIE_UNROLL
       for (int r = 0; r < 2; ++r) {
         grad_k[n].v[2 * r] += sums.v[2 * r] * u.low;
@@ -601,7 +618,7 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum
       }
     }
     q.store_rows(b.grad_k, grad_k, jt, 1.0f);
-    q.store_rows(b.grad_v, grad_v, jt, sqrtf(float(kDim)));
+    q.store_rows(b.grad_v, grad_v, jt, sqrtf(float(q.dim)));
     AERIE_UNROLL
     for (int r = 0; r < 16; ++r) {
       const float weight = __shfl_sync(kFullWarp, sums.v[r / 8 * 2], r % 8 * 4);
@@ -618,12 +635,12 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim>& q, float* sum
   q.copy_queries(q.next());
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPadded>
 __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(AttentionBackward b) {
   static_assert(kDim / 8 == 32 / 4);
   AERIE_DYNAMIC_SHARED(memory);
   const Attention& a = b.forward;
-  ResidentBlock<T, kDim> q(b, memory);
+  ResidentBlock<T, kDim, kPadded> q(b, memory);
   const int number = int(threadIdx.x);
   if (number < 32) q.find_place(0, q.slot, 0);
   if (number >= 128 && number < 256) q.m.ones[number - 128] = from_float<T>(1.0f);
@@ -687,10 +704,10 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
     for (int e = 0; e < 2; ++e) parts[q.warp * kDim + q.lane * 2 + e] = sum[e];
   }
   __syncthreads();
-  if (number >= kDim) return;
+  if (number >= q.dim) return;
   float total = 0.0f;
   for (int w = 0; w < kMmaWarps; ++w) total += parts[w * kDim + number];
-  b.partial[size_t(q.slot) * (a.heads * kDim) + q.head * kDim + number] = total;
+  b.partial[size_t(q.slot) * (a.heads * q.dim) + q.head * q.dim + number] = total;
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -1,5 +1,5 @@
 // Gradients of positions that attention_resident.h leaves, and the kernel that adds them; included
-// by attention.cu alone.
+// by attention's .cu files alone.
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"
@@ -27,13 +27,14 @@ __device__ inline float* resident_sums(const AttentionBackward& b, int slot, int
 // Adds what the items of a head have for positions, in their order: gradients of the positions, and
 // of bias v a part for every tile of these. A thread has two rows of two columns, twice.
 constexpr int kPositionThreads = kMmaThreads;
-template <typename T, int kDim>
+template <typename T, int kDim, bool kPadded>
 __global__ void __launch_bounds__(kPositionThreads)
     attention_add_positions(AttentionBackward b, int slots) {
   const Attention& a = b.forward;
   AERIE_SHARED(float, totals, kTile);
   AERIE_SHARED(float, sums, kMmaWarps * 16);
-  const int tiles = attention_tiles(a.frames), head = int(blockIdx.y), dense = a.heads * kDim;
+  const int tiles = attention_tiles(a.frames), head = int(blockIdx.y);
+  const int dim = head_dim<kDim, kPadded>(a), dense = a.heads * dim;
   const int number = int(blockIdx.x) / (kDim / 16), piece = int(blockIdx.x) % (kDim / 16);
   const int tile = number + kResidentGroups - tiles;
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
@@ -57,14 +58,15 @@ __global__ void __launch_bounds__(kPositionThreads)
   __syncthreads();
   AERIE_UNROLL
   for (int n = 0; n < 2; ++n) {
-    const int column = head * kDim + piece * 16 + n * 8 + lane % 4 * 2;
-    const Pair v = *reinterpret_cast<const Pair*>(a.bias_v + column);
+    const int column = head * dim + piece * 16 + n * 8 + lane % 4 * 2;
+    const bool exists = !kPadded || column < (head + 1) * dim;
+    const Pair v = load_pair<kPadded>(a.bias_v + column, column, (head + 1) * dim);
     Pair of_bias = {0.0f, 0.0f};
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int in_tile = warp * 16 + lane / 4 + r * 8;
       const int row = a.frames - 1 + (tile - kResidentGroups) * kTile + in_tile;
-      if (row < 0 || row >= 2 * a.frames - 1) continue;
+      if (row < 0 || row >= 2 * a.frames - 1 || !exists) continue;
       const float total = totals[in_tile];
       const uint32_t p = *reinterpret_cast<const uint32_t*>(static_cast<const T*>(a.p) +
                                                             size_t(row) * a.p_stride + column);
@@ -83,11 +85,11 @@ __global__ void __launch_bounds__(kPositionThreads)
     if (lane < 4) *reinterpret_cast<Pair*>(sums + warp * 16 + n * 8 + lane * 2) = of_bias;
   }
   __syncthreads();
-  if (threadIdx.x >= 16) return;
+  if (threadIdx.x >= 16 || (kPadded && piece * 16 + int(threadIdx.x) >= dim)) return;
   float total = 0.0f;
   AERIE_UNROLL
   for (int w = 0; w < kMmaWarps; ++w) total += sums[w * 16 + threadIdx.x];
-  b.partial[size_t(slots + number) * dense + head * kDim + piece * 16 + threadIdx.x] = total;
+  b.partial[size_t(slots + number) * dense + head * dim + piece * 16 + threadIdx.x] = total;
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -1,5 +1,5 @@
 // Products of attention_resident.h: of tiles in shared memory that are turned around, and with
-// ones; included by attention.cu alone.
+// ones; included by attention's .cu files alone.
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"

@@ -1,6 +1,6 @@
 // The first half of backward on tensor cores where forward has left its weights, included by
-// attention.cu alone: as attention_query_grad.h, but weights and dropout's decisions are read, so
-// that the gradients of the weights are the only products before those of the scores.
+// attention's .cu files alone: as attention_query_grad.h, but weights and dropout's decisions are
+// read, so that the gradients of the weights are the only products before those of the scores.
 #pragma once
 
 #include "aerie/kernels/attention/attention_query_grad.h"
@@ -21,7 +21,7 @@ struct SavedTiles {
   static constexpr size_t kBytes = sizeof(uint16_t) * kTiles * kTileSize<kDim>;
 };
 
-template <typename T, int kDim, int kGroups, int kAtATime>
+template <typename T, int kDim, bool kPadded, int kGroups, int kAtATime>
 __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
     attention_saved_grad_mma(AttentionBackward b) {
   using Tiles = SavedTiles<T, kDim, kGroups>;
@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   // The same for all lanes, which the compiler sees this way.
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32 % kMmaWarps, 0);
   const int group = kGroups == 1 ? 0 : __shfl_sync(kFullWarp, int(threadIdx.x) / kMmaThreads, 0);
-  const int head = int(blockIdx.y), item = int(blockIdx.z), dense = a.heads * kDim;
+  const int head = int(blockIdx.y), item = int(blockIdx.z);
+  const int dim = head_dim<kDim, kPadded>(a), dense = a.heads * dim;
   const int length = attention_length(a, item), first_tile = int(blockIdx.x) * kGroups;
   const int it = first_tile + group, i = it * kTile + warp * 16;
   const int first_row = int(attention_first(a, item));
@@ -56,21 +57,21 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   T* const grads = m.grads + group * kTileSize<kDim>;
   // Addresses are not worth being kept from tile to tile.
   const auto rows_from = [&](const void* x, int stride) {
-    return static_cast<const T*>(x) + size_t(first_row) * stride + head * kDim;
+    return static_cast<const T*>(x) + size_t(first_row) * stride + head * dim;
   };
   // Tile `slot` of the ring has the positions from 64 * number on.
   const auto copy_band = [&](int slot, int number) {
-    copy_panels<kDim>(m.band + slot * kPanelSize, static_cast<const T*>(a.p) + head * kDim,
-                      a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride,
-                      kRing * kPanelSize);
+    copy_panels<kDim, kPadded>(m.band + slot * kPanelSize, static_cast<const T*>(a.p) + head * dim,
+                               a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride, dim,
+                               kRing * kPanelSize);
   };
   const auto copy_keys = [&](int stage) {
-    copy_panels<kDim>(m.keys + stage * kTileSize<kDim>, rows_from(a.k, a.stride), jt * kTile,
-                      length, a.stride);
+    copy_panels<kDim, kPadded>(m.keys + stage * kTileSize<kDim>, rows_from(a.k, a.stride),
+                               jt * kTile, length, a.stride, dim);
   };
   const auto copy_values = [&](int stage) {
-    copy_panels<kDim>(m.values + stage * kTileSize<kDim>, rows_from(a.v, a.stride), jt * kTile,
-                      length, a.stride);
+    copy_panels<kDim, kPadded>(m.values + stage * kTileSize<kDim>, rows_from(a.v, a.stride),
+                               jt * kTile, length, a.stride, dim);
   };
   const int blocks = attention_blocks(a.frames);
   // The warp's row of blocks in all squares.
@@ -86,14 +87,14 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   const float* const shifts = a.shifts + attention_shift_at(a, item, head, 0, i + g);
 
   FragmentC grad_q[kDim / 8] = {};
-  const float softmax_scale = 1.0f / sqrtf(float(kDim));
+  const float softmax_scale = 1.0f / sqrtf(float(dim));
   const float kept = softmax_scale * (a.dropout.threshold != 0 ? a.dropout.scale : 1.0f);
   float inner_of[2] = {}, log_sum_of[2] = {INFINITY, INFINITY};
   if (jt < end) {
     prefetch_saved(own.first);
     prefetch_saved(own.first + 1);
     if (group == kValueGroup) copy_values(0);
-    copy_panels<kDim>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense);
+    copy_panels<kDim, kPadded>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense, dim);
     copy_commit();
     if (group == 0) copy_keys(0);
     copy_band(kGroups - 1 - group, jt - it - 1);
@@ -103,10 +104,10 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
     for (int r = 0; r < 2; ++r)
       if (i + g + 8 * r < length)
         log_sum_of[r] = a.log_sum[head_of(a, item, head) * a.frames + i + g + 8 * r] * kLog2E;
-    InnerProducts<T, kDim> products;
+    InnerProducts<T, kDim, kPadded> products;
     if (exists)
       products.load(rows_from(a.out, dense) + size_t(i) * dense,
-                    rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane);
+                    rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane, dim);
     products.rows(inner_of, softmax_scale, lane);
     copy_wait_but<1>();
     group_publish<64>();
@@ -231,8 +232,9 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
   for (int r = 0; r < 2; ++r)
     result[n / 2].r[n % 2 * 2 + r] = pack<T>(grad_q[n].v[2 * r], grad_q[n].v[2 * r + 1]);
-  write_rows<kDim>(static_cast<T*>(b.grad_q) + size_t(first_row + i) * b.grad_stride + head * kDim,
-                   result, grads, rows_of(a.layout, item, a.frames) - i, b.grad_stride, warp, lane);
+  write_rows<kDim, kPadded>(
+      static_cast<T*>(b.grad_q) + size_t(first_row + i) * b.grad_stride + head * dim, result, grads,
+      rows_of(a.layout, item, a.frames) - i, b.grad_stride, warp, lane, dim);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

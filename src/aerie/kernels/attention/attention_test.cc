@@ -1,5 +1,7 @@
 #include "aerie/kernels/attention/attention.h"
 
+#include <tuple>
+
 #include "aerie/kernels/testing/backend.h"
 
 namespace aerie::kernels {
@@ -300,7 +302,8 @@ AERIE_KERNEL_TEST(Attention, WeightsForBackward) {
 AERIE_KERNEL_TEST(Attention, FloatEqualsTheReference) {
   for (const Case& c :
        {Case{Dtype::kFloat, 1, 1, 8, {1}, 0.0}, Case{Dtype::kFloat, 37, 2, 24, {37, 1, 20}, 0.1},
-        Case{Dtype::kFloat, 70, 1, 40, {66}, 0.0},
+        Case{Dtype::kFloat, 37, 3, 4, {37, 20}, 0.1}, Case{Dtype::kFloat, 34, 1, 44, {34}, 0.1},
+        Case{Dtype::kFloat, 20, 2, 100, {20}, 0.0}, Case{Dtype::kFloat, 70, 1, 40, {66}, 0.0},
         Case{Dtype::kFloat, 33, 1, 16, {33, 0, 7, 8, 9}, 0.5, 4, 2},
         Case{Dtype::kFloat, 33, 1, 16, {31}, 0.1, -1, -1, 5, 1},
         Case{Dtype::kFloat, 140, 1, 72, {140, 96}, 0.1, 40, 7}})
@@ -393,6 +396,55 @@ AERIE_KERNEL_TEST(Attention, BackwardOfSavedWeights) {
     compare(backend, c);
   compare_packed(backend, saved(kMany, {Dtype::kBf16, 75, 1, 64, {66, 1}, 0.1}), {70, 2});
   compare_packed(backend, saved(kFew, {Dtype::kBf16, 75, 1, 128, {66, 1}, 0.1}), {70, 2});
+}
+
+// Heads that do not fill tiles, in every kernel: neighbours begin at multiples of 8 bytes only, and
+// what lies beside a head's columns belongs to others.
+AERIE_KERNEL_TEST(Attention, PaddedHeads) {
+  const auto with = [](int multiprocessors, bool saves, Case c) {
+    c.multiprocessors = multiprocessors;
+    c.saves = saves;
+    return c;
+  };
+  constexpr int kFew = 1, kMany = 1000;  // which chooses among the kernels
+  for (const Case& c : {
+           // without the weights of forward
+           with(kMany, false, {Dtype::kBf16, 75, 2, 44, {75, 1}, 0.1}),
+           with(kMany, false, {Dtype::kHalf, 20, 3, 4, {20, 0, 3}, 0.1, -1, -1, 0, 0, false}),
+           with(kFew, false, {Dtype::kHalf, 67, 1, 100, {65}, 0.1, 30, 3}),
+           // with them
+           with(kMany, true, {Dtype::kBf16, 70, 3, 12, {70, 49}, 0.1}),
+           with(kMany, true, {Dtype::kHalf, 66, 1, 60, {66}, 0.0, 5, 60}),
+           with(kMany, true, {Dtype::kHalf, 70, 1, 124, {70, 3}, 0.1}),
+           with(kFew, true, {Dtype::kBf16, 67, 2, 68, {67}, 0.1, -1, -1, 16, 2}),
+           // on chip
+           with(kFew, true, {Dtype::kBf16, 131, 2, 44, {0, 129, 20}, 0.1}),
+           with(kFew, true, {Dtype::kHalf, 75, 3, 4, {75, 1}, 0.1, -1, -1, 0, 0, false}),
+       })
+    compare(backend, c);
+  compare_packed(backend, with(kMany, false, {Dtype::kHalf, 20, 1, 76, {9, 20}, 0.1}), {12, 20});
+  compare_packed(backend, with(kFew, true, {Dtype::kHalf, 67, 3, 20, {3, 65}, 0.1}), {8, 66});
+  expect_saved(backend, {Dtype::kBf16, 70, 2, 44, {70, 5}, 0.1});
+}
+
+// What the kernels do not cover is left to the caller, and nothing is written.
+AERIE_KERNEL_TEST(Attention, OtherHeadsAreRefused) {
+  Attention a;
+  a.batch = a.frames = a.heads = 1;
+  for (const auto& [dtype, dim, stride] :
+       {std::tuple{Dtype::kBf16, 6, 24}, std::tuple{Dtype::kHalf, 132, 132},
+        std::tuple{Dtype::kBf16, 0, 0}, std::tuple{Dtype::kBf16, 64, 68},
+        std::tuple{Dtype::kBf16, 44, 46}, std::tuple{Dtype::kFloat, 260, 260},
+        std::tuple{Dtype::kFloat, 10, 12}}) {
+    a.dtype = dtype;
+    a.dim = dim;
+    a.stride = a.p_stride = stride;
+    EXPECT_EQ(backend.kernels().attention(a, nullptr), kUnsupported) << dim << " per head";
+    AttentionBackward b;
+    b.forward = a;
+    b.grad_stride = b.grad_p_stride = stride;
+    EXPECT_EQ(backend.kernels().attention_backward(b, nullptr), kUnsupported) << dim;
+  }
 }
 
 }  // namespace

@@ -170,6 +170,21 @@ __device__ inline void copy_async(void* to, const void* from, bool inside) {
   }
 #endif
 }
+// The same with 8 bytes.
+__device__ inline void copy_async8(void* to, const void* from, bool inside) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(inside ? 8 : 0)
+               : "memory");
+#else
+  if (inside) {
+    memcpy(to, from, 8);
+  } else {
+    memset(to, 0, 8);
+  }
+#endif
+}
 // Waits for all copies of this thread; a barrier makes those of the others visible.
 __device__ inline void copy_wait() {
 #ifdef __CUDACC__
@@ -447,6 +462,11 @@ __device__ inline void store16(void* to, const Bits16& m) {
   *static_cast<Bits16*>(to) = m;
 #endif
 }
+
+// Eight bytes: four 16-bit values.
+struct alignas(8) Bits8 {
+  uint32_t w[2];
+};
 
 // The same number, of which the compiler knows nothing: what is derived from it is computed anew
 // instead of being kept in registers.

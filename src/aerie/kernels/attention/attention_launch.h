@@ -1,0 +1,152 @@
+// Launches of attention on tensor cores, included by attention's .cu files alone. Padded heads have
+// their kernels in attention_padded_*.cu: every file compiles by itself.
+#pragma once
+
+#include <type_traits>
+
+#include "aerie/kernels/attention/attention_backward.h"
+#include "aerie/kernels/attention/attention_forward.h"
+#include "aerie/kernels/attention/attention_query_grad.h"
+#include "aerie/kernels/attention/attention_resident.h"
+#include "aerie/kernels/attention/attention_saved_grad.h"
+
+namespace aerie::kernels::AERIE_BACKEND {
+
+// Heads that are neither 64 nor 128 wide.
+template <typename T>
+int padded_forward(const Attention& a, void* stream);
+template <typename T>
+int padded_backward(const AttentionBackward& b, void* stream);
+template <typename T>
+int padded_positions(const AttentionBackward& b, void* stream);
+
+inline dim3 grid_of(const Attention& a, int rows, int per_block, int layers) {
+  return dim3(unsigned(ceil_div(rows, per_block)), unsigned(a.heads), unsigned(layers));
+}
+
+template <typename T, int kDim, bool kPadded>
+int forward_mma(const Attention& a, void* stream) {
+  const LaunchShape shape{grid_of(a, a.frames, kTile, a.batch), dim3(kMmaThreads),
+                          query_shared<kDim>()};
+  const auto with = [&](auto saves) {
+    constexpr bool kSave = decltype(saves)::value;
+    return a.dropout.threshold != 0
+               ? launch(stream, shape, attention_forward_mma<T, kDim, kPadded, true, kSave>, a)
+               : launch(stream, shape, attention_forward_mma<T, kDim, kPadded, false, kSave>, a);
+  };
+  return a.saved != nullptr ? with(std::true_type{}) : with(std::false_type{});
+}
+
+// Whether a block may have so much shared memory.
+inline bool has_shared([[maybe_unused]] size_t bytes) {
+#ifdef __CUDACC__
+  int device = 0, most = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+             cudaSuccess &&
+         bytes <= size_t(most);
+#else
+  return true;
+#endif
+}
+inline bool resident(const AttentionBackward& b) {
+  return b.forward.saved != nullptr && attention_resident(b) &&
+         has_shared(resident_shared<kAttentionResidentDim>());
+}
+template <typename T, bool kPadded>
+int add_positions(const AttentionBackward& b, void* stream) {
+  constexpr int kDim = kAttentionResidentDim;
+  const Attention& a = b.forward;
+  const int blocks = 2 * attention_tiles(a.frames) * (kDim / 16);
+  return launch(stream, {dim3(unsigned(blocks), unsigned(a.heads)), dim3(kPositionThreads)},
+                attention_add_positions<T, kDim, kPadded>, b, attention_slots(b));
+}
+template <typename T, bool kPadded>
+int backward_resident(const AttentionBackward& b, void* stream) {
+  constexpr int kDim = kAttentionResidentDim;
+  const Attention& a = b.forward;
+  const int slots = attention_slots(b);
+  const LaunchShape shape{dim3(unsigned(a.heads), unsigned(slots)), dim3(kResidentThreads),
+                          resident_shared<kDim>()};
+  AERIE_TRY(launch(stream, shape, attention_resident_mma<T, kDim, kPadded>, b));
+  return b.positions_later ? kOk : add_positions<T, kPadded>(b, stream);
+}
+
+// launch() for a kernel that waits for the ones before by itself, wait_for_launches(): where the
+// device can, it comes to its place earlier.
+template <typename... Params, typename... Given>
+int launch_early(void* stream, LaunchShape shape, void (*kernel)(Params...),
+                 const Given&... given) {
+#ifdef __CUDACC__
+  static const bool can = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+  }();
+  if (can) {
+    AERIE_TRY(int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       int(shape.shared_bytes))));
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = shape.grid;
+    config.blockDim = shape.block;
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return int(cudaLaunchKernelEx(&config, kernel, given...));
+  }
+#endif
+  return launch(stream, shape, kernel, given...);
+}
+
+template <typename T, int kDim, bool kPadded, int kGroups>
+int query_grads(const AttentionBackward& b, void* stream) {
+  const Attention& a = b.forward;
+  const LaunchShape shape{grid_of(a, a.frames, kGroups * kTile, a.batch),
+                          dim3(kGroups * kMmaThreads), QueryTiles<T, kDim, kGroups>::kBytes};
+  return a.dropout.threshold != 0 && a.keep == nullptr
+             ? launch_early(stream, shape,
+                            attention_query_grad_mma<T, kDim, kPadded, kGroups, true>, b)
+             : launch_early(stream, shape,
+                            attention_query_grad_mma<T, kDim, kPadded, kGroups, false>, b);
+}
+
+template <typename T, int kDim, bool kPadded, int kGroups, int kAtATime>
+int saved_grads(const AttentionBackward& b, void* stream) {
+  const Attention& a = b.forward;
+  return launch_early(stream,
+                      {grid_of(a, a.frames, kGroups * kTile, a.batch), dim3(kGroups * kMmaThreads),
+                       SavedTiles<T, kDim, kGroups>::kBytes},
+                      attention_saved_grad_mma<T, kDim, kPadded, kGroups, kAtATime>, b);
+}
+
+template <typename T, int kDim, bool kPadded>
+int backward_mma(const AttentionBackward& b, void* stream) {
+  const Attention& a = b.forward;
+  if constexpr (kDim == kAttentionResidentDim)
+    if (resident(b)) return backward_resident<T, kPadded>(b, stream);
+  // Of heads with 128 values a multiprocessor has room for three tiles of queries only where they
+  // share what they read; for a few items, more blocks are better. Padded heads have one kernel for
+  // both: they are rare.
+  constexpr int kGroups = kDim == 128 && !kPadded ? 3 : 1, kAtATime = kDim == 128 ? 1 : 3;
+  const bool full =
+      3 * a.batch * a.heads * ceil_div(a.frames, kGroups * kTile) >= b.multiprocessors &&
+      has_shared(QueryTiles<T, kDim, kGroups>::kBytes);
+  if (a.saved != nullptr) {
+    AERIE_TRY((full ? saved_grads<T, kDim, kPadded, kGroups, kAtATime>(b, stream)
+                    : saved_grads<T, kDim, kPadded, 1, kAtATime>(b, stream)));
+  } else {
+    AERIE_TRY((full ? query_grads<T, kDim, kPadded, kGroups>(b, stream)
+                    : query_grads<T, kDim, kPadded, 1>(b, stream)));
+  }
+  return launch_early(stream, {sum_grid(a), dim3(kMmaThreads), sum_shared<kDim>()},
+                      attention_sums_mma<T, kDim, kPadded>, b);
+}
+
+}  // namespace aerie::kernels::AERIE_BACKEND
