@@ -47,9 +47,10 @@ void print_help() {
       "  --peer TREE         then run the same step in Python: a folder with NeMo (`nemo/` "
       "inside)\n"
       "                      or with a bench_step.py of its own\n"
-      "  --table             the cases of the published table, 50 steps each: NEST-L and XL, long "
-      "and\n"
-      "                      short batches, all precisions, float32 with TF32 too; needs a GPU; "
+      "  --table             the cases of the published table, 50 steps each: NEST-L, XL and S, "
+      "long\n"
+      "                      and short batches, all precisions, float32 with TF32 too; needs a "
+      "GPU; "
       "every\n"
       "                      case must run on the fast engine\n"
       "  --python EXE        for the peer (default python3)\n"
@@ -65,8 +66,8 @@ struct Case {
   int64_t batch = 16;
   double seconds = 15.0;
   config::Precision precision = config::Precision::k32;
-  int64_t d_model = 0, layers = 0;  // 0: the request's
-  bool tf32 = false;                // everywhere; otherwise where the request says
+  int64_t d_model = 0, layers = 0, heads = 0;  // 0: the request's
+  bool tf32 = false;                           // everywhere; otherwise where the request says
 };
 
 struct Request {
@@ -93,9 +94,10 @@ std::string text_option(const config::ConfigArgs& parsed, const char* name) {
   return found == parsed.extra.end() ? std::string() : found->second;
 }
 
-void set_sizes(config::RunConfig& run, int64_t d_model, int64_t layers) {
+void set_sizes(config::RunConfig& run, int64_t d_model, int64_t layers, int64_t heads) {
   run.model.encoder.d_model = d_model;
   run.model.encoder.n_layers = layers;
+  run.model.encoder.n_heads = heads;
   run.model.decoder.feat_in = d_model;
   run.model.optim.sched->d_model = d_model;
 }
@@ -130,20 +132,22 @@ Status read_model(const config::ConfigArgs& parsed, Request& out) {
   if (encoder.d_model % encoder.n_heads != 0)
     return invalid_argument(
         str_cat("--d-model ", encoder.d_model, " is not a multiple of --heads ", encoder.n_heads));
-  set_sizes(out.run, encoder.d_model, encoder.n_layers);
+  set_sizes(out.run, encoder.d_model, encoder.n_layers, encoder.n_heads);
   return ok_status();
 }
 
 std::vector<Case> table_cases() {
   using config::Precision;
-  return {{"NEST-L 2 x 15 s", 2, 15.0, Precision::kBf16Mixed, 512, 17},
-          {"NEST-L 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 512, 17},
-          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k16Mixed, 512, 17},
-          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k32, 512, 17},
-          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k32, 512, 17, /*tf32=*/true},
-          {"NEST-L 64 x 15 s", 64, 15.0, Precision::kBf16Mixed, 512, 17},
-          {"NEST-L 68 x 30 s", 68, 30.0, Precision::kBf16Mixed, 512, 17},
-          {"NEST-XL 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 1024, 24}};
+  return {{"NEST-L 2 x 15 s", 2, 15.0, Precision::kBf16Mixed, 512, 17, 8},
+          {"NEST-L 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 512, 17, 8},
+          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k16Mixed, 512, 17, 8},
+          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k32, 512, 17, 8},
+          {"NEST-L 16 x 15 s", 16, 15.0, Precision::k32, 512, 17, 8, /*tf32=*/true},
+          {"NEST-L 64 x 15 s", 64, 15.0, Precision::kBf16Mixed, 512, 17, 8},
+          {"NEST-L 68 x 30 s", 68, 30.0, Precision::kBf16Mixed, 512, 17, 8},
+          {"NEST-XL 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 1024, 24, 8},
+          {"NEST-S 16 x 15 s", 16, 15.0, Precision::kBf16Mixed, 176, 16, 4},
+          {"NEST-S 32 x 15 s", 32, 15.0, Precision::kBf16Mixed, 176, 16, 4}};
 }
 
 Result<Request> read_request(const config::ConfigArgs& parsed) {
@@ -185,14 +189,15 @@ Result<Request> read_request(const config::ConfigArgs& parsed) {
     if (device::driver().gpus.empty())
       return unsupported("--table takes hours without a GPU, and there is none")
           .with_hint("measure single cases with --batch, --seconds and --precision");
-    for (const char* name : {"--batch", "--seconds", "--precision", "--d-model", "--layers"})
+    for (const char* name :
+         {"--batch", "--seconds", "--precision", "--d-model", "--layers", "--heads"})
       if (has_config || parsed.extra.contains(name))
         return invalid_argument(str_cat("--table has its own cases: no ",
                                         has_config ? "configuration" : name, " beside it"));
     out.cases = table_cases();
   } else {
     for (const int64_t batch : batches)
-      out.cases.push_back({"", batch, out.measure.seconds, out.run.trainer.precision, 0, 0, false});
+      out.cases.push_back({"", batch, out.measure.seconds, out.run.trainer.precision});
   }
   AERIE_ASSIGN_OR_RETURN(out.measure.steps,
                          integer_option(parsed, "--steps", out.table ? 50 : 12, 1, 1'000'000));
@@ -335,7 +340,7 @@ Status run_bench_step(const std::vector<std::string>& args) {
     request.measure.seconds = one.seconds;
     request.run.trainer.precision = one.precision;
     request.run.aerie.tf32 = one.tf32 ? config::Tf32::kAll : tf32;
-    if (one.d_model > 0) set_sizes(request.run, one.d_model, one.layers);
+    if (one.d_model > 0) set_sizes(request.run, one.d_model, one.layers, one.heads);
     auto measured = train::measure(request.run, request.measure);
     if (!measured.ok()) return measured.status().with_context(str_cat("batch of ", one.batch));
     ordered_json json = to_json(*measured, request);

@@ -39,18 +39,25 @@ NestStep::Joined NestStep::find_joined(const NestStepConfig& config, const NestS
   };
   Joined out;
   const int64_t width = config.width;
-  out.qkv = !params.layers.empty();
+  bool weights = !params.layers.empty(), biases = true;
   for (const NestLayerParams& p : params.layers) {
-    out.qkv = out.qkv && step(p.q.weight, p.k.weight) == width * width &&
+    weights = weights && step(p.q.weight, p.k.weight) == width * width &&
               step(p.k.weight, p.v.weight) == width * width;
     const bool no_bias =
         p.q.bias.compute == nullptr && p.k.bias.compute == nullptr && p.v.bias.compute == nullptr;
-    out.qkv = out.qkv &&
-              (no_bias || (step(p.q.bias, p.k.bias) == width && step(p.k.bias, p.v.bias) == width));
+    biases = biases &&
+             (no_bias || (step(p.q.bias, p.k.bias) == width && step(p.k.bias, p.v.bias) == width));
   }
+  out.qkv = weights && biases;
+  // Of widths that are no multiple of what biases are aligned to. Runs in float32 keep the order of
+  // their sums.
+  out.qkv_weights = out.qkv || (weights && config.dtype != Dtype::kFloat);
   for (size_t i = 1; i < params.layers.size(); ++i) {
     const int64_t here = step(params.layers[i - 1].pos.weight, params.layers[i].pos.weight);
-    if (i > 1 && here != out.pos_step) return {out.qkv, 0};
+    if (i > 1 && here != out.pos_step) {
+      out.pos_step = 0;
+      return out;
+    }
     out.pos_step = here;
   }
   // Strides of matrix products: overlapping or misaligned weights are no pattern.
@@ -244,7 +251,7 @@ int NestStep::project_backward(Workspace& w, int index) {
   const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
   w.ahead({w.activations(s.norms[kNormSelfAtt].normalized, width),
            w.weight(p.feed_forward1.second.weight, width, config_.feed_forward)});
-  if (joined_.qkv)
+  if (joined_.qkv_weights)
     return w.input_gradient(w.grad_qkv, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
@@ -270,7 +277,7 @@ void NestStep::project_weights(Workspace& w, int index) {
   const int width = config_.width;
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
-  if (joined_.qkv) return w.later_gradient(w.grad_qkv, in, p.q.weight, 3 * width, width);
+  if (joined_.qkv_weights) return w.later_gradient(w.grad_qkv, in, p.q.weight, 3 * width, width);
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v})
     w.later_gradient(w.part(w.grad_qkv, i++), in, linear->weight, width, width, 3 * width);
@@ -560,7 +567,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
 
   w.later_gradient(w.grad_branch, s.attended, p.out.weight, c.width, c.width);
   w.ahead({{s.pos, w.pos_size * dtype_size(c.dtype)},
-           w.weight(p.q.weight, joined_.qkv ? 3 * c.width : c.width, c.width)});
+           w.weight(p.q.weight, joined_.qkv_weights ? 3 * c.width : c.width, c.width)});
   AERIE_TRY(
       w.input_gradient(w.grad_branch, p.out.weight.compute, w.grad_conv, w.rows, c.width, c.width));
   w.grad_qkv = w.hiddens.next();

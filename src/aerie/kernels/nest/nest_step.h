@@ -184,7 +184,8 @@ class NestStep {
  private:
   // Weights that lie so that one product serves several.
   struct Joined {
-    bool qkv = false;      // of every layer
+    bool qkv = false;          // weights and biases, of every layer
+    bool qkv_weights = false;  // weights at least
     int64_t pos_step = 0;  // elements from a layer's positional weight to the next's; 0: no pattern
   };
   static Joined find_joined(const NestStepConfig& config, const NestStepParams& params);

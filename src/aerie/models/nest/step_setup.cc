@@ -58,13 +58,13 @@ std::string not_covered_by_step(const config::ModelConfig& m, const config::Aeri
            refuse(e.dropout_emb > 0.0, "model.encoder.dropout_emb"),
            refuse(e.stochastic_depth_drop_prob > 0.0, "model.encoder.stochastic_depth_drop_prob"),
            refuse(e.feat_out > 0 && e.feat_out != e.d_model, "model.encoder.feat_out"),
-           refuse(e.d_model % 8 != 0 || e.conv_channels() % 8 != 0,
-                  "widths that are no multiple of 8"),
-           refuse(e.n_heads <= 0 || per_head * e.n_heads != e.d_model || per_head % 8 != 0 ||
-                      per_head > 256,
-                  "attention heads that are no multiple of 8 up to 256 wide"),
-           refuse(mixed && per_head != 64 && per_head != 128,
-                  "attention heads that are neither 64 nor 128 wide in mixed precision"),
+           refuse(e.d_model % 8 != 0, "model.encoder.d_model that is no multiple of 8"),
+           refuse(e.conv_channels() % 8 != 0,
+                  "model.encoder.subsampling_conv_channels that is no multiple of 8"),
+           refuse(e.n_heads <= 0 || per_head * e.n_heads != e.d_model || per_head % 4 != 0,
+                  "attention heads whose width is no multiple of 4"),
+           refuse(per_head > 256, "attention heads wider than 256"),
+           refuse(mixed && per_head > 128, "attention heads wider than 128 in mixed precision"),
        })
     if (!reason.empty()) return reason;
   return "";

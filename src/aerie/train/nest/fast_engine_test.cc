@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <tuple>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -18,7 +19,7 @@
 namespace aerie::train {
 namespace {
 
-// Heads 64 wide: what mixed precision needs.
+// Heads 64 wide, as those of the larger sizes.
 config::RunConfig fast_config() {
   config::RunConfig config = small_run_config();
   config::ModelConfig& m = config.model;
@@ -273,6 +274,11 @@ AERIE_ENGINE_TEST(OtherModelsAreTheReferenceEngines) {
   EXPECT_LT(distance(*fast, *reference), 2e-3);
 }
 
+void set_heads(config::RunConfig& config, int64_t heads, int64_t width) {
+  config.model.encoder.n_heads = heads;
+  config.model.encoder.d_model = config.model.decoder.feat_in = heads * width;
+}
+
 AERIE_ENGINE_TEST(PartsAreTheReferenceEngines) {
   auto fast = engines.fast(fast_config());
   auto reference = engines.reference(fast_config());
@@ -478,15 +484,37 @@ AERIE_ENGINE_TEST(MixedPrecisionIsAsNearToFloat32AsTheReferenceEngine) {
   expect_near_float32(engines, fast_config(), 11000);
 }
 
+// Heads that fill no tile: two of 44 values as in NEST-S, and widths whose biases do not lie side
+// by side in the flat buffer.
+AERIE_ENGINE_TEST(NarrowHeadsAreTheReferenceEngines) {
+  for (const auto& [heads, width] : {std::pair{2, 44}, {6, 4}}) {
+    SCOPED_TRACE(width);
+    config::RunConfig config = fast_config();
+    set_heads(config, heads, width);
+    auto fast = engines.fast(config);
+    auto reference = engines.reference(config);
+    for (int64_t s = 0; s < 2; ++s) {
+      const StepOutcome want = run_step(*reference, s);
+      EXPECT_GT(want.masked_frames, 0);
+      expect_like(run_step(*fast, s), want, 2e-5);
+    }
+    EXPECT_LT(distance(*fast, *reference), 2e-3);
+    if (width == 44) expect_near_float32(engines, config, 11000);
+  }
+}
+
 // The shapes that kernels are made for take other ways through them than small ones.
 TEST(FastEngineGpuTest, MixedPrecisionAtRealSizes) {
   if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
-  for (const auto& [width, samples] : {std::pair{512, 240'000}, {1024, 123'457}}) {
+  for (const auto& [heads, width, samples] : {std::tuple{8, 64, 240'000},
+                                              {8, 128, 123'457},
+                                              {4, 44, 240'000},
+                                              {4, 44, 300'000},
+                                              {3, 104, 123'457}}) {
     SCOPED_TRACE(width);
     config::RunConfig config = fast_config();
+    set_heads(config, heads, width);
     config::ModelConfig& m = config.model;
-    m.encoder.d_model = m.decoder.feat_in = width;
-    m.encoder.n_heads = 8;
     m.encoder.n_layers = 1;  // the reference engine draws on the host
     m.encoder.subsampling_conv_channels = 256;
     expect_near_float32(Engines(true), config, samples);
@@ -519,11 +547,31 @@ TEST(FastEngineTest, SaysWhatItDoesNotCover) {
   EXPECT_EQ(reason([](config::RunConfig& c) { c.trainer.detect_anomaly = true; }),
             "trainer.detect_anomaly");
   EXPECT_NE(reason([](config::RunConfig& c) { c.model.encoder.conv_kernel_size = 31; }), "");
-  EXPECT_NE(reason([](config::RunConfig& c) {
-              c.model.encoder.n_heads = 4;
-              c.trainer.precision = config::Precision::kBf16Mixed;
-            }),
-            "");
+}
+
+// Heads of any multiple of 4 up to 128, and in float32 up to 256.
+TEST(FastEngineTest, CoversHeadsOfManyWidths) {
+  using config::Precision;
+  const auto reason = [](int64_t heads, int64_t width, Precision precision) {
+    config::RunConfig config = fast_config();
+    config.trainer.precision = precision;
+    set_heads(config, heads, width);
+    return FastEngine::not_covered(config);
+  };
+  for (const Precision precision : {Precision::k32, Precision::kBf16Mixed, Precision::k16Mixed}) {
+    for (int64_t width = 4; width <= 128; width += 4) {
+      SCOPED_TRACE(width);
+      EXPECT_EQ(reason(2, width, precision), "");
+      EXPECT_EQ(reason(3, width, precision),
+                width % 8 == 0 ? "" : "model.encoder.d_model that is no multiple of 8");
+    }
+    EXPECT_EQ(reason(4, 44, precision), "");  // NEST-S
+    EXPECT_EQ(reason(4, 22, precision), "attention heads whose width is no multiple of 4");
+    EXPECT_EQ(reason(2, 132, precision), precision == Precision::k32
+                                             ? ""
+                                             : "attention heads wider than 128 in mixed precision");
+    EXPECT_EQ(reason(2, 260, precision), "attention heads wider than 256");
+  }
 }
 
 }  // namespace
