@@ -4,6 +4,8 @@
 
 #include "aerie/archive/any_archive.h"
 #include "aerie/archive/nemo.h"
+#include "aerie/base/hash.h"
+#include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
@@ -135,6 +137,40 @@ TEST(ConvertTest, TakesTheFolderOfANativeCheckpoint) {
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
   EXPECT_EQ(archive::read_nemo(Env::real(), out)->config_yaml,
             archive::read_nemo(Env::real(), kNemo)->config_yaml);
+}
+
+// A native checkpoint as `aerie train` leaves it; `damaged`: its weights are not what was written.
+void make_checkpoint(const std::string& folder, int64_t step, bool damaged = false) {
+  Env& env = Env::real();
+  ASSERT_TRUE(env.create_dirs(folder).ok());
+  const std::string weights = join_path(folder, "model.safetensors");
+  ASSERT_TRUE(run(run_convert, {kNemo, weights}).status.ok());
+  const std::string bytes = env.read_file(weights).value();
+  const nlohmann::json manifest{
+      {"format", "aerie-checkpoint"},
+      {"version", 1},
+      {"step", step},
+      {"files",
+       {{"model.safetensors",
+         {{"bytes", bytes.size()}, {"xxh64", hex64(xxhash64(bytes) + (damaged ? 1 : 0))}}}}}};
+  ASSERT_TRUE(env.write_file(join_path(folder, "manifest.json"), manifest.dump()).ok());
+}
+
+TEST(ConvertTest, TheFolderOfARunMeansItsNewestWholeCheckpoint) {
+  const TempDir dir;
+  make_checkpoint(dir.file("run/checkpoints/a-step=10"), 10);
+  make_checkpoint(dir.file("run/checkpoints/b-step=20-last"), 20);
+  make_checkpoint(dir.file("run/checkpoints/c-step=30"), 30, /*damaged=*/true);
+  make_checkpoint(dir.file("run/checkpoints/d-step=40-unhealthy"), 40);
+  for (const char* folder : {"run", "run/checkpoints"}) {
+    const Outcome shown = run(run_inspect, {dir.file(folder), "--no-checksums"});
+    ASSERT_TRUE(shown.status.ok()) << shown.status.to_string();
+    EXPECT_NE(shown.out.find("b-step=20-last: aerie checkpoint"), std::string::npos) << shown.out;
+  }
+  const Outcome written = run(run_convert, {dir.file("run"), dir.file("out.safetensors")});
+  EXPECT_TRUE(written.status.ok()) << written.status.to_string();
+  ASSERT_TRUE(Env::real().create_dirs(dir.file("empty")).ok());
+  EXPECT_EQ(run(run_inspect, {dir.file("empty")}).status.code(), StatusCode::kDataError);
 }
 
 TEST(ConvertTest, RewritesACheckpointWithoutForeignObjects) {

@@ -13,6 +13,7 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/yaml.h"
+#include "checkpoint_path.h"
 #include "command.h"
 
 namespace aerie::tools {
@@ -26,8 +27,10 @@ using archive::Sink;
 
 constexpr const char* kHelp =
     "usage: aerie convert IN OUT [--config FILE]\n\n"
-    "Writes the weights of IN (.nemo, .ckpt, .pt, .safetensors, or the folder of a checkpoint of "
-    "aerie train) as OUT; the\n"
+    "Writes the weights of IN (.nemo, .ckpt, .pt, .safetensors, the folder of a checkpoint of "
+    "aerie "
+    "train, or the folder of\n"
+    "a run, whose newest checkpoint is taken) as OUT; the "
     "extension of OUT says how:\n\n"
     "  .nemo         NeMo archive; needs the model's configuration: IN's own, or --config\n"
     "  .ckpt         as Lightning writes it: from a .ckpt with optimizer, schedules and counters, "
@@ -41,6 +44,7 @@ constexpr const char* kHelp =
     "examples:\n"
     "  aerie convert nest.nemo nest.safetensors\n"
     "  aerie convert epoch=3-step=2500.ckpt nest.nemo\n"
+    "  aerie convert nemo_experiments/NEST nest.nemo\n"
     "  aerie convert nemo_experiments/NEST/checkpoints/NEST--val_loss=5.1-step=2500-last "
     "nest.nemo\n"
     "  aerie convert weights.safetensors nest.nemo --config "
@@ -147,13 +151,14 @@ Status run_convert(const std::vector<std::string>& args) {
       return ok_status();
     }
   }
-  AERIE_ASSIGN_OR_RETURN(const Options options, parse(args));
+  AERIE_ASSIGN_OR_RETURN(Options options, parse(args));
   const std::string extension = to_lower(file_extension(options.out));
   if (extension != ".nemo" && extension != ".ckpt" && extension != ".pt" &&
       extension != ".safetensors")
     return invalid_argument(str_cat("cannot tell the format of '", options.out, "'"))
         .with_hint("end it with .nemo, .ckpt, .pt or .safetensors");
   Env& env = Env::real();
+  AERIE_ASSIGN_OR_RETURN(options.in, checkpoint_or_file(env, options.in));
   AERIE_ASSIGN_OR_RETURN(const AnyArchive file, archive::open_any(env, options.in));
   std::string from;
   std::string config;

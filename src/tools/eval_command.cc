@@ -18,27 +18,28 @@ void print_help() {
       "       aerie eval CONFIG.yaml [options] [overrides]\n\n"
       "Prints the validation loss of a checkpoint: one value per validation set, and their mean.\n"
       "With aerie.validation_seed=fixed (the default) it is the number that training logs.\n\n"
-      "The checkpoint is the first of: --checkpoint, exp_manager.resume_from_checkpoint,\n"
+      "The checkpoint is the first of: --model, exp_manager.resume_from_checkpoint,\n"
       "init_from_nemo_model or init_from_ptl_ckpt, the newest one in the folder of the run\n"
       "(exp_manager.resume_if_exists).\n\n"
-      "  --checkpoint PATH   a .nemo, .ckpt or .safetensors file, a native checkpoint, a folder "
+      "  --model PATH        a .nemo, .ckpt or .safetensors file, a native checkpoint, a folder "
       "of\n"
-      "                      them or of a run\n"
+      "                      them or of a run (also --checkpoint)\n"
       "  --test              model.test_ds instead of model.validation_ds\n"
       "  --json              machine-readable output\n"
       "%s\n"
       "example:\n"
       "  aerie eval --config-path=config --config-name=nest_fast-conformer \\\n"
-      "    model.validation_ds.manifest_filepath=dev.json --checkpoint nest.nemo\n",
+      "    model.validation_ds.manifest_filepath=dev.json --model nest.nemo\n",
       std::string(config::config_options_help()).c_str());
 }
 
 }  // namespace
 
 Status run_eval(const std::vector<std::string>& args) {
-  AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed,
-                         config::parse_config_args(
-                             args, {{"--checkpoint", true}, {"--test", false}, {"--json", false}}));
+  AERIE_ASSIGN_OR_RETURN(
+      const config::ConfigArgs parsed,
+      config::parse_config_args(
+          args, {{"--model", true}, {"--checkpoint", true}, {"--test", false}, {"--json", false}}));
   if (parsed.help) {
     print_help();
     return ok_status();
@@ -59,8 +60,13 @@ Status run_eval(const std::vector<std::string>& args) {
   train::NestEvalOptions options;
   options.config = &loaded.run;
   options.env = &Env::real();
-  if (const auto found = parsed.extra.find("--checkpoint"); found != parsed.extra.end())
+  for (const char* name : {"--model", "--checkpoint"}) {
+    const auto found = parsed.extra.find(name);
+    if (found == parsed.extra.end()) continue;
+    if (!options.checkpoint.empty())
+      return invalid_argument("--model and --checkpoint are one option; both are given");
     options.checkpoint = found->second;
+  }
   options.test = parsed.extra.contains("--test");
   options.stop = [] { return caught_signal() != 0; };
   AERIE_ASSIGN_OR_RETURN(const train::NestEvalReport report, train::evaluate_nest(options));

@@ -42,15 +42,16 @@ Status run_features(const std::vector<std::string>& given) {
       "are read whole. Those that cannot be read are listed and left out, and the exit code is 3.",
       "aerie features");
   app.footer(
-      "example: aerie features --model_path nest.nemo --input dev.json --output features\n"
-      "         aerie features --model_path runs/SSL-NEST --input clips --type flac --layers last "
+      "example: aerie features --model nest.nemo --input dev.json --output features\n"
+      "         aerie features --model runs/SSL-NEST --input clips --type flac --layers last "
       "\\\n"
       "             --output features");
   ExtractOptions options;
   bool json = false;
   int64_t max_cache = -1;
-  app.add_option("--model_path,--model-path", options.model_path,
-                 ".nemo, native checkpoint, folder of a run, .ckpt or .safetensors")
+  app.add_option("--model,--model_path,--model-path", options.model_path,
+                 ".nemo, native checkpoint, folder of a run, .ckpt or .safetensors (NeMo's name: "
+                 "--model_path)")
       ->required();
   app.add_option("--config", options.config, "YAML of the model, for weights that come without");
   app.add_option("-i,--input", options.input, "manifest (.json, .jsonl), folder or audio file")

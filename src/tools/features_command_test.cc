@@ -6,6 +6,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
+#include "aerie/device/gpu.h"
 #include "command.h"
 
 namespace aerie::tools {
@@ -68,7 +69,7 @@ TEST(FeaturesCommandTest, BadFilesGiveExitCode3) {
   ASSERT_TRUE(env.copy_file(kFolder + "/clips/val00.wav", temp.file("good.wav")).ok());
   ASSERT_TRUE(env.write_file(temp.file("bad.wav"), "not audio").ok());
   const Outcome outcome =
-      run(run_features, {"--model_path", kFolder + "/init.nemo", "--input", temp.path(), "--output",
+      run(run_features, {"--model", kFolder + "/init.nemo", "--input", temp.path(), "--output",
                          temp.file("out"), "--device", "cpu"});
   EXPECT_EQ(outcome.exit_code(), 3);
   EXPECT_HAS(outcome.status.to_string(), "1 of 2 recordings have no features");
@@ -90,6 +91,11 @@ TEST(FeaturesCommandTest, WrongCommandLinesGiveExitCode2) {
   EXPECT_EQ(with({"-o", temp.file("x"), "--layer", "all"}).exit_code(), 2);
   EXPECT_EQ(with({"-o", temp.file("x"), "--batch_size", "many"}).exit_code(), 2);
   EXPECT_EQ(with({"-o", temp.file("x"), "-d", "cpu", "--layers", "99"}).exit_code(), 2);
+  if (device::driver().gpus.empty()) {
+    const Outcome gpu = with({"-o", temp.file("x"), "--device", "cuda"});
+    EXPECT_EQ(gpu.exit_code(), 2);
+    EXPECT_HAS(gpu.status.to_string(), "--device cuda: the driver shows no GPU");
+  }
   EXPECT_FALSE(Env::real().exists(temp.file("x")));
   const Outcome help = run(run_features, {"--help"});
   EXPECT_TRUE(help.status.ok());
@@ -105,6 +111,8 @@ TEST(ProbeCommandTest, WrongCommandLinesGiveExitCode2) {
       run(run_probe, {"--model", model, "--corpus", "/nowhere", "--device", "cpu"});
   EXPECT_EQ(nowhere.exit_code(), 2);
   EXPECT_HAS(nowhere.status.to_string(), "/nowhere/train.json");
+  // NeMo's name of the option works here too.
+  EXPECT_HAS(run(run_probe, {"--model_path", model}).status.to_string(), "--train, --dev and");
   EXPECT_EQ(run(run_probe, {"--model", model, "--sed", "1"}).exit_code(), 2);
   const Outcome help = run(run_probe, {"--help"});
   EXPECT_TRUE(help.status.ok());

@@ -15,6 +15,7 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/yaml.h"
+#include "checkpoint_path.h"
 #include "command.h"
 
 namespace aerie::tools {
@@ -32,16 +33,17 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kHelp =
     "usage: aerie inspect FILE [--json] [--no-checksums]\n\n"
-    "Shows what a .nemo, .ckpt, .pt, .safetensors, .npy or .npz file, or the folder of a "
-    "checkpoint of "
-    "aerie train, holds: its\n"
-    "tensors as a tree with types, shapes, sizes and checksums, the model's configuration, and for "
+    "Shows what a .nemo, .ckpt, .pt, .safetensors, .npy or .npz file, the folder of a checkpoint "
+    "of aerie train, or the newest\n"
+    "checkpoint in the folder of a run holds: its tensors as a tree with types, shapes, sizes and "
+    "checksums, the model's configuration, and for "
     "Lightning checkpoints the\n"
     "counters, optimizer and schedules. Nothing in the file is executed. The format is told by the "
     "content, not by the name.\n\n"
     "  --json          the same as one JSON object\n"
     "  --no-checksums  do not read the tensors; quick for large files\n\n"
-    "example: aerie inspect checkpoints/SSL-NEST-FastConformer.nemo\n\n"
+    "example: aerie inspect checkpoints/SSL-NEST-FastConformer.nemo\n"
+    "         aerie inspect nemo_experiments/SSL-NEST-FastConformer\n\n"
     "A checksum is the xxHash64 of the tensor's row-major bytes, so equal weights have equal "
     "checksums in every format.\n"
     "exit code: 0 fine, 3 the file is damaged or of an unknown kind\n";
@@ -80,16 +82,17 @@ Result<Checksums> compute_checksums(const AnyArchive& file) {
 
 // Tensors by the parts of their names: encoder -> layers -> 0 -> ...
 struct Branch {
-  std::vector<std::pair<std::string, Branch>> children;  // in order of appearance
-  std::unordered_map<std::string, size_t> index;         // into children, by name
-  std::vector<size_t> leaves;                            // tensors that end here
+  std::string name;
+  std::vector<Branch> children;                   // in order of appearance
+  std::unordered_map<std::string, size_t> index;  // into children, by name
+  std::vector<size_t> leaves;                     // tensors that end here
   size_t count = 0;
   uint64_t bytes = 0;
 
-  Branch& child(const std::string& name) {
-    const auto [it, fresh] = index.emplace(name, children.size());
-    if (fresh) children.emplace_back(name, Branch());
-    return children[it->second].second;
+  Branch& child(const std::string& part) {
+    const auto [it, fresh] = index.emplace(part, children.size());
+    if (fresh) children.emplace_back().name = part;
+    return children[it->second];
   }
 };
 
@@ -313,17 +316,17 @@ class TextReport {
                   checksums_.of_tensor.empty() ? "" : "  ",
                   checksums_.of_tensor.empty() ? "" : checksums_.of_tensor[i].c_str());
     }
-    for (const auto& [part, child] : branch.children) {
+    for (const Branch& child : branch.children) {
       // A chain without forks is one line: conv.batch_norm.
-      std::string label = part;
+      std::string label = child.name;
       const Branch* at = &child;
-      path_.push_back(part);
+      path_.push_back(child.name);
       size_t pushed = 1;
       while (at->leaves.empty() && at->children.size() == 1) {
-        label += "." + at->children[0].first;
-        path_.push_back(at->children[0].first);
+        at = &at->children[0];
+        label += "." + at->name;
+        path_.push_back(at->name);
         ++pushed;
-        at = &at->children[0].second;
       }
       print_branch(*at, label, inner);
       path_.resize(path_.size() - pushed);
@@ -420,6 +423,7 @@ Status run_inspect(const std::vector<std::string>& args) {
   }
   if (options.file.empty())
     return invalid_argument("one file is needed").with_hint("aerie inspect FILE");
+  AERIE_ASSIGN_OR_RETURN(options.file, checkpoint_or_file(Env::real(), options.file));
   AERIE_ASSIGN_OR_RETURN(const AnyArchive file, archive::open_any(Env::real(), options.file));
   Checksums checksums;
   if (options.checksums) {

@@ -1,15 +1,10 @@
 #include "aerie/ckpt/restore.h"
 
-#include <algorithm>
 #include <utility>
-#include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "aerie/archive/any_archive.h"
+#include "aerie/archive/native_checkpoint.h"
 #include "aerie/archive/omegaconf.h"
-#include "aerie/base/hash.h"
-#include "aerie/base/log.h"
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/resolver.h"
@@ -19,17 +14,7 @@
 namespace aerie::ckpt {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr char kWeights[] = "model.safetensors";
-constexpr char kManifest[] = "manifest.json";
-constexpr int64_t kFormatVersion = 1;
 constexpr uint64_t kMaxText = 64u << 20;
-
-bool is_directory(Env& env, const std::string& path) {
-  const auto stat = env.stat(path);
-  return stat.ok() && stat->is_dir;
-}
 
 // A map that has what every model node has.
 bool looks_like_model_node(const config::Value& value) {
@@ -57,100 +42,6 @@ Result<config::Value> model_node_of_file(Env& env, const std::string& path) {
   return invalid_argument("no `model` node")
       .with_context(path)
       .with_hint("give the config of a run, or the model_config.yaml of a .nemo");
-}
-
-struct NativeManifest {
-  int64_t step = 0;
-  uint64_t bytes = 0;  // of the weights
-  std::string xxh64;
-};
-
-Result<NativeManifest> read_native_manifest(Env& env, const std::string& dir) {
-  const std::string path = join_path(dir, kManifest);
-  AERIE_ASSIGN_OR_RETURN(const std::string text, env.read_file(path, kMaxText));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto entry = [](const Json& object, const char* key) {
-    const auto found = object.is_object() ? object.find(key) : object.end();
-    return object.is_object() && found != object.end() ? *found : Json();
-  };
-  const Json version = entry(json, "version");
-  const Json step = entry(json, "step");
-  const Json weights = entry(entry(json, "files"), kWeights);
-  const Json bytes = entry(weights, "bytes");
-  const Json xxh64 = entry(weights, "xxh64");
-  if (entry(json, "format") != "aerie-checkpoint" || !version.is_number_integer() ||
-      !step.is_number_integer() || !bytes.is_number_unsigned() || !xxh64.is_string())
-    return data_error("not the manifest of a checkpoint, or damaged").with_context(path);
-  if (version.get<int64_t>() > kFormatVersion)
-    return data_error(str_cat("written by a newer aerie (format ", version.get<int64_t>(), ")"))
-        .with_context(path)
-        .with_hint("update aerie");
-  return NativeManifest{step.get<int64_t>(), bytes.get<uint64_t>(), xxh64.get<std::string>()};
-}
-
-Status verify_weights(Env& env, const std::string& dir) {
-  AERIE_ASSIGN_OR_RETURN(const NativeManifest manifest, read_native_manifest(env, dir));
-  const std::string path = join_path(dir, kWeights);
-  AERIE_ASSIGN_OR_RETURN(const auto file, env.open_random_access(path));
-  if (file->size() != manifest.bytes)
-    return data_error(str_cat(file->size(), " bytes instead of ", manifest.bytes))
-        .with_context(path)
-        .with_hint("the checkpoint is damaged; take another one");
-  XxHash64 hash;
-  std::string buffer(4u << 20, '\0');
-  for (uint64_t at = 0;;) {
-    AERIE_ASSIGN_OR_RETURN(const size_t got, file->read_at(at, buffer.data(), buffer.size()));
-    if (got == 0) break;
-    hash.update(buffer.data(), got);
-    at += got;
-  }
-  if (hex64(hash.digest()) != manifest.xxh64)
-    return data_error("the bytes do not match their checksum")
-        .with_context(path)
-        .with_hint("the checkpoint is damaged; take another one");
-  return ok_status();
-}
-
-// The newest native checkpoint in a folder of them that verifies.
-Result<std::string> newest_checkpoint(Env& env, const std::string& folder) {
-  struct Candidate {
-    int64_t step;
-    std::string dir;
-  };
-  std::vector<Candidate> candidates;
-  AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env.list_dir(folder));
-  for (const DirEntry& entry : entries) {
-    // Names that begin with a dot are saves that were interrupted.
-    if (starts_with(entry.name, ".")) continue;
-    const std::string dir = join_path(folder, entry.name);
-    if (!env.exists(join_path(dir, kManifest))) continue;
-    const auto manifest = read_native_manifest(env, dir);
-    if (manifest.ok()) {
-      candidates.push_back({manifest->step, dir});
-    } else {
-      log_warn("ckpt", "passed over: ", manifest.status().to_string());
-    }
-  }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
-  for (const Candidate& candidate : candidates) {
-    const Status status = verify_weights(env, candidate.dir);
-    if (status.ok()) return candidate.dir;
-    log_warn("ckpt", "passed over: ", status.to_string());
-  }
-  return data_error("no usable checkpoint in this folder")
-      .with_context(folder)
-      .with_hint("give a .nemo or .safetensors file, or another run's folder");
-}
-
-// A native checkpoint from the path of one, of a run, or of its checkpoints.
-Result<std::string> native_checkpoint(Env& env, const std::string& path) {
-  if (env.exists(join_path(path, kWeights))) {
-    AERIE_RETURN_IF_ERROR(verify_weights(env, path));
-    return path;
-  }
-  const std::string below = join_path(path, "checkpoints");
-  return newest_checkpoint(env, is_directory(env, below) ? below : path);
 }
 
 // config.yaml of the run that a checkpoint belongs to; empty when there is none. Checkpoints lie in
@@ -192,7 +83,8 @@ Result<ModelFiles> model_of_file(Env& env, const std::string& path) {
     return out;
   }
   // The weights of a native checkpoint, named themselves.
-  if (base_name(path) == kWeights && env.exists(join_path(parent_path(path), kManifest))) {
+  if (base_name(path) == archive::kNativeWeights &&
+      env.exists(join_path(parent_path(path), archive::kNativeManifest))) {
     out.config = config_near(env, parent_path(path));
     if (!out.config.empty()) {
       AERIE_ASSIGN_OR_RETURN(out.model_node, model_node_of_file(env, out.config));
@@ -224,8 +116,8 @@ Result<std::string> find_weights(Env& env, const std::string& given) {
   const std::string path = expand_user(given);
   AERIE_ASSIGN_OR_RETURN(const FileStat stat, stat_model(env, path));
   if (!stat.is_dir) return path;
-  AERIE_ASSIGN_OR_RETURN(const std::string dir, native_checkpoint(env, path));
-  return join_path(dir, kWeights);
+  AERIE_ASSIGN_OR_RETURN(const std::string dir, archive::find_native_checkpoint(env, path));
+  return join_path(dir, archive::kNativeWeights);
 }
 
 Result<ModelFiles> find_model(Env& env, const std::string& given, const std::string& config) {
@@ -238,16 +130,16 @@ Result<ModelFiles> find_model(Env& env, const std::string& given, const std::str
     AERIE_ASSIGN_OR_RETURN(out.model_node, model_node_of_file(env, out.config));
     out.weights = path;
     if (stat.is_dir) {
-      AERIE_ASSIGN_OR_RETURN(const std::string dir, native_checkpoint(env, path));
-      out.weights = join_path(dir, kWeights);
+      AERIE_ASSIGN_OR_RETURN(const std::string dir, archive::find_native_checkpoint(env, path));
+      out.weights = join_path(dir, archive::kNativeWeights);
     }
     return out;
   }
   if (!stat.is_dir) return model_of_file(env, path);
 
-  AERIE_ASSIGN_OR_RETURN(const std::string dir, native_checkpoint(env, path));
+  AERIE_ASSIGN_OR_RETURN(const std::string dir, archive::find_native_checkpoint(env, path));
   ModelFiles out;
-  out.weights = join_path(dir, kWeights);
+  out.weights = join_path(dir, archive::kNativeWeights);
   out.config = config_near(env, dir);
   if (out.config.empty()) return no_config(dir);
   AERIE_ASSIGN_OR_RETURN(out.model_node, model_node_of_file(env, out.config));

@@ -23,6 +23,10 @@ Result<at::Device> open_device(const std::string& name) {
   try {
     const at::Device device(name == "auto" ? "cuda" : name);
     if (device.is_cuda()) {
+      if (!has_gpu)
+        return invalid_argument("the driver shows no GPU on this machine")
+            .with_context(str_cat("--device ", name))
+            .with_hint("--device cpu or auto");
       AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
       const auto count = static_cast<int>(device::driver().gpus.size());
       if (device.index() >= count)
