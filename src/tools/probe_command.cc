@@ -1,4 +1,4 @@
-// `aerie probe`: linear probes of phoneme and speaker on frozen features.
+// `aerie probe`: linear probes of phonemes and of labels of utterances on frozen features.
 #include <cstdio>
 
 #include "aerie/base/env.h"
@@ -12,24 +12,31 @@ namespace aerie::tools {
 
 Status run_probe(const std::vector<std::string>& args) {
   CLI::App app(
-      "Fits linear classifiers of phoneme and speaker on the frozen features of every layer and\n"
-      "prints how good they are beside random weights, plain log-mel frames and frame energy.\n"
-      "Phonemes are tested on noisy utterances of unseen voices, speakers on utterances of known\n"
-      "voices that no probe was fitted on; the layer is chosen on the development part. Manifests\n"
-      "carry `phonemes`: [[label, begin, end], ...] in seconds and `speaker`, as `aerie data "
-      "synth`\n"
-      "writes them.",
+      "Fits linear classifiers of phoneme, speaker or any other label on the frozen features of "
+      "every\n"
+      "layer and prints how good they are beside random weights, plain log-mel frames and frame "
+      "energy.\n"
+      "Phonemes and labels are tested on noisy utterances of unseen voices, speakers on utterances "
+      "of\n"
+      "known voices that no probe was fitted on; the layer is chosen on the development part. "
+      "Manifests\n"
+      "carry `phonemes`: [[label, begin, end], ...] in seconds, `speaker` as `aerie data synth` "
+      "writes\n"
+      "them, and whatever --label names.",
       "aerie probe");
   app.footer(
       "example: aerie probe --model runs/SSL-NEST --corpus corpus\n"
       "         aerie probe --model nest.nemo --train train.json --dev dev.json --test test.json "
       "\\\n"
-      "             --noise noise.json");
+      "             --noise noise.json\n"
+      "         aerie probe --model nest.nemo --train train.json --dev dev.json --test test.json "
+      "\\\n"
+      "             --label gender,language");
   probe::ProbeOptions options;
   std::string corpus;
   bool json = false;
   bool no_random = false, no_log_mel = false;
-  app.add_option("--model", options.model,
+  app.add_option("--model,--model_path,--model-path", options.model,
                  ".nemo, native checkpoint, folder of a run, .ckpt or .safetensors")
       ->required();
   app.add_option("--config", options.config, "YAML of the model, for weights that come without");
@@ -40,6 +47,11 @@ Status run_probe(const std::vector<std::string>& args) {
   app.add_option("--test", options.test, "manifest of unseen voices");
   app.add_option("--noise", options.noise, "noise manifest, mixed into every utterance");
   app.add_option("--noise-test", options.noise_test, "noise for the test part (default: --noise)");
+  app.add_option("--label", options.labels,
+                 "fields of the manifests that name a class of the utterance, one task each: "
+                 "speaker, gender, language, ...")
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--train-utterances", options.train_utterances, "at most so many, drawn at random")
       ->capture_default_str();
   app.add_option("--dev-utterances", options.dev_utterances, "likewise")->capture_default_str();

@@ -48,11 +48,19 @@ Result<std::vector<float>> read_line(Env& env, const data::Manifest& manifest, u
 
 }  // namespace
 
-Status parse_labels(std::string_view line, Utterance& out) {
+Status parse_labels(std::string_view line, Utterance& out, const std::vector<std::string>& fields) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return data_error("the line is not a JSON object");
   out.phonemes.clear();
   out.speaker.clear();
+  out.labels.clear();
+  for (const std::string& field : fields) {
+    const auto value = json.find(field);
+    if (value == json.end() || value->is_null()) continue;
+    if (!value->is_string() && !value->is_number() && !value->is_boolean())
+      return data_error(str_cat("`", field, "` is neither text, a number nor true or false"));
+    out.labels[field] = value->is_string() ? value->get<std::string>() : value->dump();
+  }
   if (const auto speaker = json.find("speaker"); speaker != json.end() && !speaker->is_null()) {
     if (speaker->is_string()) {
       out.speaker = speaker->get<std::string>();
@@ -158,7 +166,7 @@ Result<Part> read_part(Env& env, const data::Manifest& manifest, std::span<const
         Utterance utterance;
         utterance.place = manifest.place(line);
         AERIE_ASSIGN_OR_RETURN(const std::string raw, manifest.raw_line(line));
-        if (const Status status = parse_labels(raw, utterance); !status.ok())
+        if (const Status status = parse_labels(raw, utterance, options.fields); !status.ok())
           return status.with_context(utterance.place);
         audio::Segment segment;
         segment.offset_s = manifest.offset_s(line);

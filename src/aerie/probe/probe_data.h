@@ -30,12 +30,16 @@ struct Utterance {
   std::vector<float> samples;  // as the encoder hears it
   std::vector<Span> phonemes;  // in order; empty: the manifest has none
   std::string speaker;         // empty: the manifest has none
-  std::string place;           // "test.json:17"
+  // Values of the fields that were asked for; those a line lacks are not there.
+  std::map<std::string, std::string> labels;
+  std::string place;  // "test.json:17"
 };
 
-// Labels of a manifest line (JSON): "phonemes": [["a", 0.0, 0.12], ...] and "speaker": "s003" (or a
-// number). Both may be absent; malformed ones are errors.
-Status parse_labels(std::string_view line, Utterance& out);
+// Labels of a manifest line (JSON): "phonemes": [["a", 0.0, 0.12], ...], "speaker": "s003" (or a
+// number), and `fields`, each text, a number or true/false. All may be absent; malformed ones are
+// errors.
+Status parse_labels(std::string_view line, Utterance& out,
+                    const std::vector<std::string>& fields = {});
 
 // The first `count` of a random order of the lines 0 .. size-1 (all when there are fewer),
 // beginning behind the first `skip` of that order.
@@ -68,7 +72,8 @@ struct PartOptions {
   int64_t sample_rate = 16000;
   double min_snr_db = 0.0;
   double max_snr_db = 15.0;
-  int workers = 0;  // threads that read audio
+  int workers = 0;                  // threads that read audio
+  std::vector<std::string> fields;  // labels of utterances to read
 };
 
 struct Part {

@@ -26,7 +26,7 @@ std::string count(int64_t value) {
 std::string title_of(const ProbeReport& report, const TaskReport& task, const std::string& source) {
   if (source == "trained") return "trained model";
   if (source == "random") return "random weights";
-  if (source == "log_mel" && task.name == "speaker") return "log-mel, unnormalised";
+  if (source == "log_mel" && !task.of_frames()) return "log-mel, unnormalised";
   if (source == "log_mel") return str_cat(report.stacked_frames, " log-mel frames");
   if (source == "energy") return "frame energy";
   return source;
@@ -41,20 +41,27 @@ std::string row(const std::string& title, const std::string& layer, const std::s
 }
 
 std::string task_text(const ProbeReport& report, const TaskReport& task) {
-  const bool phoneme = task.name == "phoneme";
   if (!task.skipped.empty()) return str_cat("\n", task.name, ": not probed, ", task.skipped, "\n");
   std::string out = "\n";
-  if (phoneme) {
+  if (task.of_frames()) {
     out +=
         str_cat("phoneme at the centre of every ", fixed(report.frame_s * 1000.0, 0), " ms frame, ",
                 task.num_classes, " classes\n  ", count(task.num_train), " frames to fit, ",
                 count(task.num_dev), " to choose the layer, ", count(task.num_test), " to test; ",
                 task.num_unseen_speakers, " of ", task.num_test_speakers, " test voices unseen\n");
   } else {
-    out += str_cat("speaker of an utterance (mean over its frames), ", task.num_classes,
+    out += str_cat(task.name, " of an utterance (mean over its frames), ", task.num_classes,
                    " classes\n  ", count(task.num_train), " utterances to fit, ",
-                   count(task.num_dev), " to choose the layer, ", count(task.num_test),
-                   " others of the same voices to test\n");
+                   count(task.num_dev), " to choose the layer, ", count(task.num_test));
+    if (!task.on_test_part) {
+      out += task.name == "speaker" ? " others of the same voices to test\n"
+                                    : " others of the training manifest to test\n";
+    } else if (task.num_test_speakers > 0) {
+      out += str_cat(" to test; ", task.num_unseen_speakers, " of ", task.num_test_speakers,
+                     " test voices unseen\n");
+    } else {
+      out += " of the test manifest to test\n";
+    }
   }
   out += row("", "layer", "dev", "test");
   for (const SourceScore& source : task.sources) {
@@ -94,7 +101,7 @@ const SourceScore* TaskReport::find(const std::string& source) const {
 
 bool TaskReport::comparable(const std::string& source) const {
   if (find("trained") == nullptr || find(source) == nullptr) return false;
-  return name == "phoneme" || source != "log_mel";
+  return of_frames() || source != "log_mel";
 }
 
 double TaskReport::margin(const std::string& source) const {
@@ -144,6 +151,7 @@ std::string report_json(const ProbeReport& report) {
              {"test", task.num_test},
              {"test_speakers", task.num_test_speakers},
              {"unseen_test_speakers", task.num_unseen_speakers},
+             {"tested_on", task.on_test_part ? "test" : "held-out train"},
              {"largest_class", task.largest_class}};
     for (const SourceScore& source : task.sources) {
       Json& score = entry["features"][source.name];

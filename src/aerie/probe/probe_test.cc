@@ -326,6 +326,52 @@ TEST_F(RunProbeTest, LeavesOutWhatHasNoLabels) {
   EXPECT_HAS(neither.status().to_string(), "nothing to probe");
 }
 
+// A field of the manifests that aerie knows nothing of.
+TEST_F(RunProbeTest, ProbesAnyLabelOfTheManifests) {
+  const auto with_label = [&](const std::string& name) {
+    std::string out;
+    int64_t line_number = 0;
+    for (const std::string& line : split(Env::real().read_file(manifest(name)).value(), '\n')) {
+      if (line.empty()) continue;
+      auto json = nlohmann::json::parse(line);
+      json["long"] = json["duration"].get<double>() > 2.0;
+      json["number"] = line_number++;
+      out += json.dump() + "\n";
+    }
+    const std::string path = folder_->file("corpus/" + name + "_labelled.json");
+    EXPECT_TRUE(Env::real().write_file(path, out).ok());
+    return path;
+  };
+  ProbeOptions o = options();
+  o.random_weights = false;
+  o.train = with_label("train");
+  o.dev = with_label("dev");
+  o.test = with_label("test");
+  o.labels = {"long", "speaker", "number", "absent"};
+  const auto result = run_probe(o);
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  ASSERT_EQ(result->tasks.size(), 5u);
+  const TaskReport& label = result->tasks[1];
+  EXPECT_EQ(label.name, "long");
+  EXPECT_TRUE(label.skipped.empty()) << label.skipped;
+  EXPECT_EQ(label.num_classes, 2);
+  EXPECT_TRUE(label.on_test_part);
+  EXPECT_EQ(label.num_test, result->num_test);
+  EXPECT_EQ(label.num_unseen_speakers, 1);
+  EXPECT_FALSE(label.comparable("log_mel"));
+  EXPECT_FALSE(result->tasks[2].on_test_part) << "voices of the test part have no name to tell";
+  EXPECT_HAS(result->tasks[3].skipped, "too few of each");
+  EXPECT_HAS(result->tasks[4].skipped, "`absent`");
+  EXPECT_HAS(report_text(*result), "long of an utterance (mean over its frames), 2 classes");
+  EXPECT_EQ(nlohmann::json::parse(report_json(*result))["tasks"]["long"]["tested_on"], "test");
+
+  // The speaker row does not depend on what else is asked for.
+  o.labels = {"speaker"};
+  const auto alone = run_probe(o);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone->tasks[1].find("trained")->test, result->tasks[2].find("trained")->test);
+}
+
 TEST_F(RunProbeTest, NamesWhatIsWrong) {
   const auto error = [&](const std::function<void(ProbeOptions&)>& change) {
     ProbeOptions o = options();
@@ -340,6 +386,8 @@ TEST_F(RunProbeTest, NamesWhatIsWrong) {
   EXPECT_HAS(error([](auto& o) { o.dev_utterances = 0; }), "--dev-utterances 0");
   EXPECT_HAS(error([](auto& o) { o.min_snr_db = 20.0; }), "--snr-min 20");
   EXPECT_HAS(error([](auto& o) { o.noise.clear(); }), "--noise-test without --noise");
+  EXPECT_HAS(error([](auto& o) { o.labels = {"phonemes"}; }), "--label 'phonemes'");
+  EXPECT_HAS(error([](auto& o) { o.labels = {"a", "a"}; }), "each once");
 }
 
 }  // namespace

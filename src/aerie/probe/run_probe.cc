@@ -34,8 +34,8 @@ namespace {
 // Numbers of the parts in the random streams; part of the reproducibility contract.
 enum : uint32_t { kTrainPart = 0, kDevPart = 1, kTestPart = 2 };
 
-// Fewer development utterances than this do not choose a layer.
-constexpr size_t kMinSpeakerDev = 10;
+// Fewer utterances than this neither choose a layer nor test it.
+constexpr size_t kMinUtterances = 10;
 
 Result<data::Manifest> open_manifest(Env& env, const std::string& option, const std::string& path) {
   const std::string expanded = expand_user(path);
@@ -114,13 +114,21 @@ class Prober final {
 
     AERIE_RETURN_IF_ERROR(read_parts());
     AERIE_RETURN_IF_ERROR(label_phonemes());
-    AERIE_RETURN_IF_ERROR(label_speakers());
-    if (!phoneme_.skipped.empty() && !speaker_.skipped.empty())
-      return data_error(str_cat("nothing to probe: phoneme: ", phoneme_.skipped,
-                                "; speaker: ", speaker_.skipped))
-          .with_hint("`aerie data synth` writes manifests with both labels");
+    std::string why = str_cat("phoneme: ", phoneme_.skipped);
+    bool any = phoneme_.skipped.empty();
+    for (const std::string& field : options_.labels) {
+      pooled_.push_back(label_utterances(field));
+      any = any || pooled_.back().report.skipped.empty();
+      why += str_cat("; ", field, ": ", pooled_.back().report.skipped);
+    }
+    if (!any)
+      return data_error(str_cat("nothing to probe: ", why))
+          .with_hint(
+              "`aerie data synth` writes manifests with phonemes and speakers; --label names "
+              "a field of yours");
     AERIE_RETURN_IF_ERROR(probe_sources());
-    report_.tasks = {std::move(phoneme_), std::move(speaker_)};
+    report_.tasks = {std::move(phoneme_)};
+    for (PooledTask& task : pooled_) report_.tasks.push_back(std::move(task.report));
     report_.elapsed_s = watch.elapsed_s();
     return std::move(report_);
   }
@@ -193,6 +201,7 @@ class Prober final {
     options.min_snr_db = options_.min_snr_db;
     options.max_snr_db = options_.max_snr_db;
     options.workers = cpu_count();
+    options.fields = options_.labels;
     AERIE_ASSIGN_OR_RETURN(Part found, read_part(env_, manifest, lines, noise, options));
     for (const Status& status : found.skipped) log_warn("probe", status.to_string());
     num_skipped_ += found.skipped.size();
@@ -243,60 +252,88 @@ class Prober final {
     return ok_status();
   }
 
-  Status label_speakers() {
-    speaker_.name = "speaker";
+  // A task on the mean of an utterance's frames, and which utterances it uses.
+  struct PooledTask {
+    TaskReport report;
+    Labels labels;
+    std::vector<int64_t> train, dev, test;  // rows of their parts
+    bool dev_held_out = false;              // `dev` are rows of held_out_ instead of dev_
+  };
+
+  PooledTask label_utterances(const std::string& field) {
+    PooledTask task;
+    TaskReport& report = task.report;
+    report.name = field;
+    const auto value_of = [&](const Utterance& utterance) {
+      const auto found = utterance.labels.find(field);
+      return found == utterance.labels.end() ? std::string() : found->second;
+    };
     std::vector<std::string> names;
     for (const Utterance& utterance : train_)
-      if (!utterance.speaker.empty()) names.push_back(utterance.speaker);
+      if (const std::string value = value_of(utterance); !value.empty()) names.push_back(value);
     const LabelSet set(names);
-    speaker_.num_classes = speaker_labels_.num_classes = set.size();
-    if (set.size() < 2 || names.size() != train_.size()) {
-      speaker_.skipped = "the training manifest does not name two or more speakers (`speaker`)";
-      return ok_status();
+    report.num_classes = task.labels.num_classes = set.size();
+    if (set.size() < 2) {
+      report.skipped = str_cat("the training manifest does not have two values of `", field, "`");
+      return task;
+    }
+    if (2 * static_cast<size_t>(set.size()) > names.size()) {
+      report.skipped = str_cat("`", field, "` has ", set.size(), " values in ", names.size(),
+                               " utterances: too few of each to learn from");
+      return task;
     }
     const auto known = [&](const std::vector<Utterance>& part) {
       std::vector<int64_t> rows;
       for (size_t i = 0; i < part.size(); ++i)
-        if (set.number(part[i].speaker) < set.size()) rows.push_back(static_cast<int64_t>(i));
+        if (set.number(value_of(part[i])) < set.size()) rows.push_back(static_cast<int64_t>(i));
       return rows;
     };
-    speaker_dev_ = known(dev_);
-    speaker_test_ = known(held_out_);
-    if (speaker_dev_.size() < kMinSpeakerDev) {
-      // Too few voices of training in the development part: half of the held-out ones choose.
-      speaker_dev_.clear();
+    task.train = known(train_);
+    task.dev = known(dev_);
+    task.test = known(test_);
+    // Voices of the test part should be unseen, and then have no name that could be told; what else
+    // is known there is best tested on them.
+    report.on_test_part = field != "speaker" && task.test.size() >= kMinUtterances;
+    if (!report.on_test_part) task.test = known(held_out_);
+    if (task.dev.size() < kMinUtterances) {
+      // Too few in the development part: half of the held-out ones choose.
+      const std::vector<int64_t> held_out = known(held_out_);
+      task.dev.clear();
       std::vector<int64_t> rest;
-      for (size_t i = 0; i < speaker_test_.size(); ++i)
-        (i % 2 == 0 ? rest : speaker_dev_).push_back(speaker_test_[i]);
-      speaker_test_ = std::move(rest);
-      speaker_dev_held_out_ = true;
+      for (size_t i = 0; i < held_out.size(); ++i)
+        (i % 2 == 0 ? rest : task.dev).push_back(held_out[i]);
+      if (!report.on_test_part) task.test = std::move(rest);
+      task.dev_held_out = true;
     }
-    if (speaker_dev_.empty() || speaker_test_.empty()) {
-      speaker_.skipped = "too few utterances of known speakers are left for testing";
-      return ok_status();
+    if (task.dev.empty() || task.test.empty()) {
+      report.skipped = "too few utterances with known values are left for testing";
+      return task;
     }
-    const auto numbers = [&](const std::vector<Utterance>& part, const std::vector<int64_t>* rows) {
+    const auto numbers = [&](const std::vector<Utterance>& part, const std::vector<int64_t>& rows) {
       std::vector<int64_t> out;
-      if (rows == nullptr) {
-        for (const Utterance& utterance : part) out.push_back(set.number(utterance.speaker));
-      } else {
-        for (const int64_t row : *rows)
-          out.push_back(set.number(part[static_cast<size_t>(row)].speaker));
-      }
+      for (const int64_t row : rows)
+        out.push_back(set.number(value_of(part[static_cast<size_t>(row)])));
       return label_tensor(out, device_);
     };
-    speaker_labels_.train = numbers(train_, nullptr);
-    speaker_labels_.dev = numbers(speaker_dev_held_out_ ? held_out_ : dev_, &speaker_dev_);
-    speaker_labels_.test = numbers(held_out_, &speaker_test_);
-    speaker_.num_train = speaker_labels_.train.numel();
-    speaker_.num_dev = speaker_labels_.dev.numel();
-    speaker_.num_test = speaker_labels_.test.numel();
-    std::set<std::string> voices;
-    for (const int64_t row : speaker_test_)
-      voices.insert(held_out_[static_cast<size_t>(row)].speaker);
-    speaker_.num_test_speakers = static_cast<int64_t>(voices.size());
-    speaker_.largest_class = largest_share(speaker_labels_.train, speaker_labels_.test, set.size());
-    return ok_status();
+    const std::vector<Utterance>& test = report.on_test_part ? test_ : held_out_;
+    task.labels.train = numbers(train_, task.train);
+    task.labels.dev = numbers(task.dev_held_out ? held_out_ : dev_, task.dev);
+    task.labels.test = numbers(test, task.test);
+    report.num_train = task.labels.train.numel();
+    report.num_dev = task.labels.dev.numel();
+    report.num_test = task.labels.test.numel();
+    std::set<std::string> voices, seen;
+    for (const Utterance& utterance : train_) seen.insert(utterance.speaker);
+    for (const int64_t row : task.test) {
+      const std::string& voice = test[static_cast<size_t>(row)].speaker;
+      if (!voice.empty()) voices.insert(voice);
+    }
+    report.num_test_speakers = static_cast<int64_t>(voices.size());
+    report.num_unseen_speakers =
+        std::count_if(voices.begin(), voices.end(),
+                      [&](const std::string& name) { return !seen.contains(name); });
+    report.largest_class = largest_share(task.labels.train, task.labels.test, set.size());
+    return task;
   }
 
   Status probe_sources() {
@@ -326,13 +363,17 @@ class Prober final {
   Status probe_source(const FeatureSource& source, Progress& progress, const std::string& note) {
     progress.set_note(note);
     const bool phoneme = phoneme_.skipped.empty();
-    const bool speaker = speaker_.skipped.empty();
+    bool utterances = false, on_test_part = false;
+    for (const PooledTask& task : pooled_) {
+      utterances = utterances || task.report.skipped.empty();
+      on_test_part = on_test_part || (task.report.skipped.empty() && task.report.on_test_part);
+    }
     const auto done = [&](size_t count) { progress.add(count); };
     const auto table = [&](const std::vector<Utterance>& part, bool pooled,
                            const std::vector<std::vector<int64_t>>* rows) -> Result<FeatureTable> {
       TableRequest request;
       request.frames = phoneme && rows != nullptr;
-      request.pooled = speaker && pooled;
+      request.pooled = utterances && pooled;
       request.labels = rows;
       if (part.empty() || (!request.frames && !request.pooled)) {
         done(part.size());
@@ -342,24 +383,26 @@ class Prober final {
     };
     AERIE_ASSIGN_OR_RETURN(FeatureTable train, table(train_, true, &train_rows_));
     AERIE_ASSIGN_OR_RETURN(FeatureTable dev, table(dev_, true, &dev_rows_));
-    AERIE_ASSIGN_OR_RETURN(FeatureTable test, table(test_, false, &test_rows_));
+    AERIE_ASSIGN_OR_RETURN(FeatureTable test, table(test_, on_test_part, &test_rows_));
     AERIE_ASSIGN_OR_RETURN(FeatureTable held_out, table(held_out_, true, nullptr));
     if (phoneme) {
       Matrices matrices{std::move(train.frames), std::move(dev.frames), std::move(test.frames)};
       AERIE_RETURN_IF_ERROR(score(source, matrices, phoneme_labels_, phoneme_));
     }
-    if (speaker) {
-      const auto rows_of = [&](const std::vector<at::Tensor>& layers,
-                               const std::vector<int64_t>& rows) {
-        std::vector<at::Tensor> out;
-        for (const at::Tensor& layer : layers)
-          out.push_back(layer.index_select(0, label_tensor(rows, layer.device())));
-        return out;
-      };
-      Matrices matrices{std::move(train.pooled),
-                        rows_of(speaker_dev_held_out_ ? held_out.pooled : dev.pooled, speaker_dev_),
-                        rows_of(held_out.pooled, speaker_test_)};
-      AERIE_RETURN_IF_ERROR(score(source, matrices, speaker_labels_, speaker_));
+    const auto rows_of = [&](const std::vector<at::Tensor>& layers,
+                             const std::vector<int64_t>& rows) {
+      std::vector<at::Tensor> out;
+      for (const at::Tensor& layer : layers)
+        out.push_back(layer.index_select(0, label_tensor(rows, layer.device())));
+      return out;
+    };
+    for (PooledTask& task : pooled_) {
+      if (!task.report.skipped.empty()) continue;
+      Matrices matrices{
+          rows_of(train.pooled, task.train),
+          rows_of(task.dev_held_out ? held_out.pooled : dev.pooled, task.dev),
+          rows_of(task.report.on_test_part ? test.pooled : held_out.pooled, task.test)};
+      AERIE_RETURN_IF_ERROR(score(source, matrices, task.labels, task.report));
     }
     return ok_status();
   }
@@ -419,10 +462,9 @@ class Prober final {
   std::vector<Utterance> train_, held_out_, dev_, test_;
   uint64_t num_skipped_ = 0;
   std::vector<std::vector<int64_t>> train_rows_, dev_rows_, test_rows_;  // per utterance
-  std::vector<int64_t> speaker_dev_, speaker_test_;                      // rows of their parts
-  bool speaker_dev_held_out_ = false;  // speaker_dev_ are rows of held_out_ instead of dev_
-  Labels phoneme_labels_, speaker_labels_;
-  TaskReport phoneme_, speaker_;
+  Labels phoneme_labels_;
+  TaskReport phoneme_;
+  std::vector<PooledTask> pooled_;
   ProbeReport report_;
 };
 
@@ -441,6 +483,11 @@ Status ProbeOptions::validate() const {
   if (!(min_snr_db <= max_snr_db) || !(min_snr_db >= -100.0) || !(max_snr_db <= 100.0))
     return invalid_argument(str_cat("--snr-min ", min_snr_db, " and --snr-max ", max_snr_db,
                                     " are not between -100 and 100 in this order"));
+  for (const std::string& label : labels)
+    if (label.empty() || label == "phonemes" || label == "phoneme" ||
+        std::count(labels.begin(), labels.end(), label) > 1)
+      return invalid_argument(str_cat("--label '", label, "' is not a field of utterances"))
+          .with_hint("phonemes are always probed; name other fields, each once");
   if (l2.empty()) return invalid_argument("--l2 is empty");
   for (const double weight : l2)
     if (!(weight >= 0.0 && weight <= 1e6))

@@ -8,6 +8,9 @@
 // measured on further utterances of the training manifest, which no probe was fitted on; the layer
 // is chosen on the development manifest as far as its speakers are known.
 //
+// Any other label of an utterance (`labels`) likewise; it is measured on the test manifest where
+// its values are known there.
+//
 // Compared with
 //   random weights   the same encoder, initialised with another seed
 //   log-mel frames   the preprocessor's normalised features of the same frame, stacked (8 x 80).
@@ -47,6 +50,7 @@ struct ProbeOptions {
   int max_iterations = 100;  // of the optimizer, for each probe
   bool random_weights = true;
   bool log_mel = true;
+  std::vector<std::string> labels = {"speaker"};  // fields of the manifests, one task each
   std::string device = "auto";
 
   Status validate() const;
@@ -66,7 +70,7 @@ struct SourceScore {
 };
 
 struct TaskReport {
-  std::string name;     // "phoneme", "speaker"
+  std::string name;     // "phoneme", or the field: "speaker"
   std::string skipped;  // why there is nothing below; empty: there is
   int64_t num_classes = 0;
   int64_t num_train = 0;  // frames or utterances
@@ -74,11 +78,13 @@ struct TaskReport {
   int64_t num_test = 0;
   int64_t num_test_speakers = 0;
   int64_t num_unseen_speakers = 0;  // of those, how many are not in the training part
+  bool on_test_part = true;         // false: tested on held-out utterances of --train
   double largest_class = 0.0;       // of the test part
   std::vector<SourceScore> sources;
 
   const SourceScore* find(const std::string& source) const;  // null: not measured
-  // Whether a source had the same to go by as the model: for speakers log-mel features have more.
+  bool of_frames() const { return name == "phoneme"; }       // else of utterances
+  // Whether a source had the same to go by as the model: for utterances log-mel features have more.
   bool comparable(const std::string& source) const;
   // Test accuracy of the trained model's best layer above another source's, in points.
   double margin(const std::string& source) const;
