@@ -67,9 +67,37 @@ uint32_t EpochPlan::batch(uint64_t step, uint32_t lane, std::vector<PlannedSampl
       section.starts.empty() ? first + section.batch_size : section.starts[at.local + 1];
   const uint64_t last = std::min(wanted, section.order->lane_size(lane));
   out.clear();
-  for (uint64_t j = first; j < last; ++j)
-    out.push_back({section.order->at(lane, j), section.position_base + j * num_lanes_ + lane});
+  for (uint64_t j = first; j < last; ++j) {
+    const uint64_t item = j * num_lanes_ + lane;
+    out.push_back(section.rest != nullptr
+                      ? (*section.rest)[item]
+                      : PlannedSample{section.order->at(lane, j), section.position_base + item});
+  }
   return section.bucket;
+}
+
+std::vector<PlannedSample> EpochPlan::rest_after(uint64_t step, uint32_t micro) const {
+  std::vector<PlannedSample> out, batch_samples;
+  for (uint64_t s = step; s < num_steps_; ++s) {
+    for (uint32_t lane = s == step ? micro : 0; lane < num_lanes_; ++lane) {
+      batch(s, lane, batch_samples);
+      out.insert(out.end(), batch_samples.begin(), batch_samples.end());
+    }
+  }
+  // What drop_last left out under the old batches may fill a batch of the new ones.
+  for (const Section& section : sections_) {
+    const uint64_t planned =
+        section.starts.empty() ? section.steps * section.batch_size : section.starts.back();
+    for (uint64_t j = planned; j < section.order->max_lane(); ++j)
+      for (uint32_t lane = 0; lane < num_lanes_; ++lane) {
+        if (j >= section.order->lane_size(lane)) continue;
+        const uint64_t item = j * num_lanes_ + lane;
+        out.push_back(section.rest != nullptr ? (*section.rest)[item]
+                                              : PlannedSample{section.order->at(lane, j),
+                                                              section.position_base + item});
+      }
+  }
+  return out;
 }
 
 }  // namespace aerie::data

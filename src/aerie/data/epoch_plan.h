@@ -18,6 +18,7 @@
 #include "aerie/base/status.h"
 #include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/schema/dataset_config.h"
+#include "aerie/data/batching.h"
 #include "aerie/data/bucketing.h"
 #include "aerie/data/lane_order.h"
 
@@ -52,6 +53,8 @@ class EpochPlan {
   uint64_t num_samples() const;  // in all batches of all lanes
   // The batch of one lane in one step; `out` is replaced. Returns its section (bucket).
   uint32_t batch(uint64_t step, uint32_t lane, std::vector<PlannedSample>& out) const;
+  // What is left after `step` whole steps and the first `micro` lanes of the next, in its order.
+  std::vector<PlannedSample> rest_after(uint64_t step, uint32_t micro) const;
 
  private:
   friend class Sampler;
@@ -62,6 +65,8 @@ class EpochPlan {
     uint64_t steps = 0;
     uint64_t position_base = 0;
     std::vector<uint64_t> starts;  // batch_duration without buckets: first item of each step, + end
+    // Of the rest of an epoch: the samples of `order` with the positions they had in the whole.
+    std::shared_ptr<const std::vector<PlannedSample>> rest;
   };
   struct StepPlace {
     uint32_t section;
@@ -99,6 +104,13 @@ class Sampler {
                               const config::DatasetConfig& config, const Options& options);
 
   std::shared_ptr<const EpochPlan> plan(uint32_t epoch) const;
+  // Batches of what another plan left of the epoch: each sample once, in the order they had, with
+  // the random streams they had.
+  std::shared_ptr<const EpochPlan> plan_rest(uint32_t epoch,
+                                             const std::vector<PlannedSample>& rest) const;
+  // The sampler of the same data with other batches.
+  Result<Sampler> with(const Batching& batching, uint32_t virtual_ranks) const;
+  Batching batching() const { return Batching::of(config_); }
 
   uint32_t num_lanes() const { return options_.virtual_ranks; }
   // Samples per batch and lane, the largest of any section.
@@ -115,9 +127,6 @@ class Sampler {
   uint64_t dropped_too_long() const { return dropped_; }  // beyond the last bucket_duration_bins
   // Differs when anything that decides the order differs (not the epoch).
   uint64_t fingerprint() const { return fingerprint_; }
-  // Plain data in fixed batches: step s covers the samples [s * n, (s + 1) * n) of the epoch's
-  // order, n = lanes * batch_size. That allows to resume with another number of lanes.
-  bool is_plain() const;
 
  private:
   enum class Mode : uint8_t { kPlain, kConcat, kClassicBuckets, kDurationBuckets };
@@ -129,6 +138,12 @@ class Sampler {
                                                bool shuffle) const;
   std::shared_ptr<const LaneOrder> concat_order(uint32_t epoch) const;
   void plan_durations(EpochPlan& plan) const;
+  void interleave(EpochPlan& plan) const;
+  bool packs_clip_by_clip() const {
+    return config_.batch_duration && !config_.use_bucketing && !buckets_.upper_bounds;
+  }
+  // The section of a sample: its bucket or, in mixtures and plain data, 0.
+  size_t section_of(uint32_t sample) const;
   void pack_by_duration(EpochPlan& plan, EpochPlan::Section& section) const;
 
   std::shared_ptr<const SampleSet> set_;

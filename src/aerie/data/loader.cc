@@ -169,6 +169,7 @@ void Loader::Impl::reset(Position to, std::unique_lock<std::mutex>& lock) {
 void Loader::Impl::enter_epoch(Position to) {
   taken = to;
   epoch_over = false;
+  if (rest_plan != nullptr && rest_plan->epoch() != to.epoch) forget_rest();
   if (batch_counts.find(to.epoch) == batch_counts.end()) (void)plan_of(to.epoch);
   batch_counts.erase(batch_counts.begin(), batch_counts.find(to.epoch));
 }
@@ -271,8 +272,9 @@ Status Loader::start_epoch(int64_t epoch) {
   const Impl::Position to{static_cast<uint32_t>(epoch), 0};
   // What is prepared may already be that epoch.
   const Batch* first = impl_->order.empty() ? nullptr : &impl_->order.front()->builder.batch();
-  if (first != nullptr ? first->epoch_ == to.epoch && first->index_ == 0
-                       : impl_->next.epoch == to.epoch && impl_->next.index == 0) {
+  const bool in_rest = impl_->rest_plan != nullptr && impl_->rest_plan->epoch() == to.epoch;
+  if (!in_rest && (first != nullptr ? first->epoch_ == to.epoch && first->index_ == 0
+                                    : impl_->next.epoch == to.epoch && impl_->next.index == 0)) {
     impl_->enter_epoch(to);
     return ok_status();
   }
@@ -282,65 +284,9 @@ Status Loader::start_epoch(int64_t epoch) {
     impl_->enter_epoch(to);
     return ok_status();
   }
+  // The whole of it, also where its rest was being gone on with.
+  impl_->forget_rest();
   impl_->reset(to, lock);
-  return ok_status();
-}
-
-Cursor Loader::cursor() const {
-  const std::lock_guard lock(impl_->mutex);
-  Cursor out;
-  const uint64_t lanes = impl_->setup.lanes_per_rank;
-  out.epoch = impl_->taken.epoch;
-  out.step = static_cast<uint64_t>(impl_->taken.index) / lanes;
-  out.micro = static_cast<uint32_t>(static_cast<uint64_t>(impl_->taken.index) % lanes);
-  out.seed = impl_->options.seed;
-  out.virtual_ranks = impl_->sampler.num_lanes();
-  out.batch_size = impl_->sampler.max_batch_size();
-  out.order_fingerprint = impl_->sampler.fingerprint();
-  out.data_fingerprint = impl_->dataset->fingerprint();
-  out.samples_done = impl_->samples_done * impl_->options.world;
-  out.bad_samples = impl_->bad_ids.size();
-  return out;
-}
-
-Status Loader::restore(const std::string& cursor_json) {
-  AERIE_ASSIGN_OR_RETURN(const Cursor cursor, Cursor::parse(cursor_json));
-  const Sampler& sampler = impl_->sampler;
-  if (cursor.data_fingerprint != impl_->dataset->fingerprint())
-    return invalid_argument(
-               "the data has changed since the checkpoint was written: other "
-               "manifests, or other min_duration or max_duration")
-        .with_hint("restore the data, or start the epoch anew");
-  if (cursor.seed != impl_->options.seed)
-    return invalid_argument("the checkpoint was written with another aerie.seed")
-        .with_hint("use the same seed to continue");
-  uint64_t step = cursor.step;
-  if (cursor.order_fingerprint != sampler.fingerprint()) {
-    // Plain data in another number of lanes or batch size: the samples that are done are the first
-    // step * lanes * batch_size of the epoch's order.
-    const uint64_t then = uint64_t{cursor.virtual_ranks} * cursor.batch_size;
-    const uint64_t now = uint64_t{sampler.num_lanes()} * sampler.max_batch_size();
-    if (!sampler.is_plain() || then == now || cursor.micro != 0 ||
-        cursor.step > (uint64_t{1} << 62) / then)
-      return invalid_argument(
-                 "the order of the data has changed since the checkpoint was written "
-                 "(batch size, shuffling, buckets, mixture or number of ranks)")
-          .with_hint(
-              "set aerie.data.virtual_ranks to the number of ranks of the first run, and "
-              "the other keys as they were");
-    step = cursor.step * then / now;
-    if (step * now != cursor.step * then)
-      log_warn("data", "the new global batch of ", now, " does not divide the ", cursor.step * then,
-               " samples done: ", cursor.step * then - step * now, " of them are seen again");
-  }
-  std::unique_lock lock(impl_->mutex);
-  const EpochPlan& plan = impl_->plan_of(cursor.epoch);
-  const uint64_t lanes = impl_->setup.lanes_per_rank;
-  if (step > plan.num_steps() || cursor.micro >= lanes ||
-      (step == plan.num_steps() && cursor.micro > 0))
-    return data_error(str_cat("data cursor: step ", step, " of an epoch of ", plan.num_steps()));
-  impl_->reset({cursor.epoch, static_cast<int64_t>(step * lanes + cursor.micro)}, lock);
-  impl_->samples_done = cursor.samples_done / impl_->options.world;
   return ok_status();
 }
 

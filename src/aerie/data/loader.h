@@ -41,6 +41,13 @@ struct BadSample {
   uint64_t position = 0;
 };
 
+// Where a consumer stands in its epoch, in batches of this loader. An epoch that began with other
+// batches counts as if it had had these from the start.
+struct EpochPosition {
+  int64_t batch = 0;    // handed out
+  int64_t batches = 0;  // of the whole epoch
+};
+
 enum class MixPlace : uint8_t {
   kCpu,       // "noisy_audio" is made here
   kConsumer,  // raw rows and the plan are handed over; only gains are computed here
@@ -61,6 +68,9 @@ struct LoaderOptions {
   bool quiet = false;
   bool check_machine = true;           // warnings about disk, cores and memory
   HostAllocator* allocator = nullptr;  // null: pageable memory
+  // Bad samples an earlier process reported (bad_samples.jsonl): cursors of earlier versions only
+  // say how many there were.
+  std::vector<BadSample> earlier_bad;
   // Called by next(), in order, once per bad sample.
   std::function<void(const BadSample&)> on_bad_sample;
 };
@@ -82,10 +92,16 @@ class Loader {
   Status start_epoch(int64_t epoch);
 
   // Position after the last batch handed out, and back to it. A cursor of another data set, order
-  // or seed is refused; of another number of lanes accepted for plain data (at a whole step).
+  // or seed is refused. With other batches (batch_size and its kin, number of lanes) the rest of
+  // the epoch is cut anew: each of its samples comes once, except those that fill no batch where
+  // drop_last says so.
   Cursor cursor() const;
   std::string cursor_json() const { return cursor().to_json(); }
   Status restore(const std::string& cursor_json);
+  // Takes over what earlier processes counted, whatever epoch comes next: samples seen, and bad
+  // samples if the data is the same.
+  Status restore_counts(const std::string& cursor_json);
+  EpochPosition position() const;
 
   LoaderStats stats() const;
   std::vector<BadSample> bad_samples() const;

@@ -83,6 +83,11 @@ struct Loader::Impl {
   bool planning = false;
   bool epoch_over = false;  // the consumer has had the last batch of its epoch
   uint64_t samples_done = 0;
+  // An epoch that is gone on with in other batches: what was done before, its plan, and how many
+  // batches of now the done part stands for.
+  std::vector<Cursor::Part> before;
+  std::shared_ptr<const EpochPlan> rest_plan;
+  int64_t rest_offset = 0;
 
   // Consumer's figures.
   int64_t consumer_wait_ns = 0, consumer_work_ns = 0, epoch_pause_ns = 0, first_batch_ns = -1;
@@ -108,6 +113,8 @@ struct Loader::Impl {
     return options.max_batches_per_epoch >= 0 ? std::min(all, options.max_batches_per_epoch) : all;
   }
   const EpochPlan& plan_of(uint32_t epoch);
+  Cursor::Part part_now() const;
+  Result<Sampler> sampler_of(const Cursor::Part& part) const;
   bool no_free_slot() const {
     return std::none_of(slots.begin(), slots.end(),
                         [](const auto& slot) { return slot->state == State::kFree; });
@@ -123,6 +130,7 @@ struct Loader::Impl {
   void tune(int64_t waited_ns, size_t ready);
   void reset(Position to, std::unique_lock<std::mutex>& lock);
   void enter_epoch(Position to);
+  void forget_rest();
   Status too_many_bad() const;
 };
 

@@ -182,12 +182,11 @@ TEST(LoaderTest, RefusesCursorsOfOtherData) {
   EXPECT_EQ(make(other.config(3), other.aerie())->restore(cursor).code(),
             StatusCode::kInvalidArgument);
   EXPECT_FALSE(make(config, corpus.aerie(), quiet(8))->restore(cursor).ok());  // seed
-  config.use_bucketing = true;
-  config.num_buckets = 2;
+  config.shuffle = false;
   EXPECT_FALSE(make(config, corpus.aerie())->restore(cursor).ok());  // order
   EXPECT_FALSE(loader->restore("{}").ok());
   Cursor far = loader->cursor();
-  far.step = 1000;
+  far.now.step = 1000;
   EXPECT_EQ(loader->restore(far.to_json()).code(), StatusCode::kDataError);
 }
 

@@ -33,7 +33,9 @@ int64_t voluntary_switches() {
 // while the current one is read, so that an epoch's end costs nothing.
 const EpochPlan& Loader::Impl::plan_of(uint32_t epoch) {
   if (plan != nullptr && plan->epoch() == epoch) return *plan;
-  if (following_plan != nullptr && following_plan->epoch() == epoch)
+  if (rest_plan != nullptr && rest_plan->epoch() == epoch)
+    plan = rest_plan;
+  else if (following_plan != nullptr && following_plan->epoch() == epoch)
     plan = std::move(following_plan);
   else
     plan = sampler.plan(epoch);

@@ -241,10 +241,6 @@ Status Sampler::set_up_durations() {
   return ok_status();
 }
 
-bool Sampler::is_plain() const {
-  return mode_ == Mode::kPlain && !set_->tarred;
-}
-
 std::shared_ptr<const LaneOrder> Sampler::group_order(size_t g, uint32_t epoch, uint64_t stream,
                                                       bool shuffle) const {
   const SampleGroup& group = set_->groups[g];
@@ -364,7 +360,7 @@ void Sampler::pack_by_duration(EpochPlan& plan, EpochPlan::Section& section) con
 }
 
 void Sampler::plan_durations(EpochPlan& plan) const {
-  const bool packed = config_.batch_duration && !config_.use_bucketing && !buckets_.upper_bounds;
+  const bool packed = packs_clip_by_clip();
   // Tarred data: buckets keep the order of one pass over the shards, so that reading stays close to
   // sequential; otherwise each bucket is shuffled by itself.
   std::vector<std::vector<uint32_t>> passes;
@@ -398,6 +394,10 @@ void Sampler::plan_durations(EpochPlan& plan) const {
     if (packed) pack_by_duration(plan, section);
     plan.add_section(std::move(section), config_.drop_last);
   }
+  interleave(plan);
+}
+
+void Sampler::interleave(EpochPlan& plan) const {
   if (!config_.shuffle || plan.sections_.size() < 2) {
     plan.chain_all();
     return;
