@@ -28,6 +28,10 @@ class BatchListSource final : public BatchSource {
   BatchSummary summary(const data::Batch& batch) const override;
   std::string cursor_json() const override { return "{}"; }
   Status restore(const std::string&) override { return start_epoch(0); }
+  EpochPosition position() const override {
+    return {static_cast<int64_t>(next_), batches_per_epoch()};
+  }
+  Status restore_counts(const std::string&) override { return ok_status(); }
 
  private:
   std::vector<const data::Batch*> batches_;

@@ -19,6 +19,12 @@ struct BatchSummary {
   int64_t clips = 0;           // samples in the batch
 };
 
+// Where the loop stands in an epoch, in batches of now.
+struct EpochPosition {
+  int64_t batch = 0;    // handed out
+  int64_t batches = 0;  // of the whole epoch
+};
+
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
@@ -32,6 +38,11 @@ class BatchSource {
   // Position after the last batch that next() handed out, and back to it.
   virtual std::string cursor_json() const = 0;
   virtual Status restore(const std::string& cursor_json) = 0;
+  // The position as the source counts it: after restore() with other batches than before it is
+  // not the number of batches that were used.
+  virtual EpochPosition position() const = 0;
+  // Goes on counting from a cursor, whatever epoch comes next.
+  virtual Status restore_counts(const std::string& cursor_json) = 0;
 };
 
 }  // namespace aerie::train

@@ -25,6 +25,7 @@ Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t load
   }
   if (overfit.is_fraction ? overfit.fraction > 0.0 : overfit.count > 0)
     train_limit = val_limit = overfit;
+  out.train_limit_ = train_limit;
   out.batches_per_epoch_ = train_limit.of(loader_batches);
   if (out.batches_per_epoch_ <= 0) {
     return invalid_argument(str_cat("there is nothing to train on: the loader has ", loader_batches,
@@ -46,8 +47,9 @@ Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t load
     if (out.val_counts_globally_ && interval.fraction != 1.0)
       return invalid_argument(
           "val_check_interval must be an integer when check_val_every_n_epoch is null");
-    out.val_every_batches_ = std::max<int64_t>(
-        1, static_cast<int64_t>(static_cast<double>(out.batches_per_epoch_) * interval.fraction));
+    out.val_fraction_ = interval.fraction;
+    out.val_every_batches_ = out.val_every({});
+    if (out.val_counts_globally_) out.val_fraction_ = 0.0;
   } else {
     out.val_every_batches_ = interval.count;
     if (!out.val_counts_globally_ && interval.count > out.batches_per_epoch_) {
@@ -73,14 +75,21 @@ int64_t Cadence::planned_steps() const {
 }
 
 int64_t Cadence::next_window(const Position& position) const {
-  return std::min(accumulate_ - position.batch % accumulate_, batches_per_epoch_ - position.batch);
+  const int64_t in_window = (position.batch - position.window_start) % accumulate_;
+  return std::min(accumulate_ - in_window, epoch_batches(position) - position.batch);
+}
+
+int64_t Cadence::val_every(const Position& position) const {
+  if (val_fraction_ <= 0.0) return val_every_batches_;
+  return std::max<int64_t>(
+      1, static_cast<int64_t>(static_cast<double>(epoch_batches(position)) * val_fraction_));
 }
 
 bool Cadence::validate_after(const Position& position) const {
   if (val_every_batches_ <= 0) return false;
   if (val_counts_globally_) return position.total_batch % val_every_batches_ == 0;
   if ((position.epoch + 1) % val_every_epochs_ != 0) return false;
-  return position.batch % val_every_batches_ == 0;
+  return position.batch % val_every(position) == 0;
 }
 
 double Cadence::validations_per_epoch() const {

@@ -17,6 +17,8 @@ struct Position {
   int64_t epoch = 0;
   int64_t batch = 0;
   int64_t total_batch = 0;
+  int64_t epoch_batches = 0;  // of this epoch; 0: as many as in the first
+  int64_t window_start = 0;   // batch that the epoch's windows count from: where a run went on
 };
 
 class Cadence {
@@ -27,7 +29,10 @@ class Cadence {
   static Result<Cadence> make(const config::TrainerConfig& trainer, int64_t loader_batches,
                               bool has_validation, bool compat);
 
+  // Of the first epoch; others may have more or fewer.
   int64_t batches_per_epoch() const { return batches_per_epoch_; }
+  // Batches to use of an epoch for which the loader has `loader_batches`.
+  int64_t limited(int64_t loader_batches) const { return train_limit_.of(loader_batches); }
   // Optimizer steps of one epoch: the last window may be shorter.
   int64_t steps_per_epoch() const { return (batches_per_epoch_ + accumulate_ - 1) / accumulate_; }
   // Optimizer steps of the whole run as far as steps and epochs bound it; -1 when only time does.
@@ -50,16 +55,34 @@ class Cadence {
   // The run is over at `position` (steps or epochs used up).
   bool finished(const Position& position) const;
 
+  // The key that ended a run that is over at `position`.
+  const char* limit_key(const Position& position) const {
+    return max_steps_ >= 0 && position.step >= max_steps_ ? "trainer.max_steps"
+                                                          : "trainer.max_epochs";
+  }
+  // `position` lies inside an accumulation window.
+  bool window_open(const Position& position) const {
+    return position.batch < epoch_batches(position) &&
+           (position.batch - position.window_start) % accumulate_ != 0;
+  }
+
   // A sentence for the user about a rule that was bent, or empty.
   const std::string& note() const { return note_; }
 
  private:
+  int64_t epoch_batches(const Position& position) const {
+    return position.epoch_batches > 0 ? position.epoch_batches : batches_per_epoch_;
+  }
+  int64_t val_every(const Position& position) const;
+
+  config::BatchLimit train_limit_;
   int64_t batches_per_epoch_ = 0;
   int64_t accumulate_ = 1;
   int64_t max_steps_ = -1;
   int64_t max_epochs_ = -1;
   int64_t log_every_n_steps_ = 50;
   int64_t val_every_batches_ = 0;  // 0: never
+  double val_fraction_ = 0.0;      // of an epoch's batches; 0: val_every_batches_ counts
   bool val_counts_globally_ = false;
   int64_t val_every_epochs_ = 1;
   std::string note_;

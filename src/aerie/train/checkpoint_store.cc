@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -122,6 +124,28 @@ Result<Manifest> read_manifest(Env& env, const std::string& dir) {
   return out;
 }
 
+// The TrainState of a checkpoint and the engine's scalars as JSON.
+Result<std::pair<TrainState, std::string>> read_state_file(Env& env, const std::string& dir) {
+  AERIE_ASSIGN_OR_RETURN(const std::string text,
+                         env.read_file(str_cat(dir, "/", kState), kMaxJson));
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("train") || !json.contains("engine"))
+    return data_error(str_cat(dir, "/", kState, " is damaged"));
+  auto state = TrainState::from_json(json["train"].dump());
+  if (!state.ok()) return state.status().with_context(str_cat(dir, "/", kState));
+  return std::make_pair(std::move(state).value(), json["engine"].dump());
+}
+
+// Compares a file with what the manifest says of it.
+Status verify_file(Env& env, const std::string& path, const FileEntry& expected) {
+  AERIE_ASSIGN_OR_RETURN(const FileEntry actual, hash_file(env, path));
+  if (actual.bytes != expected.bytes)
+    return data_error(str_cat(path, " has ", actual.bytes, " bytes instead of ", expected.bytes));
+  if (actual.xxh64 != expected.xxh64)
+    return data_error(str_cat(path, " does not match its checksum"));
+  return ok_status();
+}
+
 // What an interrupted remove() left: some files of a checkpoint and no manifest. Anything else in
 // the folder belongs to somebody else.
 bool is_remainder(Env& env, const std::string& dir) {
@@ -138,26 +162,12 @@ class StoredCheckpoint final : public LoadedCheckpoint {
   static Result<std::unique_ptr<LoadedCheckpoint>> open(Env& env, const std::string& dir,
                                                         CheckpointInfo info) {
     AERIE_ASSIGN_OR_RETURN(const Manifest manifest, read_manifest(env, dir));
-    for (const auto& [name, expected] : manifest.files) {
-      AERIE_ASSIGN_OR_RETURN(const FileEntry actual, hash_file(env, str_cat(dir, "/", name)));
-      if (actual.bytes != expected.bytes)
-        return data_error(
-            str_cat(dir, "/", name, " has ", actual.bytes, " bytes instead of ", expected.bytes));
-      if (actual.xxh64 != expected.xxh64)
-        return data_error(str_cat(dir, "/", name, " does not match its checksum"));
-    }
+    for (const auto& [name, expected] : manifest.files)
+      AERIE_RETURN_IF_ERROR(verify_file(env, str_cat(dir, "/", name), expected));
     auto out = std::make_unique<StoredCheckpoint>();
     info.step = manifest.step;
     out->info_ = std::move(info);
-    AERIE_ASSIGN_OR_RETURN(const std::string text,
-                           env.read_file(str_cat(dir, "/", kState), kMaxJson));
-    const Json json = Json::parse(text, nullptr, false);
-    if (!json.is_object() || !json.contains("train") || !json.contains("engine"))
-      return data_error(str_cat(dir, "/", kState, " is damaged"));
-    auto state = TrainState::from_json(json["train"].dump());
-    if (!state.ok()) return state.status().with_context(str_cat(dir, "/", kState));
-    out->state_ = std::move(state).value();
-    out->scalars_ = json["engine"].dump();
+    AERIE_ASSIGN_OR_RETURN(std::tie(out->state_, out->scalars_), read_state_file(env, dir));
     for (const auto& [name, entry] : manifest.files) {
       if (!ends_with(name, ".safetensors")) continue;
       AERIE_ASSIGN_OR_RETURN(auto archive, archive::read_safetensors(env, str_cat(dir, "/", name)));
@@ -251,8 +261,10 @@ Result<uint64_t> CheckpointStore::write(const std::string& stem, const TrainStat
     AERIE_ASSIGN_OR_RETURN(const FileEntry entry, out.finish());
     list(name, entry);
   }
+  TrainState named = state;
+  named.saved_as = stem;
   Json state_json;
-  state_json["train"] = Json::parse(state.to_json());
+  state_json["train"] = Json::parse(named.to_json());
   state_json["engine"] = snapshot.scalars_json().empty()
                              ? Json::object()
                              : Json::parse(snapshot.scalars_json(), nullptr, false);
@@ -303,14 +315,38 @@ Result<std::vector<CheckpointInfo>> CheckpointStore::list() const {
     info.path = path;
     info.stem = entry.name;
     info.is_last = ends_with(entry.name, "-last");
-    // A damaged manifest still makes a candidate: open() reports it.
-    if (const auto manifest = read_manifest(env_, path); manifest.ok()) info.step = manifest->step;
+    info.is_unhealthy = ends_with(entry.name, kUnhealthySuffix);
+    // A damaged manifest still makes a candidate: newest_valid() reports it.
+    const auto manifest = read_manifest(env_, path);
+    info.manifest = manifest.status();
+    if (manifest.ok()) info.step = manifest->step;
     out.push_back(std::move(info));
   }
   std::stable_sort(out.begin(), out.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     if (a.step != b.step) return a.step > b.step;
     return a.is_last > b.is_last;
   });
+  return out;
+}
+
+Result<std::vector<UnusableCheckpoint>> CheckpointStore::unusable() const {
+  std::vector<UnusableCheckpoint> out;
+  if (!env_.exists(folder_)) return out;
+  AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env_.list_dir(folder_));
+  for (const DirEntry& entry : entries) {
+    const std::string path = str_cat(folder_, "/", entry.name);
+    if (starts_with(entry.name, ".")) continue;
+    if (entry.is_dir) {
+      const bool has_files =
+          env_.exists(path + "/model.safetensors") || env_.exists(str_cat(path, "/", kState));
+      if (has_files && !env_.exists(str_cat(path, "/", kManifest)))
+        out.push_back({path, str_cat("it has no ", kManifest)});
+    } else if (ends_with(entry.name, "-last") || ends_with(entry.name, kUnhealthySuffix)) {
+      out.push_back({path, !entry.is_symlink   ? "it is a file, not the directory of a checkpoint"
+                           : env_.exists(path) ? "it is a link, not the directory of a checkpoint"
+                                               : "it is a link to something that is not there"});
+    }
+  }
   return out;
 }
 
@@ -325,12 +361,31 @@ Result<std::unique_ptr<LoadedCheckpoint>> CheckpointStore::open(const std::strin
 Result<std::unique_ptr<LoadedCheckpoint>> CheckpointStore::newest_valid(
     const std::function<void(const CheckpointInfo&, const Status&)>& report) const {
   AERIE_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> all, list());
+  const auto tell = [&](const CheckpointInfo& info, const Status& status) {
+    if (report) report(info, status);
+  };
+  // Nobody knows how new one with a damaged manifest is.
+  for (const CheckpointInfo& info : all)
+    if (!info.manifest.ok()) tell(info, info.manifest);
   for (const CheckpointInfo& info : all) {
+    if (!info.manifest.ok()) continue;
+    if (info.is_unhealthy) {
+      tell(info, data_error("it was saved after a step that was not finite"));
+      continue;
+    }
     auto opened = open(info.stem);
     if (opened.ok()) return opened;
-    if (report) report(info, opened.status());
+    tell(info, opened.status());
   }
   return std::unique_ptr<LoadedCheckpoint>();
+}
+
+Result<TrainState> CheckpointStore::read_state(const std::string& stem) const {
+  const std::string dir = str_cat(folder_, "/", stem);
+  AERIE_ASSIGN_OR_RETURN(const Manifest manifest, read_manifest(env_, dir));
+  AERIE_RETURN_IF_ERROR(verify_file(env_, str_cat(dir, "/", kState), manifest.files.at(kState)));
+  AERIE_ASSIGN_OR_RETURN(auto state, read_state_file(env_, dir));
+  return std::move(state.first);
 }
 
 Status CheckpointStore::clean_up() {

@@ -26,11 +26,22 @@
 
 namespace aerie::train {
 
+// Ends the name of a checkpoint whose latest step was not finite.
+inline constexpr char kUnhealthySuffix[] = "-unhealthy";
+
 struct CheckpointInfo {
   std::string path;  // the directory
   std::string stem;
   int64_t step = 0;
   bool is_last = false;
+  bool is_unhealthy = false;  // saved after a step that was not finite
+  Status manifest;            // why the manifest cannot be used, where it cannot; step is then 0
+};
+
+// Something in the folder that looks like a checkpoint and is none.
+struct UnusableCheckpoint {
+  std::string path;
+  std::string why;
 };
 
 class LoadedCheckpoint : public StateSource {
@@ -52,10 +63,15 @@ class CheckpointStore {
 
   // Every directory that looks like a checkpoint, newest step first, by its manifest alone.
   Result<std::vector<CheckpointInfo>> list() const;
+  // What list() leaves out although its owner may count on it: directories of checkpoint files
+  // without a manifest, and `-last` as a link or a file.
+  Result<std::vector<UnusableCheckpoint>> unusable() const;
+  // The state in a checkpoint, verified, without the tensors.
+  Result<TrainState> read_state(const std::string& stem) const;
   // Opens and verifies all checksums.
   Result<std::unique_ptr<LoadedCheckpoint>> open(const std::string& stem) const;
-  // The newest one that verifies; damaged ones are reported
-  // through `report` and passed over. Nothing when there is none.
+  // The newest healthy one that verifies. Every damaged one that may be newer, and every unhealthy
+  // one, is reported through `report` and passed over. Nothing when there is none.
   Result<std::unique_ptr<LoadedCheckpoint>> newest_valid(
       const std::function<void(const CheckpointInfo&, const Status&)>& report) const;
   // Removes what an interrupted save or removal left behind (temporary directories, `-unfinished`

@@ -95,6 +95,17 @@ TEST(CheckpointStoreTest, PassesOverADamagedOneAndReportsIt) {
   EXPECT_EQ(newest(*env), -1);
 }
 
+// Nobody can tell how new it is, so a good one beside it does not hide it.
+TEST(CheckpointStoreTest, ReportsADamagedManifestBesideAGoodCheckpoint) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(save(*env, "a", 1).ok());
+  ASSERT_TRUE(save(*env, "b", 2).ok());
+  ASSERT_TRUE(env->write_file("/ckpt/b/manifest.json", "{\"format\":").ok());
+  int damaged = 0;
+  EXPECT_EQ(newest(*env, &damaged), 1);
+  EXPECT_EQ(damaged, 1);
+}
+
 // Power may fail at any operation of a save: an earlier checkpoint or the new one is always there.
 TEST(CheckpointStoreTest, SurvivesAPowerCutAtEveryOperation) {
   for (const char* second : {"a", "b"}) {
@@ -262,7 +273,67 @@ TEST_F(RunCheckpointerTest, NanIsTheWorst) {
   EXPECT_EQ(checkpointer.best_stem(), "SSL--val_loss=8.000-step=20");
 }
 
-TEST_F(RunCheckpointerTest, RebuildsTopKFromNamesAfterARestart) {
+// Names round, lack the metric or say nan; what counts is what the checkpoints hold.
+TEST_F(RunCheckpointerTest, TheBestAfterARestartComeFromTheCheckpointsThemselves) {
+  const auto kept = [&](const char* filename, std::vector<double> first, double then) {
+    env = new_mem_env();
+    options.params.filename = filename;
+    {
+      RunCheckpointer checkpointer(*env, clock, options);
+      for (size_t i = 0; i < first.size(); ++i)
+        save(checkpointer, 10 * static_cast<int64_t>(i + 1), first[i]);
+    }
+    RunCheckpointer checkpointer(*env, clock, options);
+    EXPECT_TRUE(checkpointer.adopt_existing().ok());
+    save(checkpointer, 90, then);
+    std::vector<std::string> out = names();
+    std::erase_if(out, [](const std::string& name) { return ends_with(name, "-last"); });
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(kept("{step}", {5.0, 4.0}, 4.5), (Names{"step=20", "step=90"}));
+  options.params.save_top_k = 1;
+  EXPECT_EQ(kept("{val_loss:.1f}-{step}", {4.04}, 4.02), (Names{"val_loss=4.0-step=90"}));
+  EXPECT_EQ(kept("{val_loss:.1f}-{step}", {3.96}, 3.99), (Names{"val_loss=4.0-step=10"}));
+  EXPECT_EQ(kept("{val_loss:.1f}-{step}", {std::nan("")}, 8.0), (Names{"val_loss=8.0-step=90"}));
+}
+
+TEST_F(RunCheckpointerTest, SomebodysCopyOfACheckpointStays) {
+  options.params.save_top_k = 1;
+  {
+    RunCheckpointer checkpointer(*env, clock, options);
+    save(checkpointer, 10, 5.0);
+  }
+  ASSERT_TRUE(env->rename("/run/checkpoints/SSL--val_loss=5.000-step=10",
+                          "/run/checkpoints/keep--val_loss=5.000")
+                  .ok());
+  RunCheckpointer checkpointer(*env, clock, options);
+  ASSERT_TRUE(checkpointer.adopt_existing().ok());
+  save(checkpointer, 20, 4.0);
+  save(checkpointer, 30, 3.0);
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"SSL--val_loss=3.000-step=30",
+                                      "SSL--val_loss=3.000-step=30-last", "keep--val_loss=5.000"}));
+}
+
+TEST(TrainStateTest, WhatItWasJudgedByAlsoInEarlierVersions) {
+  TrainState state;
+  state.monitor_name = "val_loss";
+  state.monitor = std::nan("");
+  const auto back = TrainState::from_json(state.to_json());
+  ASSERT_TRUE(back.ok());
+  EXPECT_TRUE(std::isnan(back->judged_by("val_loss").value_or(0.0)));
+  EXPECT_EQ(back->judged_by("train_loss"), std::nullopt);
+  TrainState old;
+  old.early_stopping_json = R"({"checks":0,"validations":2,"metrics":{"train_loss":3.0}})";
+  old.last_monitor = std::nan("");
+  EXPECT_EQ(old.judged_by("train_loss"), 3.0);
+  EXPECT_TRUE(std::isnan(old.judged_by("val_loss").value_or(0.0)));
+  old.early_stopping_json = R"({"checks":0,"validations":"2"})";
+  EXPECT_EQ(old.judged_by("val_loss"), std::nullopt);
+}
+
+TEST_F(RunCheckpointerTest, RebuildsTopKAfterARestart) {
   {
     RunCheckpointer checkpointer(*env, clock, options);
     save(checkpointer, 10, 5.0);
@@ -285,8 +356,11 @@ TEST_F(RunCheckpointerTest, RemovesWhatAKilledRunLeft) {
   // Killed after writing the new one and before removing the old.
   CheckpointStore store(*env, "/run/checkpoints");
   TestSnapshot snapshot(5);
+  TrainState state = state_at(5);
+  state.monitor_name = "val_loss";
+  state.monitor = 6.0;
   for (const char* stem : {"SSL--val_loss=6.000-step=5", "SSL--val_loss=6.000-step=5-last"})
-    ASSERT_TRUE(store.save(stem, state_at(5), snapshot).ok());
+    ASSERT_TRUE(store.save(stem, state, snapshot).ok());
   RunCheckpointer checkpointer(*env, clock, options);
   ASSERT_TRUE(checkpointer.adopt_existing().ok());
   EXPECT_EQ(checkpointer.last_stem(), "SSL--val_loss=4.000-step=20-last");

@@ -21,6 +21,9 @@ struct SaveRequest {
   SaveReason reason = SaveReason::kValidation;
   std::optional<double> monitor;  // value of the monitored metric; NaN counts as worst
   bool top_k = true;              // may become one of the best; false: only the last one
+  // False: the latest step was not finite. It is written as `-unhealthy` and takes the place of
+  // no other.
+  bool healthy = true;
   // Latest value of every metric, for the names of checkpoints.
   std::map<std::string, double> metrics;
 };

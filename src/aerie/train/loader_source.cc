@@ -56,4 +56,13 @@ Status LoaderSource::restore(const std::string& cursor_json) {
   return start_once(cursor_json, [&] { return loader_->restore(cursor_json); });
 }
 
+EpochPosition LoaderSource::position() const {
+  const data::EpochPosition at = loader_->position();
+  return {at.batch, at.batches};
+}
+
+Status LoaderSource::restore_counts(const std::string& cursor_json) {
+  return loader_->restore_counts(cursor_json);
+}
+
 }  // namespace aerie::train

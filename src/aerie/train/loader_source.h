@@ -21,6 +21,8 @@ class LoaderSource final : public BatchSource {
   BatchSummary summary(const data::Batch& batch) const override;
   std::string cursor_json() const override;
   Status restore(const std::string& cursor_json) override;
+  EpochPosition position() const override;
+  Status restore_counts(const std::string& cursor_json) override;
 
   data::Loader& loader() { return *loader_; }
 

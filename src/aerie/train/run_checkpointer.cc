@@ -1,31 +1,27 @@
 #include "aerie/train/run_checkpointer.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <utility>
 
 #include "aerie/base/log.h"
 #include "aerie/base/spans.h"
+#include "aerie/base/strings.h"
 
 namespace aerie::train {
 namespace {
 
 // Checkpoints with a value of the monitor compete for the best k.
 bool competes(const SaveRequest& request, const config::CheckpointCallbackConfig& params) {
-  return request.top_k && request.monitor.has_value() && params.save_top_k != 0;
+  return request.healthy && request.top_k && request.monitor.has_value() && params.save_top_k != 0;
 }
 
-double monitor_value(const SaveRequest& request, const config::CheckpointCallbackConfig& params) {
-  if (request.monitor && std::isfinite(*request.monitor)) return *request.monitor;
-  const double infinity = std::numeric_limits<double>::infinity();
-  return params.mode_max ? -infinity : infinity;
-}
-
-// A run that ends here needs this one to go on.
+// A run that stops before its end needs this one to go on, also without save_last.
 bool stops(const SaveRequest& request) {
-  return request.reason == SaveReason::kSignal || request.reason == SaveReason::kTrainEnd ||
-         request.reason == SaveReason::kTimeLimit ||
-         (request.reason == SaveReason::kInterval && !request.monitor);
+  return request.reason == SaveReason::kSignal || request.reason == SaveReason::kTimeLimit;
+}
+
+bool at_end(const SaveRequest& request) {
+  return request.reason == SaveReason::kTrainEnd || request.state.finished;
 }
 
 }  // namespace
@@ -34,7 +30,8 @@ RunCheckpointer::RunCheckpointer(Env& env, Clock& clock, RunCheckpointerOptions 
     : env_(env),
       clock_(clock),
       options_(std::move(options)),
-      store_(env, options_.folder.checkpoints) {
+      store_(env, options_.folder.checkpoints),
+      best_(options_.params.save_top_k, options_.params.mode_max) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -51,37 +48,50 @@ Status RunCheckpointer::adopt_existing() {
   // A template that cannot be filled in is better found now than at the first save.
   AERIE_RETURN_IF_ERROR(
       stem_for({}).status().with_context("exp_manager.checkpoint_callback_params.filename"));
-  AERIE_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> existing, store_.list());
+  AERIE_ASSIGN_OR_RETURN(std::vector<CheckpointInfo> existing, store_.list());
   std::lock_guard lock(mutex_);
+  // The oldest first, as they came.
+  std::reverse(existing.begin(), existing.end());
   for (const CheckpointInfo& info : existing) {
-    if (info.is_last) {
-      if (last_stem_.empty()) {
-        last_stem_ = info.stem;
+    if (!info.manifest.ok()) continue;  // reported where the run looked for its start
+    if (info.is_last || info.is_unhealthy) {
+      if (info.is_last && !last_stem_.empty()) outdated_[last_stem_] = last_step_;
+      if (info.is_unhealthy) {
+        outdated_[info.stem] = info.step;
       } else {
-        stale_.push_back(info.stem);
+        last_stem_ = info.stem;
+        last_step_ = info.step;
       }
-    } else if (const auto value = metric_from_stem(info.stem, options_.monitor)) {
-      best_[info.stem] = *value;
+      continue;
     }
+    const auto state = store_.read_state(info.stem);
+    if (!state.ok()) {
+      log_warn("train", "checkpoint ", info.path,
+               " does not count among the best: ", state.status().to_string());
+      continue;
+    }
+    const auto value = state->judged_by(options_.monitor);
+    // Earlier versions told their own only by the metric in the name.
+    const bool ours = state->saved_as.empty()
+                          ? metric_from_stem(info.stem, options_.monitor).has_value()
+                          : state->saved_as == info.stem;
+    if (ours && value) best_.add({info.stem, *value, info.step});
   }
   return ok_status();
 }
 
 bool RunCheckpointer::superseded(const SaveRequest& waiting, const SaveRequest& newer) const {
   const config::CheckpointCallbackConfig& params = options_.params;
+  // An unhealthy one takes the place of no healthy one.
+  if (waiting.healthy && !newer.healthy) return false;
   if (!params.save_last && stops(waiting)) return false;
   if (!competes(waiting, params)) return true;
   if (params.save_top_k < 0) return false;  // all are kept
-  const double value = monitor_value(waiting, params);
   // The earlier of two equal ones stays.
-  const auto beats = [&](double other, bool earlier) {
-    return earlier && other == value ? true : params.mode_max ? other > value : other < value;
-  };
-  int64_t better = 0;
-  for (const auto& [stem, other] : best_) better += beats(other, true) ? 1 : 0;
-  if (writing_ && competes(*writing_, params) && beats(monitor_value(*writing_, params), true))
-    ++better;
-  if (competes(newer, params) && beats(monitor_value(newer, params), false)) ++better;
+  const double value = *waiting.monitor;
+  int64_t better = best_.not_worse_than(value);
+  if (writing_ && competes(*writing_, params) && !best_.better(value, *writing_->monitor)) ++better;
+  if (competes(newer, params) && best_.better(*newer.monitor, value)) ++better;
   return better >= params.save_top_k;
 }
 
@@ -121,11 +131,7 @@ std::string RunCheckpointer::last_stem() const {
 
 std::string RunCheckpointer::best_stem() const {
   std::lock_guard lock(mutex_);
-  const auto better = [this](const auto& a, const auto& b) {
-    return options_.params.mode_max ? a.second > b.second : a.second < b.second;
-  };
-  const auto best = std::min_element(best_.begin(), best_.end(), better);
-  return best == best_.end() ? "" : best->first;
+  return best_.best();
 }
 
 std::string RunCheckpointer::nemo_path() const {
@@ -220,94 +226,133 @@ class WeightsOnly final : public StateSnapshot {
 
 }  // namespace
 
+// The writer thread changes best_, last_stem_ and outdated_ under the mutex and may read them
+// without it.
 Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
   AERIE_ASSIGN_OR_RETURN(std::string stem, stem_for(job.request));
   const config::CheckpointCallbackConfig& params = options_.params;
-
   WeightsOnly weights(*job.snapshot);
   StateSnapshot& snapshot =
       params.save_weights_only ? static_cast<StateSnapshot&>(weights) : *job.snapshot;
+  if (job.request.monitor) {
+    job.request.state.monitor_name = options_.monitor;
+    job.request.state.monitor = job.request.monitor;
+  } else {
+    job.request.state.monitor_name.clear();
+    job.request.state.monitor.reset();
+  }
 
-  std::map<std::string, double> best;
-  std::string last;
-  std::vector<std::string> stale;
-  {
-    std::lock_guard lock(mutex_);
-    best = best_;
-    last = last_stem_;
-    stale = stale_;
-  }
-  bool in_top_k = competes(job.request, params);
-  const double value = monitor_value(job.request, params);
-  const auto poorest = [&] {
-    return std::max_element(best.begin(), best.end(), [&](const auto& a, const auto& b) {
-      return params.mode_max ? a.second > b.second : a.second < b.second;
-    });
-  };
-  if (in_top_k && params.save_top_k > 0 && static_cast<int64_t>(best.size()) >= params.save_top_k) {
-    const double limit = poorest()->second;
-    in_top_k = params.mode_max ? value > limit : value < limit;
-  }
-  if (in_top_k) {
-    std::string unique = stem;
-    for (int k = 1; best.contains(unique); ++k) unique = str_cat(stem, "-v", k);
-    stem = unique;
-    AERIE_ASSIGN_OR_RETURN(const uint64_t bytes, store_.save(stem, job.request.state, snapshot));
-    report->bytes += bytes;
-    report->stem = stem;
-    best[stem] = value;
-    // Known from here on, even if what follows fails.
-    {
-      std::lock_guard lock(mutex_);
-      best_ = best;
-      writing_->top_k = false;  // counted among the best now
-    }
-    // More than one too many where a run was killed between writing the new and removing the old.
-    while (params.save_top_k > 0 && static_cast<int64_t>(best.size()) > params.save_top_k) {
-      const std::string evict = poorest()->first;
-      AERIE_RETURN_IF_ERROR(store_.remove(evict));
-      best.erase(evict);
+  const bool in_top_k = competes(job.request, params) && best_.admits(*job.request.monitor);
+  if (!job.request.healthy) {
+    if (params.save_last || stops(job.request))
+      AERIE_RETURN_IF_ERROR(write_unhealthy(job, snapshot, report));
+  } else {
+    if (in_top_k) AERIE_RETURN_IF_ERROR(write_best(job, snapshot, &stem, report));
+    // Without save_last a run that stops still leaves what it needs to go on.
+    if (params.save_last || (!in_top_k && stops(job.request)))
+      AERIE_RETURN_IF_ERROR(write_last(job, snapshot, stem, report));
+    if (!report->stem.empty() || at_end(job.request)) {
+      if (!params.save_last && !stops(job.request) && !last_stem_.empty()) {
+        // Left by a run that was stopped; the one that went on from it has come further.
+        std::lock_guard lock(mutex_);
+        outdated_[std::exchange(last_stem_, {})] = last_step_;
+      }
+      AERIE_RETURN_IF_ERROR(remove_outdated(job.request.state.step));
     }
   }
-  // Without save_last a run that stops still leaves what it needs to go on.
-  const bool write_last = params.save_last || (!in_top_k && stops(job.request));
-  if (write_last) {
-    const std::string new_last = stem + "-last";
-    AERIE_ASSIGN_OR_RETURN(const uint64_t bytes,
-                           store_.save(new_last, job.request.state, snapshot));
-    report->bytes += bytes;
-    if (report->stem.empty()) report->stem = new_last;
-    // The earlier one goes only after the new one is whole.
-    if (!last.empty() && last != new_last) AERIE_RETURN_IF_ERROR(store_.remove(last));
-    last = new_last;
-    for (const std::string& leftover : stale)
-      if (leftover != new_last) AERIE_RETURN_IF_ERROR(store_.remove(leftover));
-    stale.clear();
-  }
-  const auto better = [&](const auto& a, const auto& b) {
-    return params.mode_max ? a.second > b.second : a.second < b.second;
-  };
-  const auto first = std::min_element(best.begin(), best.end(), better);
-  const bool has_best = first != best.end();
-  const bool is_best = has_best && in_top_k && first->first == stem;
-  {
-    std::lock_guard lock(mutex_);
-    best_ = std::move(best);
-    last_stem_ = std::move(last);
-    stale_ = std::move(stale);
-  }
-  const bool at_end = job.request.reason == SaveReason::kTrainEnd || job.request.state.finished;
+
+  const std::string best = best_.best();
   // save_best_model: written whenever there is a new best, so that the end finds it in place.
-  const bool wanted = params.save_best_model && has_best
-                          ? is_best && (params.always_save_nemo || params.save_nemo_on_train_end)
-                          : params.always_save_nemo || (params.save_nemo_on_train_end && at_end);
-  const bool nemo = options_.write_nemo && wanted;
-  if (nemo) {
-    AERIE_RETURN_IF_ERROR(job.snapshot->wait());
-    AERIE_RETURN_IF_ERROR(env_.create_dirs(options_.folder.checkpoints));
-    AERIE_RETURN_IF_ERROR(options_.write_nemo(nemo_path(), *job.snapshot));
+  bool wanted =
+      params.save_best_model && !best.empty()
+          ? in_top_k && best == stem && (params.always_save_nemo || params.save_nemo_on_train_end)
+          : params.always_save_nemo || (params.save_nemo_on_train_end && at_end(job.request));
+  // Weights that give no finite loss take the place of no others.
+  if (!job.request.healthy && env_.exists(nemo_path())) wanted = false;
+  if (!options_.write_nemo || !wanted) return ok_status();
+  AERIE_RETURN_IF_ERROR(job.snapshot->wait());
+  AERIE_RETURN_IF_ERROR(env_.create_dirs(options_.folder.checkpoints));
+  return options_.write_nemo(nemo_path(), *job.snapshot);
+}
+
+Status RunCheckpointer::write_unhealthy(Job& job, StateSnapshot& snapshot, SaveReport* report) {
+  AERIE_ASSIGN_OR_RETURN(std::string stem, stem_for(job.request));
+  stem += kUnhealthySuffix;
+  AERIE_ASSIGN_OR_RETURN(report->bytes, store_.save(stem, job.request.state, snapshot));
+  report->stem = stem;
+  log_warn("train", "the latest step was not finite: step ", job.request.state.step,
+           " is saved as ", stem, "; a resumed run goes on from the newest healthy checkpoint",
+           last_stem_.empty() ? "" : ", ", last_stem_);
+  // One is enough.
+  std::map<std::string, int64_t> kept;
+  for (const auto& [other, step] : outdated_) {
+    if (other == stem || !ends_with(other, kUnhealthySuffix)) {
+      kept[other] = step;
+    } else {
+      AERIE_RETURN_IF_ERROR(store_.remove(other));
+    }
+  }
+  kept[stem] = job.request.state.step;
+  std::lock_guard lock(mutex_);
+  outdated_ = std::move(kept);
+  return ok_status();
+}
+
+Status RunCheckpointer::write_best(Job& job, StateSnapshot& snapshot, std::string* stem,
+                                   SaveReport* report) {
+  const int64_t step = job.request.state.step;
+  // Saved twice at one step: the later value counts.
+  const BestCheckpoints::Entry* same = best_.of_step(step);
+  const std::string replaced = same != nullptr ? same->stem : best_.gives_way().value_or("");
+  std::string unique = *stem;
+  for (int k = 1;
+       unique != replaced && env_.exists(str_cat(options_.folder.checkpoints, "/", unique)); ++k)
+    unique = str_cat(*stem, "-v", k);
+  *stem = unique;
+  AERIE_ASSIGN_OR_RETURN(const uint64_t bytes, store_.save(unique, job.request.state, snapshot));
+  report->bytes += bytes;
+  report->stem = unique;
+  {
+    // Known from here on, even if what follows fails.
+    std::lock_guard lock(mutex_);
+    best_.add({unique, *job.request.monitor, step});
+    writing_->top_k = false;  // counted among the best now
+  }
+  // More than one too many where a run was killed between writing the new and removing the old.
+  std::string gone = same != nullptr && replaced != unique ? replaced : "";
+  while (!gone.empty() || best_.too_many()) {
+    if (gone.empty()) gone = best_.poorest();
+    AERIE_RETURN_IF_ERROR(store_.remove(gone));
+    std::lock_guard lock(mutex_);
+    best_.remove(std::exchange(gone, {}));
   }
   return ok_status();
+}
+
+Status RunCheckpointer::write_last(Job& job, StateSnapshot& snapshot, const std::string& stem,
+                                   SaveReport* report) {
+  const std::string last = stem + "-last";
+  AERIE_ASSIGN_OR_RETURN(const uint64_t bytes, store_.save(last, job.request.state, snapshot));
+  report->bytes += bytes;
+  if (report->stem.empty()) report->stem = last;
+  // The earlier one goes only after the new one is whole.
+  std::lock_guard lock(mutex_);
+  if (!last_stem_.empty() && last_stem_ != last) outdated_[last_stem_] = last_step_;
+  outdated_.erase(last);
+  last_stem_ = last;
+  last_step_ = job.request.state.step;
+  return ok_status();
+}
+
+Status RunCheckpointer::remove_outdated(int64_t step) {
+  while (true) {
+    const auto found = std::find_if(outdated_.begin(), outdated_.end(),
+                                    [&](const auto& one) { return one.second <= step; });
+    if (found == outdated_.end()) return ok_status();
+    AERIE_RETURN_IF_ERROR(store_.remove(found->first));
+    std::lock_guard lock(mutex_);
+    outdated_.erase(found);
+  }
 }
 
 }  // namespace aerie::train

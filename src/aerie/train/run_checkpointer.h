@@ -16,6 +16,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/env.h"
 #include "aerie/config/schema/trainer_config.h"
+#include "aerie/train/best_checkpoints.h"
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/checkpointer.h"
 #include "aerie/train/run_folder.h"
@@ -37,8 +38,9 @@ class RunCheckpointer final : public Checkpointer {
   RunCheckpointer(Env& env, Clock& clock, RunCheckpointerOptions options);
   ~RunCheckpointer() override;  // finishes what was handed over
 
-  // Checks the file name template and reads the stems that are there (after a restart): their
-  // monitor values come from their names.
+  // Checks the file name template and takes over the checkpoints that are there (after a restart),
+  // by what they say of themselves. Directories that carry another name than they were given are
+  // somebody's copies: they stay and do not compete.
   Status adopt_existing();
 
   Status save(SaveRequest request, std::unique_ptr<StateSnapshot> snapshot) override;
@@ -60,6 +62,11 @@ class RunCheckpointer final : public Checkpointer {
   bool superseded(const SaveRequest& waiting, const SaveRequest& newer) const;
   SaveReport write(Job& job);
   Status write_all(Job& job, SaveReport* report);
+  Status write_unhealthy(Job& job, StateSnapshot& snapshot, SaveReport* report);
+  Status write_best(Job& job, StateSnapshot& snapshot, std::string* stem, SaveReport* report);
+  Status write_last(Job& job, StateSnapshot& snapshot, const std::string& stem, SaveReport* report);
+  // Further ones of `-last` or `-unhealthy` that are older than what was just written.
+  Status remove_outdated(int64_t step);
   Result<std::string> stem_for(const SaveRequest& request) const;
 
   Env& env_;
@@ -75,11 +82,12 @@ class RunCheckpointer final : public Checkpointer {
   std::vector<SaveReport> reports_;
   Status last_error_;
   // Kept by the writer thread, read under the mutex.
-  std::map<std::string, double> best_;  // top-k stems and their monitor
+  BestCheckpoints best_;
   std::string last_stem_;
-  // Further `-last` ones that an interrupted run left; they go once a new one is whole, since the
-  // run may have been resumed from one of them.
-  std::vector<std::string> stale_;
+  int64_t last_step_ = 0;
+  // Further `-last` and `-unhealthy` ones, with their steps; they go once a healthy one of their
+  // step or a later one is whole, since the run may have been resumed from one of them.
+  std::map<std::string, int64_t> outdated_;
   std::thread thread_;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "aerie/base/strings.h"
+#include "aerie/train/checkpoint_store.h"
 
 namespace aerie::train {
 
@@ -33,6 +34,29 @@ bool is_loose_file(const DirEntry& entry) {
 
 }  // namespace
 
+namespace {
+
+// Lightning's numbering: one above the highest version_<k>.
+std::string next_version(Env& env, const std::string& folder) {
+  int64_t next = 0;
+  if (auto entries = env.list_dir(folder); entries.ok()) {
+    for (const DirEntry& entry : *entries) {
+      if (!starts_with(entry.name, "version_")) continue;
+      char* end = nullptr;
+      const int64_t number = std::strtoll(entry.name.c_str() + 8, &end, 10);
+      if (*end == '\0') next = std::max(next, number + 1);
+    }
+  }
+  return str_cat("version_", next);
+}
+
+}  // namespace
+
+std::string event_folder(Env& env, const RunFolder& folder, const config::ExpManagerConfig& exp) {
+  if (!folder.version.empty() || !exp.explicit_log_dir.empty()) return folder.path;
+  return str_cat(folder.path, "/", next_version(env, folder.path));
+}
+
 Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpManagerConfig& exp,
                                     const std::string& config_name,
                                     const std::string& env_version) {
@@ -59,16 +83,7 @@ Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpMan
         for (int k = 1; env.exists(str_cat(out.path, "/", out.version)); ++k)
           out.version = str_cat(folder_time(clock.wall_ns()), "_", k);
       } else {
-        int64_t next = 0;
-        if (auto entries = env.list_dir(out.path); entries.ok()) {
-          for (const DirEntry& entry : *entries) {
-            if (!starts_with(entry.name, "version_")) continue;
-            char* end = nullptr;
-            const int64_t number = std::strtoll(entry.name.c_str() + 8, &end, 10);
-            if (*end == '\0') next = std::max(next, number + 1);
-          }
-        }
-        out.version = str_cat("version_", next);
+        out.version = next_version(env, out.path);
       }
     }
     AERIE_RETURN_IF_ERROR(check_name("version", out.version));
@@ -83,13 +98,17 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
                                const config::ExpManagerConfig& exp) {
   ResumePlan out;
   std::vector<std::string> ends, last_files, unfinished;
-  std::vector<std::string> native;
+  std::vector<std::string> native, unhealthy;
   if (exp.resume_if_exists && env.exists(folder.checkpoints)) {
     AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env.list_dir(folder.checkpoints));
     for (const DirEntry& entry : entries) {
       if (ends_with(entry.name, "-unfinished"))
         unfinished.push_back(entry.name.substr(0, entry.name.size() - 11));
     }
+    AERIE_ASSIGN_OR_RETURN(const std::vector<UnusableCheckpoint> unusable,
+                           CheckpointStore(env, folder.checkpoints).unusable());
+    for (const UnusableCheckpoint& one : unusable)
+      out.warnings.push_back(str_cat(one.path, " is passed over: ", one.why));
     const auto is_unfinished = [&](const std::string& stem) {
       return std::find(unfinished.begin(), unfinished.end(), stem) != unfinished.end();
     };
@@ -99,7 +118,10 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
         // Native checkpoints appear whole under their names: a marker beside one only says that the
         // process ended before it could remove the marker.
         if (starts_with(entry.name, ".") || !env.exists(path + "/manifest.json")) continue;
-        (ends_with(entry.name, "-end") ? ends : native).push_back(path);
+        (ends_with(entry.name, "-end")             ? ends
+         : ends_with(entry.name, kUnhealthySuffix) ? unhealthy
+                                                   : native)
+            .push_back(path);
       } else if (ends_with(entry.name, "last.ckpt") || ends_with(entry.name, "end.ckpt")) {
         if (is_unfinished(entry.name.substr(0, entry.name.size() - 5))) continue;
         (ends_with(entry.name, "end.ckpt") ? ends : last_files)
@@ -145,6 +167,14 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
     return out;
   }
   if (!exp.resume_if_exists) return out;
+  // Better asked than guessed: its weights may give nothing but NaN, and starting from scratch is
+  // not what was asked for.
+  if (!unhealthy.empty())
+    return invalid_argument(str_cat("the only checkpoint in ", folder.checkpoints, " is ",
+                                    unhealthy.front(), ", saved after a step that was not finite"))
+        .with_hint(
+            "remove it to start from scratch, or set exp_manager.resume_from_checkpoint to it to "
+            "go on all the same");
   if (!unfinished.empty())
     out.sentence =
         str_cat("only unfinished checkpoints in ", folder.checkpoints, "; they are removed");

@@ -29,12 +29,18 @@ struct RunFolder {
 Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpManagerConfig& exp,
                                     const std::string& config_name, const std::string& env_version);
 
+// Where the event files of a start go: the run's folder or, where NeMo leaves the version to its
+// logger (resume_if_exists without one), the next <log_dir>/version_<k>.
+std::string event_folder(Env& env, const RunFolder& folder, const config::ExpManagerConfig& exp);
+
 // What a resuming run found in the checkpoint folder.
 struct ResumePlan {
   enum class Kind { kFresh, kNative, kForeign };
   Kind kind = Kind::kFresh;
   std::string path;      // kNative: the checkpoint's directory; kForeign: a Lightning .ckpt
   std::string sentence;  // one line for the user: what was found and chosen, and why
+  // What looks like a checkpoint and cannot be used, one line each.
+  std::vector<std::string> warnings;
 };
 
 // exp_manager's rules (resume_if_exists and friends). Native checkpoints are only listed here: the

@@ -1,10 +1,13 @@
 #include "aerie/train/run_folder.h"
 
 #include <cmath>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "aerie/base/mem_env.h"
+#include "aerie/base/temp_dir.h"
+#include "aerie/train/checkpoint_store.h"
 
 namespace aerie::train {
 namespace {
@@ -77,6 +80,48 @@ TEST_F(RunFolderTest, MovesLooseFilesOfThePreviousRun) {
   EXPECT_FALSE(env->exists(folder.path + "/cmd-args.log"));
   EXPECT_TRUE(env->exists(folder.path + "/metrics.jsonl"));
   EXPECT_TRUE(env->exists(folder.path + "/events.out.tfevents.1.h.2.0"));
+}
+
+TEST_F(RunFolderTest, WhatLooksLikeACheckpointAndIsNoneIsReported) {
+  exp.resume_if_exists = true;
+  exp.resume_ignore_no_checkpoint = true;
+  const RunFolder folder = choose();
+  add(folder.checkpoints + "/SSL-step=10/model.safetensors");
+  add(folder.checkpoints + "/SSL-step=10-last");
+  add(folder.checkpoints + "/notes/readme");
+  add(folder.checkpoints + "/SSL.nemo");
+  const auto plan = plan_resume(*env, folder, exp);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->kind, ResumePlan::Kind::kFresh);
+  ASSERT_EQ(plan->warnings.size(), 2u);
+  EXPECT_NE(plan->warnings[0].find("SSL-step=10 is passed over: it has no manifest.json"),
+            std::string::npos);
+  EXPECT_NE(plan->warnings[1].find("SSL-step=10-last is passed over: it is a file"),
+            std::string::npos);
+}
+
+TEST(UnusableCheckpointTest, LinksAreToldFromFiles) {
+  const TempDir dir;
+  ASSERT_TRUE(Env::real().create_dirs(dir.file("real")).ok());
+  ASSERT_EQ(symlink("nowhere", dir.file("a-last").c_str()), 0);
+  ASSERT_EQ(symlink("real", dir.file("b-last").c_str()), 0);
+  const auto found = CheckpointStore(Env::real(), dir.path()).unusable();
+  ASSERT_TRUE(found.ok());
+  ASSERT_EQ(found->size(), 2u);
+  EXPECT_NE((*found)[0].why.find("not there"), std::string::npos);
+  EXPECT_NE((*found)[1].why.find("it is a link"), std::string::npos);
+}
+
+TEST_F(RunFolderTest, AnUnhealthyCheckpointAloneIsNotGoneOnFrom) {
+  exp.resume_if_exists = true;
+  exp.resume_ignore_no_checkpoint = true;
+  const RunFolder folder = choose();
+  add(folder.checkpoints + "/SSL-step=10-unhealthy/manifest.json");
+  EXPECT_EQ(plan_resume(*env, folder, exp).status().code(), StatusCode::kInvalidArgument);
+  exp.resume_from_checkpoint = folder.checkpoints + "/SSL-step=10-unhealthy";
+  EXPECT_EQ(plan_resume(*env, folder, exp)->path, exp.resume_from_checkpoint);
+  add(folder.checkpoints + "/SSL-step=5-last/manifest.json");
+  EXPECT_EQ(plan_resume(*env, folder, exp)->path, folder.checkpoints);
 }
 
 TEST_F(RunFolderTest, PlansAResumeByExpManagersRules) {

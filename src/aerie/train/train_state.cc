@@ -40,6 +40,7 @@ std::string TrainState::to_json() const {
   json["step"] = step;
   json["epoch"] = epoch;
   json["batch_in_epoch"] = batch_in_epoch;
+  if (epoch_batches > 0) json["epoch_batches"] = epoch_batches;
   json["micro_step"] = static_cast<int64_t>(micro_step);
   json["split"] = split;
   json["wall_s"] = wall_s;
@@ -52,6 +53,9 @@ std::string TrainState::to_json() const {
   json["last_monitor"] = last_monitor;
   json["last_train_loss"] = last_train_loss;
   json["finished"] = finished;
+  if (!saved_as.empty()) json["saved_as"] = saved_as;
+  if (!monitor_name.empty())
+    json["monitor"] = {{"name", monitor_name}, {"value", monitor ? Json(*monitor) : Json()}};
   return json.dump(1);
 }
 
@@ -76,10 +80,36 @@ Result<TrainState> TrainState::from_json(const std::string& text) {
   if (json.contains("last_train_loss"))
     AERIE_RETURN_IF_ERROR(read_field(json, "last_train_loss", &out.last_train_loss));
   AERIE_RETURN_IF_ERROR(read_field(json, "finished", &out.finished));
-  if (out.step < 0 || out.epoch < 0 || out.batch_in_epoch < 0 || micro_step < 0 || out.split < 1)
+  if (json.contains("epoch_batches"))
+    AERIE_RETURN_IF_ERROR(read_field(json, "epoch_batches", &out.epoch_batches));
+  if (out.step < 0 || out.epoch < 0 || out.batch_in_epoch < 0 || micro_step < 0 || out.split < 1 ||
+      out.epoch_batches < 0)
     return data_error("a counter of the training state is negative");
+  if (json.contains("saved_as")) AERIE_RETURN_IF_ERROR(read_field(json, "saved_as", &out.saved_as));
+  if (const auto found = json.find("monitor"); found != json.end()) {
+    if (!found->is_object()) return data_error("'monitor' is no object");
+    AERIE_RETURN_IF_ERROR(read_field(*found, "name", &out.monitor_name));
+    double value = 0.0;
+    AERIE_RETURN_IF_ERROR(read_field(*found, "value", &value));
+    out.monitor = value;
+  }
   out.micro_step = static_cast<uint64_t>(micro_step);
   return out;
+}
+
+std::optional<double> TrainState::judged_by(const std::string& metric) const {
+  if (!monitor_name.empty()) return monitor_name == metric ? monitor : std::nullopt;
+  // Earlier versions kept the latest finite value of every metric, and of val_loss any.
+  const Json json = Json::parse(early_stopping_json, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  if (const auto metrics = json.find("metrics"); metrics != json.end() && metrics->is_object())
+    if (const auto found = metrics->find(metric); found != metrics->end() && found->is_number())
+      return found->get<double>();
+  const auto validations = json.find("validations");
+  const bool measured = validations != json.end() && validations->is_number_integer() &&
+                        validations->get<int64_t>() > 0;
+  if (measured && metric == "val_loss") return last_monitor;
+  return std::nullopt;
 }
 
 }  // namespace aerie::train

@@ -31,6 +31,8 @@ const char* stop_reason_name(StopReason reason) {
       return "early stopping";
     case StopReason::kFastDevRun:
       return "fast_dev_run";
+    case StopReason::kAlreadyFinished:
+      return "already finished";
   }
   return "";
 }
@@ -38,6 +40,8 @@ const char* stop_reason_name(StopReason reason) {
 std::string stop_sentence(const std::string& reason, int64_t step, const std::string& why) {
   if (reason == stop_reason_name(StopReason::kFinished))
     return str_cat("finished after step ", step);
+  if (reason == stop_reason_name(StopReason::kAlreadyFinished))
+    return str_cat("already finished at step ", step, "; raise ", why);
   return str_cat("stopped after step ", step, ": ", reason,
                  why.empty() ? "" : str_cat(" (", why, ")"));
 }
@@ -84,31 +88,65 @@ Status Trainer::restore_parts() {
     AERIE_RETURN_IF_ERROR(parts_.rates->restore(state_.schedule_json));
   if (!state_.early_stopping_json.empty()) {
     const auto json = nlohmann::json::parse(state_.early_stopping_json, nullptr, false);
-    if (!json.is_object() || !json.contains("checks") || !json["checks"].is_number_integer())
+    const auto integer = [&](const char* name, int64_t* out) {
+      const auto found = json.find(name);
+      if (found == json.end()) return true;
+      if (!found->is_number_integer() || found->get<int64_t>() < 0) return false;
+      *out = found->get<int64_t>();
+      return true;
+    };
+    int64_t checks = 0;
+    if (!json.is_object() || !json.contains("checks") || !integer("checks", &checks) ||
+        !integer("validations", &validations_))
       return data_error("the early-stopping state is damaged");
-    validations_ = json.value("validations", int64_t{0});
-    competed_ = json.value("competed", validations_);
     if (const auto metrics = json.find("metrics"); metrics != json.end() && metrics->is_object())
       for (const auto& [name, value] : metrics->items())
         if (value.is_number()) latest_[name] = value.get<double>();
     std::optional<double> best;
     if (json.contains("best") && json["best"].is_number()) best = json["best"].get<double>();
-    early_stopping_.restore(best, json["checks"]);
+    early_stopping_.restore(best, checks);
   }
   summary_.last_loss = state_.last_train_loss;
   if (validations_ > 0) summary_.last_monitor = state_.last_monitor;
+  return restore_position();
+}
+
+Status Trainer::restore_position() {
+  const std::string& cursor = state_.data_cursor_json;
+  if (!cursor.empty()) AERIE_RETURN_IF_ERROR(parts_.train->restore_counts(cursor));
   // A checkpoint taken at the very end of an epoch points at the start of the next one.
-  if (position_.batch >= cadence_.batches_per_epoch()) {
+  bool over = position_.batch > 0 && state_.epoch_batches > 0
+                  ? position_.batch >= state_.epoch_batches
+                  : position_.batch >= cadence_.batches_per_epoch();
+  // At the start of an epoch the cursor may still be that of the one before: a run that was
+  // finished there never began the next, and may have been given more steps since.
+  if (!cursor.empty() && position_.batch > 0 && !(over && state_.epoch_batches > 0)) {
+    const Status restored = parts_.train->restore(cursor);
+    // Earlier versions do not say how many batches the epoch had: one that is over needs no cursor.
+    if (!restored.ok() && !over) return restored;
+    if (restored.ok()) {
+      // With other batches than before the source counts anew; optimizer steps go on.
+      const EpochPosition at = parts_.train->position();
+      position_.batch = position_.window_start = at.batch;
+      position_.epoch_batches = cadence_.limited(at.batches);
+      if (position_.batch < position_.epoch_batches) return ok_status();
+      over = true;
+    }
+  }
+  if (over) {
     position_.batch = 0;
     ++position_.epoch;
     parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);
-    return parts_.train->start_epoch(position_.epoch);
   }
-  // At the start of an epoch the cursor may still be that of the one before: a run that was
-  // finished there never began the next, and may have been given more steps since.
-  if (!state_.data_cursor_json.empty() && position_.batch > 0)
-    return parts_.train->restore(state_.data_cursor_json);
-  return parts_.train->start_epoch(position_.epoch);
+  return start_epoch();
+}
+
+Status Trainer::start_epoch() {
+  AERIE_RETURN_IF_ERROR(parts_.train->start_epoch(position_.epoch));
+  position_.window_start = position_.batch;
+  position_.epoch_batches =
+      std::max<int64_t>(1, cadence_.limited(parts_.train->position().batches));
+  return ok_status();
 }
 
 TrainState Trainer::current_state() {
@@ -116,6 +154,7 @@ TrainState Trainer::current_state() {
   out.step = position_.step;
   out.epoch = position_.epoch;
   out.batch_in_epoch = position_.batch;
+  out.epoch_batches = position_.epoch_batches;
   out.micro_step = static_cast<uint64_t>(position_.total_batch);
   out.wall_s = wall_s();
   out.data_cursor_json = parts_.train->cursor_json();
@@ -125,7 +164,6 @@ TrainState Trainer::current_state() {
   nlohmann::json early;
   early["checks"] = early_stopping_.checks_without_gain();
   early["validations"] = validations_;
-  early["competed"] = competed_;
   if (early_stopping_.best()) early["best"] = *early_stopping_.best();
   for (const auto& [name, value] : latest_)
     if (std::isfinite(value)) early["metrics"][name] = value;
@@ -199,6 +237,9 @@ Result<TrainSummary> Trainer::run() {
     AERIE_RETURN_IF_ERROR(save_after_validation());
   }
 
+  if (!fresh && cadence_.finished(position_))
+    stop_with(StopReason::kAlreadyFinished, cadence_.limit_key(position_));
+
   Status status;
   while (!stop_ && !cadence_.finished(position_)) {
     status = train_step();
@@ -237,7 +278,11 @@ Result<TrainSummary> Trainer::run() {
     const SaveReason reason = summary_.reason == StopReason::kSignal      ? SaveReason::kSignal
                               : summary_.reason == StopReason::kTimeLimit ? SaveReason::kTimeLimit
                                                                           : SaveReason::kTrainEnd;
-    status = save(reason, std::nullopt);
+    // Lightning also ends an epoch that max_steps cut short.
+    const config::CheckpointCallbackConfig& params = exp.checkpoint_callback_params;
+    const bool ends_epoch = params.save_on_train_epoch_end && reason == SaveReason::kTrainEnd &&
+                            position_.batch > 0 && epoch_counts();
+    status = save(reason, ends_epoch ? metric(params.monitor) : std::nullopt);
   }
   if (parts_.checkpointer != nullptr) {
     const Status drained = parts_.checkpointer->drain();
@@ -282,21 +327,30 @@ std::optional<double> Trainer::metric(const std::string& name) const {
 
 // Lightning saves after a validation, or with save_on_train_epoch_end after an epoch; only epochs
 // that every_n_epochs counts may enter the best.
+bool Trainer::epoch_counts() const {
+  const int64_t every = parts_.config->exp_manager.checkpoint_callback_params.every_n_epochs;
+  return every >= 1 && (position_.epoch + 1) % every == 0;
+}
+
 Status Trainer::save_for_best(SaveReason reason) {
   const config::CheckpointCallbackConfig& params =
       parts_.config->exp_manager.checkpoint_callback_params;
-  const bool top_k =
-      params.every_n_epochs >= 1 && (position_.epoch + 1) % params.every_n_epochs == 0;
+  const bool top_k = epoch_counts();
   if (!top_k && !params.save_last) return ok_status();
   return save(reason, metric(params.monitor), top_k);
 }
 
 Status Trainer::save_after_validation() {
-  if (parts_.config->exp_manager.checkpoint_callback_params.save_on_train_epoch_end)
-    return ok_status();
+  const config::CheckpointCallbackConfig& params =
+      parts_.config->exp_manager.checkpoint_callback_params;
+  if (params.save_on_train_epoch_end) return ok_status();
+  // The step's own save came before the validation and nothing new may enter the best.
+  if (position_.step == state_.last_saved_step && params.every_n_epochs < 1) return ok_status();
   return save_for_best(SaveReason::kValidation);
 }
 
+// Lightning's order: after the step and before the validation that follows it. Checkpoints compete
+// with the latest value of the monitor, however old.
 Status Trainer::interval_saves() {
   const config::CheckpointCallbackConfig& params =
       parts_.config->exp_manager.checkpoint_callback_params;
@@ -308,9 +362,15 @@ Status Trainer::interval_saves() {
   if (parts_.agree(by_steps || by_time ? 1 : 0) == 0) return ok_status();
   if (by_time) last_interval_save_s_ = now;
   if (position_.step == state_.last_saved_step) return ok_status();
-  // One validation, one chance: an old value says nothing about the weights of now.
-  const bool fresh = params.monitor == parts_.task.train_loss || validations_ > competed_;
-  return save(SaveReason::kInterval, fresh ? metric(params.monitor) : std::nullopt);
+  // The monitor may be the loss of this very step.
+  AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
+  return save(SaveReason::kInterval, metric(params.monitor));
+}
+
+// 16-mixed skips a step whenever its loss scale has grown too far; that alone is no harm.
+bool Trainer::healthy() const {
+  const int64_t bad = guards_.nonfinite_in_a_row();
+  return bad == 0 || (bad == 1 && scale_overflow_);
 }
 
 Status Trainer::train_step() {
@@ -327,7 +387,7 @@ Status Trainer::train_step() {
     log_info("train", "trying again to write a checkpoint");
     AERIE_RETURN_IF_ERROR(save(SaveReason::kInterval, std::nullopt));
   }
-  if (position_.batch >= cadence_.batches_per_epoch()) AERIE_RETURN_IF_ERROR(end_of_epoch());
+  if (position_.batch >= position_.epoch_batches) AERIE_RETURN_IF_ERROR(end_of_epoch());
   take_save_reports();
   return ok_status();
 }
@@ -362,7 +422,7 @@ Status Trainer::submit_window(int64_t window) {
       if (!next.ok()) return next.status();
       if (*next == nullptr)
         return internal_error(str_cat("the loader ended after ", position_.batch, " of ",
-                                      cadence_.batches_per_epoch(), " batches"));
+                                      position_.epoch_batches, " batches"));
       part.push_back(*next);
       const BatchSummary summary = parts_.train->summary(**next);
       info.audio_s += summary.audio_s;
@@ -386,6 +446,7 @@ Status Trainer::submit_window(int64_t window) {
     if (validate_now) {
       validate_now = false;
       AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
+      if (request.finish) AERIE_RETURN_IF_ERROR(interval_saves());
       AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
       // A checkpoint inside a window would lose the gradients gathered so far: it is taken when the
       // step is done.
@@ -468,6 +529,7 @@ Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
       !outcome.skipped && outcome.empty_masks > 0 && std::isnan(outcome.loss);
   GuardVerdict verdict;
   if (!empty_mask_nan) verdict = guards_.after_step(outcome);
+  scale_overflow_ = std::isfinite(outcome.loss) && outcome.loss_scale != 1.0;
 
   latest_[parts_.task.train_loss] = outcome.loss;
   reporter_.log(outcome, info, cadence_.log_after_step(info.step), phase_s_, wall_s());
@@ -570,13 +632,15 @@ Status Trainer::validate(bool sanity) {
   for (const ValidationSet& set : parts_.validation)
     progress.of +=
         options.max_batches >= 0 ? std::min(set.batches, options.max_batches) : set.batches;
-  if (parts_.progress) {
-    parts_.progress(progress);
-    options.after_batch = [&] {
-      ++progress.done;
-      parts_.progress(progress);
-    };
-  }
+  if (parts_.progress) parts_.progress(progress);
+  std::vector<double> batch_s;
+  double batch_start_s = parts_.clock->monotonic_s();
+  options.after_batch = [&] {
+    const double now = parts_.clock->monotonic_s();
+    batch_s.push_back(now - std::exchange(batch_start_s, now));
+    ++progress.done;
+    if (parts_.progress) parts_.progress(progress);
+  };
   AERIE_ASSIGN_OR_RETURN(const std::vector<SetResult> results,
                          evaluate_sets(*parts_.engine, parts_.validation, options));
   std::vector<double> losses;
@@ -594,8 +658,6 @@ Status Trainer::validate(bool sanity) {
 
   ++validations_;
   validated_step_ = position_.step;
-  int64_t batches = 0;
-  for (const SetResult& result : results) batches += result.batches;
   const size_t monitored = std::min(parts_.monitored_set, losses.size() - 1);
   const double monitor = losses[monitored];
   metrics::Record record(metrics::RecordKind::kVal, position_.step, position_.epoch, wall_s());
@@ -611,11 +673,12 @@ Status Trainer::validate(bool sanity) {
   write_record(record);
   if (parts_.tensorboard != nullptr) {
     const double time = parts_.clock->wall_s();
-    for (const auto& [name, value] : named)
-      (void)parts_.tensorboard->scalar(name, value, position_.step, time);
-    if (config.exp_manager.log_step_timing && batches > 0)
-      (void)parts_.tensorboard->scalar("validation_step_timing in s",
-                                       took / static_cast<double>(batches), position_.step, time);
+    // Lightning numbers points by the steps before the current one.
+    const int64_t x =
+        std::max<int64_t>(0, position_.step - (cadence_.window_open(position_) ? 0 : 1));
+    for (const auto& [name, value] : named) (void)parts_.tensorboard->scalar(name, value, x, time);
+    (void)parts_.tensorboard->scalar("epoch", static_cast<double>(position_.epoch), x, time);
+    if (config.exp_manager.log_step_timing) write_validation_timing(results, batch_s, time);
     (void)parts_.tensorboard->flush();
   }
   log_info("train", "step ", position_.step, ": ", parts_.task.monitor, " ", monitor, " (",
@@ -624,6 +687,21 @@ Status Trainer::validate(bool sanity) {
   if (!config.exp_manager.early_stopping_callback_params.check_on_train_epoch_end)
     AERIE_RETURN_IF_ERROR(check_early_stopping());
   return ok_status();
+}
+
+// NeMo's timer: one point a batch, numbered through the validations of the process, each set by
+// itself.
+void Trainer::write_validation_timing(const std::vector<SetResult>& results,
+                                      const std::vector<double>& batch_s, double time) {
+  timed_batches_.resize(results.size());
+  size_t next = 0;
+  for (size_t set = 0; set < results.size(); ++set) {
+    const std::string tag = results.size() == 1
+                                ? std::string("validation_step_timing in s")
+                                : str_cat("validation_step_timing in s/dataloader_idx_", set);
+    for (int64_t i = 0; i < results[set].batches && next < batch_s.size(); ++i)
+      (void)parts_.tensorboard->scalar(tag, batch_s[next++], timed_batches_[set]++, time);
+  }
 }
 
 // After a validation, or after an epoch with check_on_train_epoch_end.
@@ -667,7 +745,7 @@ Status Trainer::end_of_epoch() {
   ++position_.epoch;
   parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);
   if (cadence_.finished(position_)) return ok_status();
-  return parts_.train->start_epoch(position_.epoch);
+  return start_epoch();
 }
 
 Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_k) {
@@ -681,11 +759,11 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_
   if (!snapshot.ok()) return snapshot.status().with_context("saving");
   SaveRequest request;
   state_.last_saved_step = position_.step;
-  if (top_k && monitor) competed_ = validations_;
   request.state = current_state();
   request.reason = reason;
   request.monitor = monitor;
   request.top_k = top_k;
+  request.healthy = healthy();
   request.metrics = latest_;
   // Until the outcome is known no further attempt is due.
   if (retry_save_at_s_) retry_save_at_s_ = parts_.clock->monotonic_s() + kSaveRetryS;
@@ -706,6 +784,11 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_
 void Trainer::take_save_reports() {
   if (parts_.checkpointer == nullptr) return;
   for (const SaveReport& report : parts_.checkpointer->take_reports()) {
+    // Without save_last a save may leave nothing behind.
+    if (report.status.ok() && report.stem.empty()) {
+      if (state_.last_saved_step == report.step) state_.last_saved_step = -1;
+      continue;
+    }
     event("saved", [&](metrics::Record& record) {
       record.add("stem", report.stem)
           .add("saved_step", report.step)

@@ -77,7 +77,14 @@ struct TrainerParts {
   std::function<int64_t(int64_t)> agree = [](int64_t value) { return value; };
 };
 
-enum class StopReason { kFinished, kSignal, kTimeLimit, kEarlyStopping, kFastDevRun };
+enum class StopReason {
+  kFinished,
+  kSignal,
+  kTimeLimit,
+  kEarlyStopping,
+  kFastDevRun,
+  kAlreadyFinished,
+};
 const char* stop_reason_name(StopReason reason);
 
 // Totals for the report and the closing lines.
@@ -119,6 +126,8 @@ class Trainer {
   };
 
   Status restore_parts();
+  Status restore_position();
+  Status start_epoch();
   Status train_step();
   Status submit_window(int64_t window);
   Status submit_with_split(StepRequest& request, int64_t clips);
@@ -126,12 +135,16 @@ class Trainer {
   Status after_outcome(const StepOutcome& outcome, double step_s);
   Status on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up);
   Status validate(bool sanity);
+  void write_validation_timing(const std::vector<SetResult>& results,
+                               const std::vector<double>& batch_s, double time);
   Status end_of_epoch();
   // `top_k` false: it becomes the last one, never one of the best.
   Status save(SaveReason reason, std::optional<double> monitor, bool top_k = true);
+  bool epoch_counts() const;  // every_n_epochs
   Status save_for_best(SaveReason reason);
   Status save_after_validation();
   Status interval_saves();
+  bool healthy() const;  // what a save says of the latest step
   Status stop_if_wanted();
   // The latest value of a metric the run knows: train_loss, val_loss, <stem>_val_loss.
   std::optional<double> metric(const std::string& name) const;
@@ -166,7 +179,8 @@ class Trainer {
   double last_interval_save_s_ = 0.0;      // train_time_interval
   std::map<std::string, double> phase_s_;  // of the step that was just collected
   int64_t validations_ = 0;
-  int64_t competed_ = 0;  // validations when a checkpoint last competed for a place among the best
+  std::vector<int64_t> timed_batches_;  // of each validation set, in this process
+  bool scale_overflow_ = false;         // the latest step's loss was finite and scaled
   bool disk_trouble_ = false;
   std::optional<double> retry_save_at_s_;  // a checkpoint could not be written
 };

@@ -27,16 +27,20 @@ class FakeSource final : public BatchSource {
   Status start_epoch(int64_t epoch) override {
     epoch_ = epoch;
     next_ = 0;
+    if (!per_epoch.empty()) batches_ = per_epoch[static_cast<size_t>(epoch) % per_epoch.size()];
     return ok_status();
   }
+  EpochPosition position() const override { return {next_, batches_}; }
+  Status restore_counts(const std::string&) override { return ok_status(); }
   BatchSummary summary(const data::Batch& batch) const override {
     return {2.0, 0.1, str_cat("e", epoch_, "b", index(batch)), 6};
   }
-  std::string cursor_json() const override { return str_cat(epoch_, " ", next_); }
+  std::string cursor_json() const override { return str_cat(epoch_, " ", next_, " ", batches_); }
   Status restore(const std::string& cursor) override {
     const auto parts = split(cursor, ' ');
     epoch_ = std::stoll(parts[0]);
-    next_ = std::stoll(parts[1]);
+    // With batches of another size the same share of the epoch is done.
+    next_ = std::stoll(parts[1]) * batches_ / std::stoll(parts[2]);
     return ok_status();
   }
   int64_t index(const data::Batch& batch) const {
@@ -45,6 +49,7 @@ class FakeSource final : public BatchSource {
   int64_t epoch() const { return epoch_; }
 
   int held = 0;
+  std::vector<int64_t> per_epoch;  // batches, where epochs differ
 
  private:
   std::vector<char> storage_;
@@ -159,6 +164,7 @@ class FakeCheckpointer final : public Checkpointer {
   Status save(SaveRequest request, std::unique_ptr<StateSnapshot>) override {
     SaveReport report;
     report.step = request.state.step;
+    report.stem = "saved";
     if (failures > 0) {
       --failures;
       report.status = io_error("disk full");
@@ -316,6 +322,52 @@ TEST(TrainerTest, ResumedRunEqualsAnUninterruptedOne) {
   }
 }
 
+// Half the batches of twice the size: three quarters of the epoch are done, one batch is left.
+TEST(TrainerTest, TakesItsPositionFromTheSource) {
+  FakeRun first(8);
+  first.config.trainer.max_steps = 20;
+  first.signal_after = 6;
+  ASSERT_TRUE(first.go().ok());
+  FakeRun second(4);
+  second.config.trainer.max_steps = 9;
+  const auto summary = second.go(first.checkpointer.saves.back().state);
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  EXPECT_EQ(second.engine.micro, (std::vector<std::string>{"e0b3", "e1b0", "e1b1"}));
+  EXPECT_EQ(second.engine.rates, (std::vector<double>{3.0, 3.5, 4.0}));
+  // Windows of two: the first one is whole although it begins at an odd batch.
+  FakeRun third(16);
+  third.config.trainer.max_steps = 8;
+  third.config.trainer.accumulate_grad_batches = 2;
+  TrainState state = first.checkpointer.saves.back().state;
+  state.data_cursor_json = "0 5 16";
+  ASSERT_TRUE(third.go(state).ok());
+  EXPECT_EQ(third.engine.micro, (std::vector<std::string>{"e0b5", "e0b6", "e0b7", "e0b8"}));
+}
+
+TEST(TrainerTest, EpochsMayDifferInLength) {
+  FakeRun run(5, 1);
+  run.train.per_epoch = {5, 3, 4};
+  run.config.trainer.max_steps = 14;
+  ASSERT_TRUE(run.go().ok());
+  std::vector<int64_t> steps;
+  for (const auto& record : run.records(metrics::RecordKind::kVal)) steps.push_back(record.step());
+  EXPECT_EQ(steps, (std::vector<int64_t>{5, 8, 12}));
+}
+
+TEST(TrainerTest, ARunThatIsFinishedSaysSo) {
+  FakeRun first(4);
+  first.config.trainer.max_steps = 6;
+  ASSERT_TRUE(first.go().ok());
+  FakeRun second(4);
+  second.config.trainer.max_steps = 6;
+  const auto summary = second.go(first.checkpointer.saves.back().state);
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(stop_sentence(stop_reason_name(summary->reason), summary->state.step, summary->why),
+            "already finished at step 6; raise trainer.max_steps");
+  EXPECT_TRUE(second.engine.windows.empty());
+  EXPECT_TRUE(second.checkpointer.saves.empty());
+}
+
 TEST(TrainerTest, ARunThatEndedWithAnEpochCanGoOn) {
   FakeRun first(5);
   first.config.trainer.max_steps = 10;
@@ -327,6 +379,17 @@ TEST(TrainerTest, ARunThatEndedWithAnEpochCanGoOn) {
   const auto summary = second.go(first.checkpointer.saves.back().state);
   ASSERT_TRUE(summary.ok()) << summary.status().to_string();
   EXPECT_EQ(second.engine.micro, (std::vector<std::string>{"e2b0", "e2b1", "e2b2"}));
+}
+
+TEST(TrainerTest, AForgedEarlyStoppingStateIsADataError) {
+  for (const char* json : {"[]", "{}", R"({"checks":"1"})", R"({"checks":1,"validations":"two"})",
+                           R"({"checks":1,"validations":1.5})", R"({"checks":-1})"}) {
+    FakeRun run(4);
+    run.config.trainer.max_steps = 5;
+    TrainState state;
+    state.early_stopping_json = json;
+    EXPECT_EQ(run.go(state).status().code(), StatusCode::kDataError) << json;
+  }
 }
 
 TEST(TrainerTest, NonFiniteStepsAreReportedAndTooManyStopTheRun) {
