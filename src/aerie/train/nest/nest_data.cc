@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "aerie/base/philox.h"
 #include "aerie/base/system.h"
 #include "aerie/data/audio_dataset.h"
@@ -39,19 +37,11 @@ class Opener {
       loader_options.mix = data::MixPlace::kConsumer;
     if (options_.gpu && dataset.pin_memory)
       loader_options.allocator = pinned_memory(options_.gpu_index);
-    if (!options_.bad_samples_path.empty()) {
-      loader_options.on_bad_sample =
-          [&env, path = options_.bad_samples_path](const data::BadSample& bad) {
-            nlohmann::ordered_json json;
-            json["sample_id"] = bad.sample_id;
-            json["path"] = bad.place;
-            json["reason"] = bad.reason;
-            json["epoch"] = bad.epoch;
-            auto file = env.open_writable(path, WriteMode::kAppend);
-            if (file.ok())
-              (void)(*file)->append(
-                  json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-          };
+    if (options_.bad_samples != nullptr) {
+      loader_options.earlier_bad = options_.bad_samples->earlier();
+      loader_options.on_bad_sample = [log = options_.bad_samples](const data::BadSample& bad) {
+        log->add(bad);
+      };
     }
     AERIE_ASSIGN_OR_RETURN(
         auto loader, data::Loader::make(std::move(samples), dataset, run_.aerie, loader_options));

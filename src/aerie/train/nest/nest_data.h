@@ -8,6 +8,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/config/schema/nest_config.h"
+#include "aerie/train/bad_sample_log.h"
 #include "aerie/train/loader_source.h"
 #include "aerie/train/trainer.h"
 
@@ -17,11 +18,11 @@ struct NestDataOptions {
   Env* env = nullptr;
   bool train = true;
   bool validation = true;
-  bool test = false;             // model.test_ds instead of model.validation_ds
-  bool gpu = false;              // batches go to a GPU: page-locked memory, mixing there
-  int64_t gpu_index = 0;         // which one
-  bool quiet = false;            // no progress, no notes about the training set
-  std::string bad_samples_path;  // bad_samples.jsonl; empty: only logged
+  bool test = false;      // model.test_ds instead of model.validation_ds
+  bool gpu = false;       // batches go to a GPU: page-locked memory, mixing there
+  int64_t gpu_index = 0;  // which one
+  bool quiet = false;     // no progress, no notes about the training set
+  std::shared_ptr<BadSampleLog> bad_samples;  // bad_samples.jsonl; null: only logged
 };
 
 struct NestData {

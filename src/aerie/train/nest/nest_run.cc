@@ -21,11 +21,13 @@
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
 #include "aerie/optim/schedule.h"
+#include "aerie/train/bad_sample_log.h"
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/nest/nest_data.h"
 #include "aerie/train/nest/nest_engine.h"
 #include "aerie/train/nest/nest_measure.h"
 #include "aerie/train/nest/nest_start.h"
+#include "aerie/train/nest/run_changes.h"
 #include "aerie/train/run_checkpointer.h"
 #include "aerie/train/run_folder.h"
 #include "aerie/train/schedule_rates.h"
@@ -106,6 +108,24 @@ void log_model_summary(const NestEngine& engine) {
              " trainable, ", group_digits(static_cast<uint64_t>(part.frozen)), " frozen");
 }
 
+// What differs from the previous start of a run that is gone on with: one line each in the log; all
+// of it as one text for the metrics.
+std::string log_changes(const Result<config::Value>& previous, const std::string& config_yaml,
+                        const std::string& previous_cursor, const data::Cursor& cursor) {
+  constexpr size_t kShown = 40;
+  std::vector<std::string> changes;
+  // Both through the same text, so that only values can differ.
+  if (const auto now = config::parse_yaml(config_yaml, "config.yaml"); previous.ok() && now.ok())
+    changes = config_changes(*previous, *now);
+  if (const auto before = data::Cursor::parse(previous_cursor); before.ok())
+    for (std::string& change : data_changes(*before, cursor)) changes.push_back(std::move(change));
+  for (size_t i = 0; i < std::min(changes.size(), kShown); ++i)
+    log_info("train", "changed since the last start: ", changes[i]);
+  if (changes.size() > kShown)
+    log_info("train", "and ", changes.size() - kShown, " more changes since the last start");
+  return join(changes, "; ");
+}
+
 // What the profile shows, longest first.
 void log_phases(const TrainSummary& summary) {
   std::vector<std::pair<double, std::string>> phases;
@@ -148,8 +168,11 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     log_info("train", "fast_dev_run: ", run.trainer.fast_dev_run,
              " batches of everything; nothing is logged or saved");
   }
+  for (const std::string& warning : plan.warnings) log_warn("train", warning);
   if (!plan.sentence.empty()) log_info("train", plan.sentence);
   const bool resumed = plan.kind != ResumePlan::Kind::kFresh;
+  // Read before the files of the previous start are moved away.
+  const auto previous_config = config::load_yaml(folder.path + "/config.yaml");
   AERIE_RETURN_IF_ERROR(prepare_run_folder(env, folder, resumed).with_context(folder.path));
   if (keep) AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
   AERIE_ASSIGN_OR_RETURN(const std::string config_yaml,
@@ -174,9 +197,14 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   data_options.env = &env;
   data_options.gpu = devices.gpu;
   data_options.gpu_index = devices.ids.front();
-  data_options.bad_samples_path = folder.path + "/bad_samples.jsonl";
+  data_options.bad_samples =
+      std::make_shared<BadSampleLog>(env, folder.path + "/bad_samples.jsonl");
   AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
   AERIE_RETURN_IF_ERROR(check_monitors(run, data.sets));
+  const std::string changes =
+      resumed ? log_changes(previous_config, config_yaml, point.state.data_cursor_json,
+                            data.train->loader().cursor())
+              : "";
   times.mark("reading the data sets");
   if (warm_up) {
     const device::GpuWarmUp::Times took = warm_up->wait();
@@ -217,9 +245,12 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   // keep the lines of that attempt.
   AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1));
   std::unique_ptr<metrics::TfEventsWriter> tensorboard;
-  if (run.exp_manager.create_tensorboard_logger && keep)
+  if (run.exp_manager.create_tensorboard_logger && keep) {
+    const std::string events = event_folder(env, folder, run.exp_manager);
+    AERIE_RETURN_IF_ERROR(env.create_dirs(events));
     tensorboard =
-        std::make_unique<metrics::TfEventsWriter>(env, folder.path, clock.wall_ns() / 1000000000);
+        std::make_unique<metrics::TfEventsWriter>(env, events, clock.wall_ns() / 1000000000);
+  }
   const std::unique_ptr<metrics::NvmlSampler> nvml =
       devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.5)
                   : nullptr;
@@ -243,6 +274,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     std::vector<LoaderSource*> validation;
     for (const auto& set : data.evaluation) validation.push_back(set.get());
     if (!validation.empty()) start.add("validation_data", amount_of_data(validation));
+    if (!changes.empty()) start.add("changes", changes);
     (void)metrics.write(start);
   }
   log_info("train", engine.engine->description(), ", ", engine.engine->num_parameters(),

@@ -33,11 +33,13 @@ Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const Res
   if (plan.kind != ResumePlan::Kind::kNative) return out;
   if (plan.path == folder.checkpoints) {
     const CheckpointStore store(env, folder.checkpoints);
-    AERIE_ASSIGN_OR_RETURN(out.loaded,
-                           store.newest_valid([](const CheckpointInfo& info, const Status& status) {
-                             log_warn("train", "checkpoint ", info.path,
-                                      " is damaged and passed over: ", status.to_string());
-                           }));
+    AERIE_ASSIGN_OR_RETURN(
+        out.loaded, store.newest_valid([](const CheckpointInfo& info, const Status& status) {
+          log_warn("train", "checkpoint ", info.path,
+                   info.is_unhealthy && info.manifest.ok() ? " is passed over: "
+                                                           : " is damaged and passed over: ",
+                   status.to_string());
+        }));
     if (out.loaded == nullptr)
       return data_error(str_cat("no valid checkpoint in ", folder.checkpoints))
           .with_hint("remove the damaged ones to start from scratch");
