@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "aerie/base/check.h"
+#include "aerie/base/normals.h"
 #include "aerie/base/simd.h"
 
 namespace aerie {
@@ -55,58 +56,7 @@ AERIE_SIMD_CLONES void keep_group(const uint32_t* draws, uint32_t threshold, flo
   }
 }
 
-// Natural logarithm of a normal number in (0, 1]: the exponent, and 2 atanh(s) of the mantissa in
-// [sqrt(1/2), sqrt(2)). Error below 1e-15 relative to 1.
-inline double log_of(double u) {
-  constexpr uint64_t kSqrtHalf = 0x3fe6a09e667f3bcdull;
-  constexpr uint64_t kOne = 0x3ff0000000000000ull;
-  const uint64_t bits = std::bit_cast<uint64_t>(u);
-  const uint64_t biased = (bits + (kOne - kSqrtHalf)) >> 52;  // exponent + 1023
-  const double mantissa = std::bit_cast<double>(bits - (biased << 52) + kOne);
-  // An integer below 2^52 becomes a double by writing it into the mantissa of 2^52.
-  const double exponent =
-      std::bit_cast<double>(biased | 0x4330000000000000ull) - (4503599627370496.0 + 1023.0);
-  const double s = (mantissa - 1.0) / (mantissa + 1.0);
-  const double z = s * s;
-  double series = 1.0 / 21;
-  series = series * z + 1.0 / 19;
-  series = series * z + 1.0 / 17;
-  series = series * z + 1.0 / 15;
-  series = series * z + 1.0 / 13;
-  series = series * z + 1.0 / 11;
-  series = series * z + 1.0 / 9;
-  series = series * z + 1.0 / 7;
-  series = series * z + 1.0 / 5;
-  series = series * z + 1.0 / 3;
-  return exponent * 0.6931471805599453 + 2.0 * s * (1.0 + z * series);
-}
-
-// Sine and cosine of an angle in [-pi/4, pi/4]: Taylor series, error below 1e-15.
-inline double sine_of(double x) {
-  const double z = x * x;
-  double series = 1.0 / 6227020800.0;
-  series = series * z - 1.0 / 39916800.0;
-  series = series * z + 1.0 / 362880.0;
-  series = series * z - 1.0 / 5040.0;
-  series = series * z + 1.0 / 120.0;
-  series = series * z - 1.0 / 6.0;
-  return x + x * z * series;
-}
-
-inline double cosine_of(double x) {
-  const double z = x * x;
-  double series = 1.0 / 20922789888000.0;
-  series = series * z - 1.0 / 87178291200.0;
-  series = series * z + 1.0 / 479001600.0;
-  series = series * z - 1.0 / 3628800.0;
-  series = series * z + 1.0 / 40320.0;
-  series = series * z - 1.0 / 720.0;
-  series = series * z + 1.0 / 24.0;
-  series = series * z - 0.5;
-  return 1.0 + z * series;
-}
-
-// Box-Muller as u32x2_to_normals(), for kGroup draws.
+// normals_of_draws() for kGroup draws, in loops that become vector instructions.
 AERIE_SIMD_CLONES void normal_group(const uint32_t* draws, float* out) {
   constexpr int kPairs = kGroup / 2;
   double radius[kPairs], first[kPairs], second[kPairs];

@@ -8,6 +8,7 @@
 #include "aerie/kernels/attention/attention.h"
 #include "aerie/kernels/conv/batch_norm.h"
 #include "aerie/kernels/conv/gated_conv.h"
+#include "aerie/kernels/draws/draws.h"
 #include "aerie/kernels/features/log_mel.h"
 #include "aerie/kernels/gemm/gemm.h"
 #include "aerie/kernels/gemm/silu_product.h"
@@ -58,6 +59,8 @@
   X(bias_gradient, BiasGradient)                      \
   X(swap_inner, SwapInner)                            \
   X(repack_rows, RepackRows)                          \
+  X(dropout_draws, DropoutDraws)                      \
+  X(normal_draws, NormalDraws)                        \
   X(save_state, SavedState)                           \
   X(restore_if_skipped, SavedState)
 
