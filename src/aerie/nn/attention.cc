@@ -11,6 +11,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include "aerie/nn/local_window.h"
+
 namespace aerie::nn {
 namespace {
 
@@ -30,13 +32,14 @@ at::Tensor gather_rows(const at::Tensor& rows, const at::Tensor& index) {
 
 }  // namespace
 
+// raw[i, T-1-i+j] is T-1 + i*(2T-2) + j values behind raw[0, 0]: the same memory seen with rows
+// that are one value shorter.
 at::Tensor relative_shift(const at::Tensor& raw) {
   const int64_t frames = raw.size(2);
-  const auto options = at::TensorOptions().dtype(at::kLong).device(raw.device());
-  const at::Tensor i = at::arange(frames, options).unsqueeze(1);
-  const at::Tensor j = at::arange(frames, options).unsqueeze(0);
-  const at::Tensor column = (frames - 1) - i + j;
-  return raw.gather(3, column.expand({raw.size(0), raw.size(1), frames, frames}));
+  const at::Tensor dense = raw.contiguous();
+  return dense.as_strided({raw.size(0), raw.size(1), frames, frames},
+                          {dense.stride(0), dense.stride(1), 2 * frames - 2, 1},
+                          dense.storage_offset() + frames - 1);
 }
 
 SelfAttention::SelfAttention(const Scope& scope, const config::EncoderConfig& config,
@@ -87,9 +90,8 @@ SelfAttention::Heads SelfAttention::project(const DtypePolicy& policy, const at:
 at::Tensor SelfAttention::weights_dropout(const ForwardContext& ctx, const at::Tensor& weights,
                                           DropoutSite::Place place) const {
   return dropout_with(ctx, weights, dropout_, [&] {
-    return dropout_factors_attention(ctx.random, DropoutSite::layer(layer_idx_, place), dropout_,
-                                     weights.size(0), weights.size(1), weights.size(2),
-                                     weights.size(3));
+    return dropout_of_attention(ctx.random, DropoutSite::layer(layer_idx_, place), dropout_,
+                                weights.size(0), weights.size(1), weights.size(2), weights.size(3));
   });
 }
 
@@ -128,7 +130,8 @@ at::Tensor SelfAttention::forward_full(const ForwardContext& ctx, const at::Tens
 }
 
 // Every query i sees columns c = 0..2w, key i-w+c, w = max(left, right); columns outside
-// [-left, +right] are blocked. The reference gathers keys and values per query: O(T w) memory.
+// [-left, +right] are blocked. The CPU gathers keys and values per query: O(T w) memory; a GPU
+// multiplies chunks (local_window.h), which rounds otherwise.
 at::Tensor SelfAttention::forward_local(const ForwardContext& ctx, const at::Tensor& x,
                                         const at::Tensor& positions,
                                         const at::Tensor& padding) const {
@@ -142,12 +145,19 @@ at::Tensor SelfAttention::forward_local(const ForwardContext& ctx, const at::Ten
   const at::Tensor key = window_keys(frames, w, x.device());  // (T,2w+1)
   const at::Tensor outside = key.lt(0).logical_or(key.ge(frames));
   const at::Tensor clamped = key.clamp(0, frames - 1);
-  const at::Tensor k_window = gather_rows(h.k, clamped);
-  const at::Tensor v_window = gather_rows(h.v, clamped);
+  const bool by_chunks = x.is_cuda();
+  const at::Tensor k_window = by_chunks ? at::Tensor() : gather_rows(h.k, clamped);
+  const at::Tensor v_window = by_chunks ? at::Tensor() : gather_rows(h.v, clamped);
+  const auto mix_window = [&](const at::Tensor& weights) {
+    return by_chunks ? window_mix(policy, weights, h.v, w)
+                     : matmul(policy, weights.unsqueeze(-2), v_window).squeeze(-2);
+  };
 
   const at::Tensor q_u = h.q + bias_u_.tensor().unsqueeze(1);
   const at::Tensor q_v = h.q + bias_v_.tensor().unsqueeze(1);
-  const at::Tensor ac = matmul(policy, k_window, q_u.unsqueeze(-1)).squeeze(-1);  // (B,H,T,2w+1)
+  const at::Tensor ac =  // (B,H,T,2w+1)
+      by_chunks ? window_scores(policy, q_u, h.k, w)
+                : matmul(policy, k_window, q_u.unsqueeze(-1)).squeeze(-1);
   const at::Tensor p = split_heads(linear_pos_.forward(policy, positions));
   const at::Tensor bd = matmul(policy, q_v, p.transpose(-2, -1));  // (B,H,T,left+right+1)
   // NeMo adds the first `left` position columns at the left edge of the window and the other
@@ -172,7 +182,7 @@ at::Tensor SelfAttention::forward_local(const ForwardContext& ctx, const at::Ten
   if (global_tokens_ <= 0) {
     at::Tensor weights = softmax(policy, scores, -1).masked_fill(query_padded, 0.0);
     weights = weights_dropout(ctx, weights, DropoutSite::kAttentionWeights);
-    const at::Tensor mixed = matmul(policy, weights.unsqueeze(-2), v_window).squeeze(-2);
+    const at::Tensor mixed = mix_window(weights);
     // NeMo leaves its bf16 region before this product: fp16 under 16-mixed.
     return linear_out_.forward(ctx.policy, mixed.transpose(1, 2).flatten(2));
   }
@@ -189,8 +199,7 @@ at::Tensor SelfAttention::forward_local(const ForwardContext& ctx, const at::Ten
       weights_dropout(ctx, weights.masked_fill(query_padded, 0.0), DropoutSite::kAttentionWeights);
   const at::Tensor from_global =
       matmul(policy, weights.narrow(3, 0, count), h.v.index_select(2, tokens));
-  const at::Tensor from_window =
-      matmul(policy, weights.narrow(3, count, 2 * w + 1).unsqueeze(-2), v_window).squeeze(-2);
+  const at::Tensor from_window = mix_window(weights.narrow(3, count, 2 * w + 1));
   at::Tensor mixed = (from_global + from_window).transpose(1, 2).flatten(2);
   const at::Tensor rows = attend_global(ctx, policy, global, tokens, padding);
   mixed = mixed.index_copy(1, tokens, rows.to(mixed.scalar_type()));

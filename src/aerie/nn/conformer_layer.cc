@@ -56,6 +56,8 @@ at::Tensor ConvNorm::forward(const ForwardContext& ctx, const at::Tensor& x,
   const auto normalize = ctx.policy.input_dtype(OpClass::kNormalize);
   switch (kind_) {
     case config::ConvNorm::kBatchNorm:
+      // On a GPU torch's own kernels widen as they read.
+      if (x.is_cuda() && !ctx.batch_norm_valid_frames) return batch_norm(ctx, x, padding);
       return batch_norm(ctx, widen(x), padding).to(x.scalar_type());
     case config::ConvNorm::kInstanceNorm:
       return at::instance_norm(widen(x), {}, {}, {}, {}, /*use_input_stats=*/true, kMomentum, kEps,

@@ -24,9 +24,10 @@ TEST(CpuRuntimeTest, RandomTensorsDoNotDependOnTheNumberOfThreads) {
   std::vector<at::Tensor> first;
   for (const int threads : {1, 3}) {
     at::set_num_threads(threads);
-    const std::vector<at::Tensor> drawn = {dropout_factors_btc(key, 2, 0.1, 5, 300, 48),
-                                           dropout_factors_attention(key, 3, 0.2, 3, 4, 70, 70),
-                                           dither_normals(key, 1, 4, 40001)};
+    const std::vector<at::Tensor> drawn = {
+        dropout_factors(dropout_of_btc(key, 2, 0.1, 5, 300, 48), {5, 300, 48}),
+        dropout_factors(dropout_of_attention(key, 3, 0.2, 3, 4, 70, 70), {3, 4, 70, 70}),
+        dither_normals(key, 1, 4, 40001)};
     if (first.empty()) first = drawn;
     for (size_t i = 0; i < drawn.size(); ++i) EXPECT_TRUE(at::equal(drawn[i], first[i])) << i;
   }

@@ -13,6 +13,7 @@
 #include <ATen/ops/softmax.h>
 
 #include "aerie/base/check.h"
+#include "aerie/nn/device_draws.h"
 #include "aerie/nn/init.h"
 
 namespace aerie::nn {
@@ -51,9 +52,9 @@ at::Tensor apply_dropout(const at::Tensor& x, const at::Tensor& factors) {
 }
 
 at::Tensor dropout_with(const ForwardContext& ctx, const at::Tensor& x, double p,
-                        const std::function<at::Tensor()>& draw) {
+                        const std::function<kernels::DropoutDraws()>& describe) {
   if (!ctx.training || p <= 0.0) return x;
-  if (ctx.injected == nullptr) return apply_dropout(x, draw());
+  if (ctx.injected == nullptr) return drawn_dropout(x, describe());
   const auto& keep = ctx.injected->dropout_keep;
   AERIE_CHECK(ctx.injected->next_dropout < keep.size(), "more dropouts than injected masks");
   const at::Tensor mask = keep[ctx.injected->next_dropout++].to(at::kFloat);
@@ -62,7 +63,7 @@ at::Tensor dropout_with(const ForwardContext& ctx, const at::Tensor& x, double p
 
 at::Tensor dropout(const ForwardContext& ctx, const at::Tensor& x, double p, uint32_t site) {
   return dropout_with(ctx, x, p, [&] {
-    return dropout_factors_btc(ctx.random, site, p, x.size(0), x.size(1), x.size(2));
+    return dropout_of_btc(ctx.random, site, p, x.size(0), x.size(1), x.size(2));
   });
 }
 

@@ -19,10 +19,10 @@ at::Tensor softmax(const DtypePolicy& policy, const at::Tensor& x, int64_t dim);
 at::Tensor log_softmax(const DtypePolicy& policy, const at::Tensor& x, int64_t dim);
 // x times factors (0 or 1/(1-p)); computed in float32 where x is narrower, result in x's dtype.
 at::Tensor apply_dropout(const at::Tensor& x, const at::Tensor& factors);
-// Dropout with factors from `draw`, or from the injected keep-masks; the identity in eval mode or
-// when p is 0.
+// Dropout with the draws that `describe` names (random_fill.h), made where x is, or with the
+// injected keep-masks; the identity in eval mode or when p is 0.
 at::Tensor dropout_with(const ForwardContext& ctx, const at::Tensor& x, double p,
-                        const std::function<at::Tensor()>& draw);
+                        const std::function<kernels::DropoutDraws()>& describe);
 // Dropout of a (B,T,C) tensor at a site.
 at::Tensor dropout(const ForwardContext& ctx, const at::Tensor& x, double p, uint32_t site);
 // True where frame >= length: (B,T), on the device of lengths.

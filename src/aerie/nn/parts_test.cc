@@ -14,12 +14,14 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "aerie/base/dropout.h"
 #include "aerie/nn/attention_mask.h"
 #include "aerie/nn/conformer_encoder.h"
 #include "aerie/nn/init.h"
+#include "aerie/nn/local_window.h"
 
 namespace aerie::nn {
 namespace {
@@ -57,26 +59,42 @@ at::Tensor noise(at::IntArrayRef shape, double seed = 0.37) {
   return at::sin(at::arange(count, at::kFloat).square() * seed).view(shape);
 }
 
+at::Tensor factors_btc(const RandomKey& key, uint32_t site, double p, int64_t batch, int64_t frames,
+                       int64_t channels) {
+  return dropout_factors(dropout_of_btc(key, site, p, batch, frames, channels),
+                         {batch, frames, channels});
+}
+at::Tensor factors_attention(const RandomKey& key, uint32_t site, double p, int64_t batch,
+                             int64_t heads, int64_t frames) {
+  return dropout_factors(dropout_of_attention(key, site, p, batch, heads, frames, frames),
+                         {batch, heads, frames, frames});
+}
+at::Tensor factors_positions(const RandomKey& key, uint32_t site, double p, int64_t first,
+                             int64_t rows, int64_t channels) {
+  return dropout_factors(dropout_of_positions(key, site, p, first, rows, channels),
+                         {1, rows, channels});
+}
+
 TEST(DropoutTest, KeepRateAndScale) {
   const RandomKey key{11, 3, 0};
-  const at::Tensor f = dropout_factors_btc(key, 5, 0.3, 4, 50, 200);
+  const at::Tensor f = factors_btc(key, 5, 0.3, 4, 50, 200);
   EXPECT_NEAR((f > 0).to(at::kDouble).mean().item<double>(), 0.7, 0.01);
   EXPECT_FLOAT_EQ(f.max().item<float>(), static_cast<float>(1.0 / 0.7));
   EXPECT_NEAR(f.mean().item<double>(), 1.0, 0.015);
-  EXPECT_EQ(dropout_factors_btc(key, 5, 1.0, 1, 2, 3).abs().sum().item<double>(), 0.0);
+  EXPECT_EQ(factors_btc(key, 5, 1.0, 1, 2, 3).abs().sum().item<double>(), 0.0);
 }
 
 TEST(DropoutTest, DrawsDependOnLogicalCoordinatesAlone) {
   const RandomKey key{11, 3, 0};
-  const at::Tensor wide = dropout_factors_btc(key, 5, 0.5, 3, 40, 16);
-  const at::Tensor narrow = dropout_factors_btc(key, 5, 0.5, 2, 25, 16);
+  const at::Tensor wide = factors_btc(key, 5, 0.5, 3, 40, 16);
+  const at::Tensor narrow = factors_btc(key, 5, 0.5, 2, 25, 16);
   EXPECT_TRUE(at::equal(wide.narrow(0, 0, 2).narrow(1, 0, 25), narrow));
   RandomKey second = key;  // row 1 of the batch as row 0 of another rank
   second.first_item = 1;
-  EXPECT_TRUE(at::equal(dropout_factors_btc(second, 5, 0.5, 1, 25, 16)[0], narrow[1]));
+  EXPECT_TRUE(at::equal(factors_btc(second, 5, 0.5, 1, 25, 16)[0], narrow[1]));
 
-  const at::Tensor big = dropout_factors_attention(key, 6, 0.5, 2, 4, 30, 30);
-  const at::Tensor small = dropout_factors_attention(key, 6, 0.5, 2, 4, 17, 17);
+  const at::Tensor big = factors_attention(key, 6, 0.5, 2, 4, 30);
+  const at::Tensor small = factors_attention(key, 6, 0.5, 2, 4, 17);
   EXPECT_TRUE(at::equal(big.narrow(2, 0, 17).narrow(3, 0, 17), small));
   for (uint64_t j = 3; j < 17; ++j) {
     const uint32_t u = dropout_draw(philox_key(11, Purpose::kDropout), 6, (3ull << 20) | 1,
@@ -85,8 +103,8 @@ TEST(DropoutTest, DrawsDependOnLogicalCoordinatesAlone) {
   }
 
   // Relative position 0 has the same factors however long the table is.
-  const at::Tensor long_table = dropout_factors_positions(key, 1, 0.5, 20, 41, 8);
-  const at::Tensor short_table = dropout_factors_positions(key, 1, 0.5, 5, 11, 8);
+  const at::Tensor long_table = factors_positions(key, 1, 0.5, 20, 41, 8);
+  const at::Tensor short_table = factors_positions(key, 1, 0.5, 5, 11, 8);
   EXPECT_TRUE(at::equal(long_table[0][20], short_table[0][5]));
 }
 
@@ -106,6 +124,35 @@ TEST(RelativeShiftTest, TakesTheColumnOfTheDistance) {
   for (int64_t i = 0; i < t; ++i)
     for (int64_t j = 0; j < t; ++j)
       EXPECT_EQ(shifted[1][2][i][j].item<float>(), raw[1][2][i][t - 1 - i + j].item<float>());
+}
+
+TEST(LocalWindowTest, ChunksGiveWhatEveryQuerySees) {
+  for (const auto& [frames, w] : {std::pair{1, 1}, {7, 2}, {8, 4}, {9, 4}, {5, 8}, {20, 3}}) {
+    const at::Tensor q = noise({2, 3, frames, 6}, 0.3).set_requires_grad(true);
+    const at::Tensor k = noise({2, 3, frames, 6}, 0.7).set_requires_grad(true);
+    const at::Tensor v = noise({2, 3, frames, 6}, 0.9).set_requires_grad(true);
+    // By definition: all products, of which a query takes those in its window.
+    const at::Tensor key =
+        at::arange(frames, at::kLong).unsqueeze(1) + at::arange(-w, w + 1, at::kLong).unsqueeze(0);
+    const at::Tensor inside = key.ge(0).logical_and(key.lt(frames)).to(at::kFloat);
+    const at::Tensor picked = key.clamp(0, frames - 1).expand({2, 3, frames, 2 * w + 1});
+    const at::Tensor want = q.matmul(k.transpose(-2, -1)).gather(3, picked) * inside;
+    const at::Tensor got = window_scores({}, q, k, w);
+    ASSERT_EQ(got.sizes(), want.sizes());
+    EXPECT_LT((got - want).abs().max().item<double>(), 1e-5) << frames << " frames, " << w;
+
+    const at::Tensor band = at::zeros({2, 3, frames, frames}).scatter_add(3, picked, want);
+    const at::Tensor want_mix = band.matmul(v), got_mix = window_mix({}, got, v, w);
+    ASSERT_EQ(got_mix.sizes(), want_mix.sizes());
+    EXPECT_LT((got_mix - want_mix).abs().max().item<double>(), 1e-4) << frames << " frames, " << w;
+
+    const auto grads_of = [&](const at::Tensor& out) {
+      for (at::Tensor x : {q, k, v}) x.mutable_grad() = at::Tensor();
+      (out * noise(out.sizes(), 0.11)).sum().backward({}, /*retain_graph=*/true);
+      return at::cat({q.grad().flatten(), k.grad().flatten(), v.grad().flatten()});
+    };
+    EXPECT_LT((grads_of(got_mix) - grads_of(want_mix)).abs().max().item<double>(), 1e-3);
+  }
 }
 
 TEST(PositionTest, RowsAreSinesOfTheRelativePosition) {

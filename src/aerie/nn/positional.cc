@@ -49,8 +49,8 @@ PositionalOutput PositionalEncoding::forward(const ForwardContext& ctx, const at
   out.positions = sinusoid_table(left, -1, rows, width, options);
   ctx.report("pos_emb", out.positions);
   out.positions = dropout_with(ctx, out.positions, config_.dropout_emb, [&] {
-    return dropout_factors_positions(ctx.random, DropoutSite::kPositions, config_.dropout_emb, left,
-                                     rows, width);
+    return dropout_of_positions(ctx.random, DropoutSite::kPositions, config_.dropout_emb, left,
+                                rows, width);
   });
   // NeMo's local attention uses `dropout` here, the global one `dropout_pre_encoder`.
   out.x = dropout(ctx, out.x, local ? config_.dropout : config_.dropout_pre_encoder,

@@ -9,7 +9,8 @@
 //   keep      dropout_draw() >= dropout_threshold(p), 16 bits, eight values per Philox block
 //             (aerie/base/dropout.h); kept values are multiplied by 1/(1-p) in float32
 //
-// Everything is generated on the host and copied: this is the reference path.
+// The functions below describe draws or make them on the host. device_draws.h makes the same ones,
+// to the bit, where the tensors are.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "aerie/base/philox.h"
+#include "aerie/kernels/draws/draws.h"
 
 namespace aerie::nn {
 
@@ -47,17 +49,23 @@ struct DropoutSite {
   }
 };
 
-// Factors 0 or 1/(1-p), float32, shape (B,T,C).
-at::Tensor dropout_factors_btc(const RandomKey& key, uint32_t site, double p, int64_t batch,
-                               int64_t frames, int64_t channels);
-// Factors for attention weights, shape (B,H,T,S).
-at::Tensor dropout_factors_attention(const RandomKey& key, uint32_t site, double p, int64_t batch,
-                                     int64_t heads, int64_t queries, int64_t keys);
-// Factors for a table of relative positions first, first-1, ..., shape (1,rows,C).
-at::Tensor dropout_factors_positions(const RandomKey& key, uint32_t site, double p,
-                                     int64_t first_position, int64_t rows, int64_t channels);
+// Which draws decide about the values of a tensor (all but dtype and memory are filled in):
+// activations (B,T,C),
+kernels::DropoutDraws dropout_of_btc(const RandomKey& key, uint32_t site, double p, int64_t batch,
+                                     int64_t frames, int64_t channels);
+// attention weights (B,H,T,S),
+kernels::DropoutDraws dropout_of_attention(const RandomKey& key, uint32_t site, double p,
+                                           int64_t batch, int64_t heads, int64_t queries,
+                                           int64_t keys);
+// and a table (1,rows,C) of relative positions first, first-1, ...
+kernels::DropoutDraws dropout_of_positions(const RandomKey& key, uint32_t site, double p,
+                                           int64_t first_position, int64_t rows, int64_t channels);
+
+// Factors 0 or 1/(1-p), float32, of a tensor of these sizes; on the host.
+at::Tensor dropout_factors(const kernels::DropoutDraws& draws, at::IntArrayRef sizes);
 
 // Standard normals, float32, shape (B,N): purpose kDither, epoch = which signal, index = sample.
+kernels::DrawStream dither_stream(const RandomKey& key, uint32_t signal);
 at::Tensor dither_normals(const RandomKey& key, uint32_t signal, int64_t batch, int64_t samples);
 
 // One number in [0, 1) per (purpose, epoch) of the micro-batch, the same on every rank.

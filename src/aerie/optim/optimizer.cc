@@ -21,6 +21,7 @@
 
 #include "aerie/base/check.h"
 #include "aerie/base/strings.h"
+#include "aerie/nn/device_draws.h"
 
 namespace aerie::optim {
 
@@ -270,7 +271,7 @@ void Optimizer::step(std::span<const double> learning_rates, const at::Tensor& f
     some = make_ranges(has_grad);
     std::vector<float> flags(has_grad.begin(), has_grad.end());
     for (float& flag : flags) flag = flag != 0.0f ? 1.0f : 0.0f;
-    counted = at::tensor(flags, at::kFloat).to(steps_.device());
+    counted = nn::sent_to(steps_.device(), at::tensor(flags, at::kFloat));
   } else {
     counted = at::ones_like(steps_);
   }
@@ -366,7 +367,8 @@ void Optimizer::update_novograd(const Range& range, double lr, const at::Tensor&
     grads.push_back(finite(registry_->grad(entry), found));
   }
   const at::Tensor norms = at::stack(at::_foreach_norm(grads, 2)).square();
-  const at::Tensor which = at::tensor(range.trainable, at::kLong).to(exp_avg_sq_.device());
+  const at::Tensor which =
+      nn::sent_to(exp_avg_sq_.device(), at::tensor(range.trainable, at::kLong));
   const at::Tensor old = exp_avg_sq_.index_select(0, which);
   at::Tensor moment = at::where(old == 0, norms, old * beta2 + norms * (1.0 - beta2));
   if (found.defined()) moment = at::where(found != 0, old, moment);

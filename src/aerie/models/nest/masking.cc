@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+
+#include "aerie/nn/device_draws.h"
 
 namespace aerie::nest {
 namespace {
@@ -120,6 +124,42 @@ MaskSpans BlockMasking::draw(const nn::RandomKey& key, const at::Tensor& lengths
         plan, draw_mask(plan, config_.mask_prob, key, static_cast<uint64_t>(b)), length));
   }
   return spans;
+}
+
+at::Tensor BlockMasking::drawn_mask(const nn::RandomKey& key, const at::Tensor& lengths,
+                                    int64_t frames) const {
+  const at::Device device = lengths.device();
+  const int64_t rows = lengths.size(0);
+  if (const kernels::KernelTable* table = nn::draw_kernels(device)) {
+    kernels::RandomState state{};
+    state.mask_key = philox_key(key.seed, Purpose::kMask);
+    state.micro_step = key.micro_step;
+    state.first_item = key.first_item;
+    at::Tensor bytes = at::empty({static_cast<int64_t>(sizeof state)}, at::kByte);
+    std::memcpy(bytes.mutable_data_ptr(), &state, sizeof state);
+    bytes = nn::sent_to(device, bytes);
+    const at::Tensor short_lengths = lengths.to(at::kInt).contiguous();
+    const auto options = at::TensorOptions(device).dtype(at::kBool);
+    at::Tensor mask = at::empty({rows, frames}, options);
+    at::Tensor selected = at::empty({rows, frames}, options);  // not wanted, but written
+    kernels::BlockMask args;
+    args.batch = static_cast<int>(rows);
+    args.frames = static_cast<int>(frames);
+    args.lengths = short_lengths.const_data_ptr<int32_t>();
+    args.state = static_cast<const kernels::RandomState*>(bytes.const_data_ptr());
+    args.probability = config_.mask_prob;
+    args.block = static_cast<int>(block_size_);
+    args.allow_overlap = config_.allow_overlap;
+    args.rules_of_2_6 = rule_ == MaskRule::kR0;
+    args.max_mask_ratio = config_.max_mask_ratio;
+    args.combine = 1;
+    args.mask = static_cast<uint8_t*>(mask.mutable_data_ptr());
+    args.selected = static_cast<uint8_t*>(selected.mutable_data_ptr());
+    if (nn::queue_draws(device, "the mask",
+                        [&](void* stream) { return table->block_mask(args, stream); }))
+      return mask;
+  }
+  return mask_from_spans(draw(key, lengths), frames).to(device);
 }
 
 at::Tensor BlockMasking::apply(const at::Tensor& features, const at::Tensor& mask) const {

@@ -65,6 +65,9 @@ class BlockMasking {
 
   // lengths (B) int64 on any device; the draw happens on the host.
   MaskSpans draw(const nn::RandomKey& key, const at::Tensor& lengths) const;
+  // The mask (B,T) of the same draw, made where lengths are, without anybody waiting for the device
+  // if the CUDA module is there.
+  at::Tensor drawn_mask(const nn::RandomKey& key, const at::Tensor& lengths, int64_t frames) const;
   // features (B,D,T) with hidden frames replaced by the embedding, in the features' dtype.
   at::Tensor apply(const at::Tensor& features, const at::Tensor& mask) const;
 

@@ -243,9 +243,9 @@ at::Tensor NestModel::draw_mask(const ForwardOptions& options, const nn::RandomK
                                 const at::Tensor& lengths, int64_t frames) const {
   if (!options.apply_mask)
     return at::zeros({lengths.size(0), frames}, lengths.options().dtype(at::kBool));
-  const MaskSpans spans =
-      options.mask_spans ? *options.mask_spans : masking_->draw(random, lengths);
-  return mask_from_spans(spans, frames).to(lengths.device());
+  if (options.mask_spans != nullptr)
+    return mask_from_spans(*options.mask_spans, frames).to(lengths.device());
+  return masking_->drawn_mask(random, lengths, frames);
 }
 
 NestOutput NestModel::run(const Features& clean, const Features& noisy, const nn::RandomKey& random,

@@ -26,6 +26,7 @@
 #include "aerie/base/check.h"
 #include "aerie/base/strings.h"
 #include "aerie/models/nest/mel_filterbank.h"
+#include "aerie/nn/device_draws.h"
 #include "aerie/nn/ops.h"
 
 namespace aerie::nest {
@@ -141,9 +142,9 @@ at::Tensor Preprocessor::log_mel(const at::Tensor& audio, const at::Tensor& leng
   if (mode.training && config_.dither > 0.0) {
     const at::Tensor normals =
         mode.injected_dither.defined()
-            ? mode.injected_dither
-            : nn::dither_normals(mode.random, mode.signal, x.size(0), x.size(1));
-    x = x + config_.dither * normals.to(x.device());
+            ? mode.injected_dither.to(x.device())
+            : nn::dither_normals_on(x.device(), mode.random, mode.signal, x.size(0), x.size(1));
+    x = x + config_.dither * normals;
   }
   if (config_.preemph) {
     x = at::cat({x.narrow(1, 0, 1),
@@ -209,7 +210,8 @@ at::Tensor Preprocessor::normalize(const at::Tensor& x, const at::Tensor& length
     }
     case FeatureNormalize::kFixed: {
       auto column = [&](const std::vector<double>& values) {
-        return at::tensor(at::ArrayRef<double>(values), at::kFloat).to(x.device()).view({1, -1, 1});
+        return nn::sent_to(x.device(), at::tensor(at::ArrayRef<double>(values), at::kFloat))
+            .view({1, -1, 1});
       };
       return (x - column(config_.fixed_mean)) / column(config_.fixed_std);
     }

@@ -1,6 +1,7 @@
 #include "aerie/models/nest/quantizer.h"
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -10,9 +11,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/min.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 
 #include "aerie/base/check.h"
@@ -23,7 +24,8 @@ namespace {
 
 // Rows whose two best codes are nearer to each other than this are decided by the plain distance.
 constexpr double kTieGap = 1e-9;
-constexpr int64_t kRowsAtOnce = 256;
+constexpr int64_t kRowsAtOnce = 256;         // whose differences with all codes are in memory
+constexpr int64_t kGpuRowsAtOnce = 1 << 12;  // whose distances are
 
 // Nearest code of every row by the plain distance: exact, and with room for every difference.
 at::Tensor nearest_exactly(const at::Tensor& rows, const at::Tensor& codes) {
@@ -34,26 +36,29 @@ at::Tensor nearest_exactly(const at::Tensor& rows, const at::Tensor& codes) {
 
 // Nearest code of every row, in float64. y (N,c), codes (K,c) -> (N).
 at::Tensor nearest(const at::Tensor& y, const at::Tensor& codes) {
-  std::vector<at::Tensor> pieces;
+  if (codes.size(0) == 1 || y.size(0) == 0)
+    return at::zeros({y.size(0)}, y.options().dtype(at::kLong));
+  std::vector<at::Tensor> tokens, gaps;
   const at::Tensor code_energy = codes.square().sum(1);  // (K)
-  for (int64_t begin = 0; begin < y.size(0); begin += kRowsAtOnce) {
-    const at::Tensor rows = y.narrow(0, begin, std::min(kRowsAtOnce, y.size(0) - begin));
+  const int64_t at_once = y.is_cuda() ? kGpuRowsAtOnce : kRowsAtOnce;
+  for (int64_t begin = 0; begin < y.size(0); begin += at_once) {
+    const at::Tensor rows = y.narrow(0, begin, std::min(at_once, y.size(0) - begin));
     // |y-C|^2 without |y|^2, which is the same for every code.
-    const at::Tensor distance = code_energy - 2.0 * at::matmul(rows, codes.t());
-    if (codes.size(0) == 1) {
-      pieces.push_back(at::zeros({rows.size(0)}, rows.options().dtype(at::kLong)));
-      continue;
-    }
-    const auto [best, index] = at::topk(distance, 2, 1, /*largest=*/false);
-    at::Tensor token = index.select(1, 0).clone();
-    const at::Tensor close = at::nonzero(best.select(1, 1) - best.select(1, 0) < kTieGap).flatten();
-    if (close.numel() > 0) {
-      // Silence (all-zero rows) always ends here: the code with the smallest rounded norm wins.
-      token.index_copy_(0, close, nearest_exactly(rows.index_select(0, close), codes));
-    }
-    pieces.push_back(token);
+    at::Tensor distance = code_energy - 2.0 * at::matmul(rows, codes.t());
+    const auto [best, index] = at::min(distance, 1, /*keepdim=*/true);
+    tokens.push_back(index.squeeze(1));
+    distance.scatter_(1, index, std::numeric_limits<double>::infinity());
+    gaps.push_back(distance.amin(1) - best.squeeze(1));
   }
-  return at::cat(pieces);
+  at::Tensor token = at::cat(tokens);
+  // How many are close is for the device to say: the one time in a step that it is waited for.
+  const at::Tensor close = at::nonzero(at::cat(gaps) < kTieGap).flatten();
+  for (int64_t begin = 0; begin < close.numel(); begin += kRowsAtOnce) {
+    // Silence (all-zero rows) always ends here: the code with the smallest rounded norm wins.
+    const at::Tensor some = close.narrow(0, begin, std::min(kRowsAtOnce, close.numel() - begin));
+    token.index_copy_(0, some, nearest_exactly(y.index_select(0, some), codes));
+  }
+  return token;
 }
 
 }  // namespace

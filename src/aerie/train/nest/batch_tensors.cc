@@ -11,6 +11,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/data/augment.h"
+#include "aerie/nn/device_draws.h"
 #include "aerie/train/nest/torch_status.h"
 
 namespace aerie::train {
@@ -128,8 +129,8 @@ Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::Random
       }
       out.audio = as_float(stored.narrow(1, 0, out.padded_samples).contiguous().to(device));
       out.noisy = mix_on_device(batch, out.audio, noise);
-      out.lengths = lengths_of(batch.audio_len()).to(device);
-      out.noisy_lengths = lengths_of(batch.noisy_audio_len()).to(device);
+      out.lengths = nn::sent_to(device, lengths_of(batch.audio_len()));
+      out.noisy_lengths = nn::sent_to(device, lengths_of(batch.noisy_audio_len()));
       return out;
     }
     at::Tensor audio = as_float(stored);
@@ -153,8 +154,8 @@ Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::Random
     }
     out.audio = audio;
     out.noisy = noisy;
-    out.lengths = lengths_of(batch.audio_len()).to(device);
-    out.noisy_lengths = lengths_of(batch.noisy_audio_len()).to(device);
+    out.lengths = nn::sent_to(device, lengths_of(batch.audio_len()));
+    out.noisy_lengths = nn::sent_to(device, lengths_of(batch.noisy_audio_len()));
     return out;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("copying a batch to the device");

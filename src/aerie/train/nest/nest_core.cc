@@ -142,13 +142,11 @@ Result<config::Precision> NestCore::fall_back_precision() {
   return precision_;
 }
 
-void NestCore::open_window() {
+void NestCore::open_window(const std::vector<at::Tensor>& statistics) {
   model_->parameters().zero_grad();
   window_.clear();
   std::fill(has_grad_->begin(), has_grad_->end(), uint8_t{0});
-  statistics_at_open_.clear();
-  for (const int64_t i : statistics_)
-    statistics_at_open_.push_back(model_->parameters().tensor(i).clone());
+  statistics_at_open_ = statistics;
   window_open_ = true;
 }
 
@@ -187,7 +185,7 @@ Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, 
   Rollback before;
   try {
     before = mark();
-    if (!window_open_) open_window();
+    if (!window_open_) open_window(before.statistics);
   } catch (const std::exception& error) {
     // Nothing but copies was made.
     empty_device_cache(device());

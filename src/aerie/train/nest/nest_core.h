@@ -89,7 +89,8 @@ class NestCore {
   struct Rollback;
 
   NestCore() = default;
-  void open_window();
+  // `statistics`: copies of the running ones as they are now.
+  void open_window(const std::vector<at::Tensor>& statistics);
   Result<Micro> run_micro(const nest::NestBatch& batch, int64_t accumulate, int64_t split);
   Result<nest::NestOutput> forward(const nest::NestBatch& batch, bool training);
   Status backward(const at::Tensor& loss);
