@@ -1,8 +1,11 @@
 #include "aerie/optim/ema.h"
 
+#include <system_error>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
@@ -21,6 +24,39 @@ Ema::Ema(nn::ParameterRegistry& registry, double decay, int64_t every_n_steps, b
   count_ = at::zeros({}, average_.options().dtype(at::kLong));
 }
 
+Ema::~Ema() {
+  if (averaging_.valid()) averaging_.wait();
+}
+
+void Ema::finish() const {
+  if (averaging_.valid()) averaging_.get();
+}
+
+const at::Tensor& Ema::flat() const {
+  finish();
+  return average_;
+}
+
+void Ema::average_offloaded() {
+  const at::Tensor& params = registry_->flat_params();
+  if (params.is_cpu()) {
+    average_.lerp_(params, 1.0 - decay_);
+    return;
+  }
+  if (!weights_.defined())
+    weights_ = at::empty(average_.sizes(), average_.options().pinned_memory(true));
+  weights_.copy_(params);
+  const auto average = [this] {
+    at::NoGradGuard no_grad;
+    average_.lerp_(weights_, 1.0 - decay_);
+  };
+  try {
+    averaging_ = std::async(std::launch::async, average);
+  } catch (const std::system_error&) {
+    average();  // no thread to be had
+  }
+}
+
 void Ema::begin() {
   if (started_) return;
   at::NoGradGuard no_grad;
@@ -31,12 +67,12 @@ void Ema::begin() {
 void Ema::update(const at::Tensor& found_inf) {
   AERIE_CHECK(started_ && !swapped_, "Ema::update() before begin() or while swapped");
   at::NoGradGuard no_grad;
+  finish();
   if (average_.is_cpu() && !always_mask_) {
     if (found_inf.defined() && found_inf.item<float>() != 0.0f) return;
     const int64_t seen = count_.item<int64_t>();
     count_.add_(1);
-    if (seen % every_n_steps_ == 0)
-      average_.lerp_(registry_->flat_params().to(at::kCPU), 1.0 - decay_);
+    if (seen % every_n_steps_ == 0) average_offloaded();
     return;
   }
   at::Tensor due = count_.remainder(every_n_steps_) == 0;
@@ -49,6 +85,7 @@ void Ema::update(const at::Tensor& found_inf) {
 
 void Ema::swap() {
   if (!started_) return;
+  finish();
   at::NoGradGuard no_grad;
   const at::Tensor weights = registry_->flat_params().to(average_.device(), /*non_blocking=*/false,
                                                          /*copy=*/true);
@@ -58,6 +95,7 @@ void Ema::swap() {
 }
 
 std::vector<NamedState> Ema::state() const {
+  finish();
   std::vector<NamedState> out;
   for (const int64_t index : registry_->parameters()) {
     const nn::ParamInfo& info = registry_->entries()[static_cast<size_t>(index)];
@@ -68,6 +106,7 @@ std::vector<NamedState> Ema::state() const {
 }
 
 void Ema::restore(int64_t count) {
+  finish();
   at::NoGradGuard no_grad;
   count_.fill_(count);
   started_ = true;

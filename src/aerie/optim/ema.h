@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +18,12 @@ namespace aerie::optim {
 
 class Ema {
  public:
-  // `cpu_offload`: the average lives in host memory; every update then waits for the device.
+  // `cpu_offload`: the average lives in host memory; every update then waits for the device to
+  // hand over the weights. They are averaged beside what the caller does next.
   Ema(nn::ParameterRegistry& registry, double decay, int64_t every_n_steps, bool cpu_offload);
+  ~Ema();
+  Ema(const Ema&) = delete;
+  Ema& operator=(const Ema&) = delete;
 
   // Before an optimizer step: takes the weights as the start of the average, once.
   void begin();
@@ -33,7 +38,7 @@ class Ema {
   // One tensor per parameter in public order, frozen ones included. While swapped, averages are in
   // the registry and weights here.
   std::vector<NamedState> state() const;
-  const at::Tensor& flat() const { return average_; }
+  const at::Tensor& flat() const;
   const at::Tensor& count() const { return count_; }  // 0-dim int64: steps seen
   // Marks the contents of state(), written from outside, as valid.
   void restore(int64_t count);
@@ -41,6 +46,9 @@ class Ema {
   void always_mask(bool on) { always_mask_ = on; }
 
  private:
+  void average_offloaded();
+  void finish() const;  // what an update has left to do
+
   nn::ParameterRegistry* registry_;
   double decay_;
   int64_t every_n_steps_;
@@ -49,6 +57,8 @@ class Ema {
   bool started_ = false;
   bool swapped_ = false;
   bool always_mask_ = false;
+  at::Tensor weights_;  // page-locked copy of the weights, on their way from a device
+  mutable std::future<void> averaging_;
 };
 
 }  // namespace aerie::optim
