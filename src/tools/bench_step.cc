@@ -19,6 +19,7 @@
 #include "aerie/device/gpu.h"
 #include "aerie/train/nest/nest_measure.h"
 #include "bench_command.h"
+#include "bench_reference.h"
 #include "peer_process.h"
 #include "version.h"
 
@@ -53,6 +54,10 @@ void print_help() {
       "GPU; "
       "every\n"
       "                      case must run on the fast engine\n"
+      "  --reference-table   one row for everything that the fast engine does not cover (or with "
+      "a\n"
+      "                      configuration: for that and each of them), all peers in one process;\n"
+      "                      --rows TEXT,... takes the rows whose names contain one of these\n"
       "  --python EXE        for the peer (default python3)\n"
       "  --json              machine-readable output\n"
       "%s\n"
@@ -312,15 +317,17 @@ void print_table(const ordered_json& all) {
 }  // namespace
 
 Status run_bench_step(const std::vector<std::string>& args) {
-  std::vector<config::ExtraOption> extra{{"--wait", false}, {"--json", false}, {"--table", false}};
+  std::vector<config::ExtraOption> extra{
+      {"--wait", false}, {"--json", false}, {"--table", false}, {"--reference-table", false}};
   for (const char* name : {"--batch", "--seconds", "--precision", "--engine", "--steps", "--warmup",
-                           "--d-model", "--layers", "--heads", "--peer", "--python"})
+                           "--d-model", "--layers", "--heads", "--peer", "--python", "--rows"})
     extra.push_back({name, true});
   AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args, extra));
   if (parsed.help) {
     print_help();
     return ok_status();
   }
+  if (parsed.extra.contains("--reference-table")) return run_reference_table(parsed);
   AERIE_ASSIGN_OR_RETURN(Request request, read_request(parsed));
   const SignalCatcher signals;
   request.measure.stop = [] { return caught_signal() != 0; };

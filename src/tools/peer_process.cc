@@ -24,13 +24,6 @@ namespace {
 constexpr size_t kMaxText = 4u << 20;
 constexpr size_t kShownTail = 600;
 
-// Names of the peers' own: 32, 16, bf16.
-std::string short_precision(const std::string& precision) {
-  if (precision == "bf16-mixed") return "bf16";
-  if (precision == "16-mixed") return "16";
-  return "32";
-}
-
 std::string number(double value) {
   std::string text = str_cat(value);
   return text;
@@ -110,6 +103,30 @@ Result<ProcessOutput> run_process(const std::vector<std::string>& args,
   return out;
 }
 
+std::string peer_precision(const std::string& precision) {
+  if (precision == "bf16-mixed") return "bf16";
+  if (precision == "16-mixed") return "16";
+  return "32";
+}
+
+std::string tail_of(const std::string& text) {
+  return text.size() > kShownTail ? text.substr(text.size() - kShownTail) : text;
+}
+
+Result<ProcessOutput> run_peer_cases(const std::string& tree, const std::string& python,
+                                     const std::string& cases) {
+  std::string script = join_path(tree, "bench_cases.py");
+  if (!Env::real().exists(script)) {
+    if (!Env::real().exists(join_path(tree, "nemo")))
+      return not_found(str_cat(tree, " holds neither nemo/ nor bench_cases.py"));
+    script = own_peer_script();
+    if (script.empty())
+      return not_found("bench/peers/nemo_step.py is not near this program")
+          .with_hint("run aerie from a source tree");
+  }
+  return run_process({python, script, "--cases", cases}, {"NEMO_TREE=" + tree});
+}
+
 Result<PeerResult> find_peer_result(const std::string& text) {
   for (const std::string& line : split(text, '\n')) {
     if (line.empty() || line[0] != '{') continue;
@@ -137,7 +154,7 @@ Result<PeerResult> run_peer_step(const PeerRequest& request) {
           .with_hint("give a folder with NeMo itself");
     args.push_back(own);
     args.push_back(str_cat(request.batch, "x", number(request.seconds), "x",
-                           short_precision(request.precision), "x", request.d_model, "x",
+                           peer_precision(request.precision), "x", request.d_model, "x",
                            request.layers));
     // Where such a script finds NeMo, unless the caller has said so.
     if (std::getenv("NEMO_TREE") == nullptr && env.exists(join_path(request.tree, "nemo")))
@@ -154,7 +171,7 @@ Result<PeerResult> run_peer_step(const PeerRequest& request) {
     };
     add("--batch", str_cat(request.batch));
     add("--seconds", number(request.seconds));
-    add("--precision", short_precision(request.precision));
+    add("--precision", peer_precision(request.precision));
     add("--steps", str_cat(request.steps));
     add("--warmup", str_cat(request.warmup));
     add("--device", request.gpu ? "cuda" : "cpu");
@@ -173,10 +190,8 @@ Result<PeerResult> run_peer_step(const PeerRequest& request) {
   AERIE_ASSIGN_OR_RETURN(const ProcessOutput output, run_process(args, variables));
   auto result = find_peer_result(output.text);
   if (result.ok()) return result;
-  const std::string& text = output.text;
-  return Status(StatusCode::kUnavailable,
-                str_cat("the Python peer failed (exit code ", output.exit_code, "): ",
-                        text.size() > kShownTail ? text.substr(text.size() - kShownTail) : text));
+  return Status(StatusCode::kUnavailable, str_cat("the Python peer failed (exit code ",
+                                                  output.exit_code, "): ", tail_of(output.text)));
 }
 
 }  // namespace aerie::tools

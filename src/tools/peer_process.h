@@ -40,6 +40,15 @@ struct ProcessOutput {
 Result<ProcessOutput> run_process(const std::vector<std::string>& args,
                                   const std::vector<std::string>& variables);
 
+// Runs the peer once for many cases: `cases` is a JSON file as bench/peers/nemo_step.py --cases
+// reads it. A tree may bring a bench_cases.py of its own, which takes the same file.
+Result<ProcessOutput> run_peer_cases(const std::string& tree, const std::string& python,
+                                     const std::string& cases);
+// The peers' own names of precisions: 32, 16, bf16.
+std::string peer_precision(const std::string& precision);
+// The end of what a process printed, for messages.
+std::string tail_of(const std::string& text);
+
 // The first JSON object with a number "ms" in a text of lines.
 Result<PeerResult> find_peer_result(const std::string& text);
 

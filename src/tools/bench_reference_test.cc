@@ -1,0 +1,46 @@
+#include "bench_reference.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/env.h"
+#include "aerie/base/temp_dir.h"
+#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/step_setup.h"
+#include "aerie/train/nest/fast_engine.h"
+
+namespace aerie::tools {
+namespace {
+
+config::RunConfig loaded(const std::vector<std::string>& overrides) {
+  const TempDir folder;
+  config::ConfigArgs args;
+  args.files = {folder.file("base.yaml")};
+  EXPECT_TRUE(Env::real().write_file(args.files.front(), reference_base_yaml()).ok());
+  args.overrides = overrides;
+  auto out = config::load_run_config(args);
+  EXPECT_TRUE(out.ok()) << out.status().to_string();
+  return out.ok() ? std::move(out->run) : config::RunConfig();
+}
+
+TEST(ReferenceTableTest, TheBaseItselfRunsOnTheFastEngine) {
+  EXPECT_EQ(train::FastEngine::not_covered(loaded({})), "");
+}
+
+TEST(ReferenceTableTest, EveryRowIsAModelThatTheFastEngineDoesNotCover) {
+  std::set<std::string> names;
+  for (const ReferenceRow& row : reference_rows()) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name << " stands twice";
+    const config::RunConfig run = loaded(row.overrides);
+    const bool asked = run.aerie.engine == config::Engine::kReference;
+    // What the engine itself finds out when it starts.
+    const bool amsgrad = run.model.optim.amsgrad;
+    EXPECT_TRUE(asked || amsgrad || !train::FastEngine::not_covered(run).empty()) << row.name;
+    const auto settings = nest::nest_settings(run.model);
+    EXPECT_TRUE(settings.ok()) << row.name << ": " << settings.status().to_string();
+  }
+}
+
+}  // namespace
+}  // namespace aerie::tools
