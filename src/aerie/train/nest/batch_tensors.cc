@@ -33,6 +33,13 @@ at::Tensor as_float(const at::Tensor& rows) {
   return rows.scalar_type() == at::kFloat ? rows : rows.to(at::kFloat).mul_(1.0 / 32768.0);
 }
 
+// The first `samples` of every row on the device. Rows go over as they lie in the batch, which is
+// page-locked, unless most of them is room that nobody uses.
+at::Tensor sent_rows(const at::Tensor& rows, int64_t samples, at::Device device) {
+  if (rows.size(1) <= 2 * samples) return rows.to(device).narrow(1, 0, samples).contiguous();
+  return rows.narrow(1, 0, samples).contiguous().to(device);
+}
+
 at::Tensor lengths_of(std::span<const int64_t> lengths) {
   return at::tensor(at::ArrayRef<int64_t>(lengths.data(), lengths.size()), at::kLong);
 }
@@ -120,42 +127,30 @@ Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::Random
       return out;
     }
     AERIE_ASSIGN_OR_RETURN(const at::Tensor stored, rows_of(batch, "audio"));
-    if (!device.is_cpu() && !batch.mixed_on_cpu()) {
-      // As small as it is: the device widens and mixes.
+    out.lengths = nn::sent_to(device, lengths_of(batch.audio_len()));
+    out.noisy_lengths = nn::sent_to(device, lengths_of(batch.noisy_audio_len()));
+    // As small as it is: a device widens and mixes.
+    const auto sent = [&](const at::Tensor& rows) {
+      return as_float(device.is_cpu() ? rows : sent_rows(rows, out.padded_samples, device));
+    };
+    out.audio = sent(stored);
+    if (batch.mixed_on_cpu()) {
+      // Without anything to mix the loader may hand over the clean rows alone.
+      out.noisy = out.audio;
+      if (batch.find("noisy_audio") != nullptr) {
+        AERIE_ASSIGN_OR_RETURN(const at::Tensor noisy, rows_of(batch, "noisy_audio"));
+        out.noisy = sent(noisy);
+      }
+    } else if (device.is_cpu()) {
+      AERIE_ASSIGN_OR_RETURN(out.noisy, mix(batch, stored, out.audio));
+    } else {
       at::Tensor noise;
       if (batch.find("noise") != nullptr) {
         AERIE_ASSIGN_OR_RETURN(noise, rows_of(batch, "noise"));
         noise = as_float(noise.to(device));
       }
-      out.audio = as_float(stored.narrow(1, 0, out.padded_samples).contiguous().to(device));
       out.noisy = mix_on_device(batch, out.audio, noise);
-      out.lengths = nn::sent_to(device, lengths_of(batch.audio_len()));
-      out.noisy_lengths = nn::sent_to(device, lengths_of(batch.noisy_audio_len()));
-      return out;
     }
-    at::Tensor audio = as_float(stored);
-    at::Tensor noisy;
-    if (batch.mixed_on_cpu()) {
-      // Without anything to mix the loader may hand over the clean rows alone.
-      if (batch.find("noisy_audio") == nullptr) {
-        noisy = audio;
-      } else {
-        AERIE_ASSIGN_OR_RETURN(noisy, rows_of(batch, "noisy_audio"));
-        noisy = as_float(noisy);
-      }
-    } else {
-      AERIE_ASSIGN_OR_RETURN(noisy, mix(batch, stored, audio));
-    }
-    if (!device.is_cpu()) {
-      // Capacity beyond the longest row would only cost bandwidth.
-      const bool same = noisy.is_same(audio);
-      audio = audio.narrow(1, 0, out.padded_samples).contiguous().to(device);
-      noisy = same ? audio : noisy.narrow(1, 0, out.padded_samples).contiguous().to(device);
-    }
-    out.audio = audio;
-    out.noisy = noisy;
-    out.lengths = nn::sent_to(device, lengths_of(batch.audio_len()));
-    out.noisy_lengths = nn::sent_to(device, lengths_of(batch.noisy_audio_len()));
     return out;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("copying a batch to the device");
