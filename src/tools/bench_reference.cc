@@ -295,6 +295,8 @@ const std::vector<ReferenceRow>& reference_rows() {
       {"engine reference, float32", {"++aerie.engine=reference", "trainer.precision=32"}},
       {"engine reference, float16", {"++aerie.engine=reference", "trainer.precision=16-mixed"}},
       {"mask_position post_conv", {"model.mask_position=post_conv"}},
+      // NeMo runs it in float32 alone.
+      {"post_conv, float32", {"model.mask_position=post_conv", "trainer.precision=32"}},
       {"n_fft 1024", {"model.preprocessor.n_fft=1024"}},
       {"window of 40 ms", {"model.preprocessor.n_fft=1024", "model.preprocessor.window_size=0.04"}},
       {"window none", {"model.preprocessor.window=none"}},
