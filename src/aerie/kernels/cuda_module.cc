@@ -113,7 +113,10 @@ class CudaQueue final : public device::Queue {
     AERIE_CUDA(static_cast<cudaError_t>(failed));
     AERIE_CUDA(ended);
     cudaGraphExec_t executable = nullptr;
-    AERIE_CUDA(cudaGraphInstantiate(&executable, graph.handle, 0));
+    const cudaError_t made = cudaGraphInstantiate(&executable, graph.handle, 0);
+    // A caller that goes on without the graph must not find this error at its next launch.
+    if (made != cudaSuccess) (void)cudaGetLastError();
+    AERIE_CUDA(made);
     return std::unique_ptr<device::Recording>(std::make_unique<CudaRecording>(stream_, executable));
   }
   Status synchronize() override {

@@ -47,9 +47,9 @@ double StartTimes::total_s() const {
 }
 
 std::string StartTimes::sentence() const {
-  return str_cat("first step done ", seconds_text(total_s()),
-                 " after the launch: ", list_text(phases_),
-                 beside_.empty() ? "" : str_cat(" (beside them: ", list_text(beside_), ")"));
+  return str_cat(
+      "first step done ", seconds_text(total_s()), " after the launch: ", list_text(phases_),
+      beside_.empty() ? "" : str_cat(" (in them or beside them: ", list_text(beside_), ")"));
 }
 
 void StartTimes::add_to(metrics::Record& record) const {

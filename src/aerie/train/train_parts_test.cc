@@ -45,7 +45,7 @@ TEST(StartTimesTest, PhasesAddUpToTheTimeSinceTheLaunch) {
   EXPECT_NEAR(times.total_s(), 1.75, 1e-9);
   EXPECT_EQ(times.sentence(),
             "first step done 1.75 s after the launch: configuration 0.50 s, model 1.00 s, first "
-            "step 0.25 s (beside them: libraries 0.75 s)");
+            "step 0.25 s (in them or beside them: libraries 0.75 s)");
   EXPECT_GE(process_age_s(), 0.0);
   EXPECT_LT(process_age_s(), 3600.0);
 }

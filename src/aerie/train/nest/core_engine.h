@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aerie/config/schema/nest_config.h"
@@ -29,6 +30,8 @@ class CoreEngine : public Engine {
   // Base learning rate of every parameter group, for the schedule.
   std::vector<double> base_rates() const { return core_->optimizer().base_rates(); }
   Status set_precision(config::Precision precision);
+  // Parts of making the engine, in seconds, for the line about the start of a run.
+  const std::vector<std::pair<std::string, double>>& start_times() const { return start_times_; }
   // Reserves what snapshots need on the device, so that the first save finds it.
   void reserve_snapshots();
 
@@ -49,6 +52,7 @@ class CoreEngine : public Engine {
 
   std::unique_ptr<NestCore> core_;
   std::vector<StepOutcome> finished_;
+  std::vector<std::pair<std::string, double>> start_times_;
 
  private:
   bool fallen_back_ = false;

@@ -133,7 +133,7 @@ class CoreSnapshot final : public StateSnapshot {
     if (!fits) {
       host_.clear();
       for (const at::Tensor& buffer : layout_.buffers)
-        host_.push_back(at::empty(buffer.sizes(), buffer.options().device(at::kCPU)));
+        host_.push_back(snapshot_host_tensor(buffer));
     }
     for (size_t b = 0; b < host_.size(); ++b)  // host tensors may change while we wait
       if (layout_.buffers[b].is_cpu()) host_[b].copy_(layout_.buffers[b]);

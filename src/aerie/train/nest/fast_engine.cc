@@ -17,6 +17,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "aerie/base/clock.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/run_config.h"
 #include "aerie/device/gpu.h"
@@ -111,8 +112,12 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute, const Source& s
     AERIE_ASSIGN_OR_RETURN(auto fence, update_->make_fence());
     part_updated_.push_back(std::move(fence));
   }
+  Clock& clock = Clock::real();
+  const double start_s = clock.monotonic_s();
   AERIE_ASSIGN_OR_RETURN(auto model,
                          nest::NestModel::create(config_.model, config_.aerie, device_));
+  const double weights_s = clock.monotonic_s();
+  start_times_.emplace_back("initial weights", weights_s - start_s);
   AERIE_ASSIGN_OR_RETURN(core_, NestCore::create(std::move(model), config_));
   for (const optim::OptimizerGroup& group : core_->optimizer().groups())
     if (group.settings.amsgrad || group.settings.maximize)
@@ -148,7 +153,11 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute, const Source& s
   bands_ = at::empty({static_cast<int64_t>(tables.bands.size())}, bytes.dtype(at::kInt));
   silent_tokens_ =
       at::empty({static_cast<int64_t>(tables.silent_tokens.size())}, bytes.dtype(at::kInt));
-  return probe();
+  const double set_up_s = clock.monotonic_s();
+  start_times_.emplace_back("engine", set_up_s - weights_s);
+  AERIE_RETURN_IF_ERROR(probe());
+  start_times_.emplace_back("loading kernels", clock.monotonic_s() - set_up_s);
+  return ok_status();
 }
 
 // One short item through forward and backward: shapes that a kernel does not cover show up here and

@@ -143,6 +143,7 @@ class FastEngine final : public CoreEngine {
   Status run_plan(Plan& plan, bool accumulate);
   void drop_recordings();
   bool room_for_recording();
+  bool no_more_recordings_ = false;  // the device has no memory for another one
   void forget_oldest_plan();
 
   kernels::SavedState saved_state() const;  // what a skipped step undoes

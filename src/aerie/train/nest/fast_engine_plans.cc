@@ -321,7 +321,16 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
   if (plan.shape.training && plan.runs[which] < 2) ++window_first_runs_;
   // A shape that comes once is not worth a recording; the first run also loads the kernels.
   if (plan.recording[which] == nullptr && plan.runs[which]++ > 0 && room_for_recording()) {
-    AERIE_ASSIGN_OR_RETURN(plan.recording[which], compute_->record(work));
+    auto recording = compute_->record(work);
+    if (recording.ok()) {
+      plan.recording[which] = std::move(recording).value();
+    } else if (recording.status().code() == StatusCode::kOutOfMemory) {
+      // Kernel by kernel does the same, somewhat slower.
+      no_more_recordings_ = true;
+      log_warn("train", "no device memory for another CUDA graph: shapes without one run slower");
+    } else {
+      return recording.status();
+    }
   }
   AERIE_RETURN_IF_ERROR(plan.recording[which] != nullptr
                             ? plan.recording[which]->queue()
@@ -345,6 +354,7 @@ void FastEngine::drop_recordings() {
 
 // Makes room if there is none and one of the recordings has not been used for long.
 bool FastEngine::room_for_recording() {
+  if (no_more_recordings_) return false;
   if (num_recordings() < kMaxRecordings) return true;
   Plan* oldest = nullptr;
   for (auto& [shape, plan] : plans_)

@@ -84,6 +84,7 @@ Result<NestEngine> make_nest_engine(const NestEngineOptions& options) {
       out.parts.push_back({entry.group, 0, 0});
     (entry.trainable ? out.parts.back().trainable : out.parts.back().frozen) += entry.numel;
   }
+  out.start_times = engine->start_times();
   if (options.saves) engine->reserve_snapshots();
   // What setting up took and gave back is the device's again.
   if (options.gpu) at::accelerator::emptyCache();

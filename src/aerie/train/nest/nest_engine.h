@@ -30,6 +30,7 @@ struct ModelPart {
 
 struct NestEngine {
   std::unique_ptr<Engine> engine;
+  std::vector<std::pair<std::string, double>> start_times;  // what making it consisted of, seconds
   std::vector<double> base_rates;  // learning rate of every parameter group, before the schedule
   std::vector<ModelPart> parts;    // in the order of the state dict
 };

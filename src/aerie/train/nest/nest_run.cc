@@ -205,6 +205,9 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
       resumed ? log_changes(previous_config, config_yaml, point.state.data_cursor_json,
                             data.train->loader().cursor())
               : "";
+  // Batches are made while the model is: the loop asks for the same start again.
+  const bool from_start = point.loaded == nullptr && plan.kind != ResumePlan::Kind::kForeign;
+  if (from_start) AERIE_RETURN_IF_ERROR(data.train->start_epoch(0));
   times.mark("reading the data sets");
   if (warm_up) {
     const device::GpuWarmUp::Times took = warm_up->wait();
@@ -212,9 +215,6 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     times.beside("CUDA context", took.context_s);
     times.mark("waiting for libraries and context");
   }
-  // Batches are made while the model is: the loop asks for the same start again.
-  const bool from_start = point.loaded == nullptr && plan.kind != ResumePlan::Kind::kForeign;
-  if (from_start) AERIE_RETURN_IF_ERROR(data.train->start_epoch(0));
 
   NestEngineOptions engine_options;
   engine_options.config = &run;
@@ -225,6 +225,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
   AERIE_RETURN_IF_ERROR(load_start_point(env, engine, run, plan, point));
   times.mark("model");
+  for (const auto& [part, seconds] : engine.start_times) times.beside(part, seconds);
   TrainState state = std::move(point.state);
 
   AERIE_ASSIGN_OR_RETURN(Cadence cadence,

@@ -1,7 +1,10 @@
 #include "aerie/train/nest/snapshot_memory.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
+#include <sys/mman.h>
 #include <utility>
 
 #include <ATen/DeviceAccelerator.h>
@@ -9,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -30,6 +34,19 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+at::Tensor snapshot_host_tensor(const at::Tensor& like) {
+  const auto options = at::TensorOptions().dtype(like.scalar_type());
+  constexpr size_t kHugePage = size_t{2} << 20;
+  const size_t bytes = like.nbytes();
+  if (bytes < kHugePage) return at::empty(like.sizes(), options);
+  const size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* data = std::aligned_alloc(kHugePage, rounded);
+  if (data == nullptr) throw std::bad_alloc();
+  ::madvise(data, rounded, MADV_HUGEPAGE);
+  return at::from_blob(
+      data, like.sizes(), [](void* block) { std::free(block); }, options);
+}
 
 Drain::Drain(std::vector<at::Tensor> from, std::vector<at::Tensor> to,
              std::vector<at::Tensor> pinned, at::Device device)

@@ -35,6 +35,9 @@ class Drain {
   std::optional<c10::Event> ready_;
 };
 
+// Host memory of the same sizes; large ones on huge pages, whose first use costs little.
+at::Tensor snapshot_host_tensor(const at::Tensor& like);
+
 // Thread-safe, except that one thread starts snapshots.
 class SnapshotMemory {
  public:
