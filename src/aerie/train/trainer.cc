@@ -364,7 +364,7 @@ Status Trainer::interval_saves() {
   if (position_.step == state_.last_saved_step) return ok_status();
   // The monitor may be the loss of this very step.
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
-  return save(SaveReason::kInterval, metric(params.monitor));
+  return save(SaveReason::kInterval, metric(params.monitor), /*top_k=*/true, now);
 }
 
 // 16-mixed skips a step whenever its loss scale has grown too far; that alone is no harm.
@@ -748,10 +748,11 @@ Status Trainer::end_of_epoch() {
   return start_epoch();
 }
 
-Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_k) {
+Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_k,
+                     std::optional<double> asked_s) {
   if (parts_.checkpointer == nullptr) return ok_status();
   // Waiting for the steps in flight is part of what a save costs.
-  const double asked = parts_.clock->monotonic_s();
+  const double asked = asked_s.value_or(parts_.clock->monotonic_s());
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
   const SpanScope span(kPhaseSave);
   const double start = parts_.clock->monotonic_s();

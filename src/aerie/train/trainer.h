@@ -139,7 +139,9 @@ class Trainer {
                                const std::vector<double>& batch_s, double time);
   Status end_of_epoch();
   // `top_k` false: it becomes the last one, never one of the best.
-  Status save(SaveReason reason, std::optional<double> monitor, bool top_k = true);
+  // `asked_s`: when the loop began to wait for it, if that was before the call.
+  Status save(SaveReason reason, std::optional<double> monitor, bool top_k = true,
+              std::optional<double> asked_s = std::nullopt);
   bool epoch_counts() const;  // every_n_epochs
   Status save_for_best(SaveReason reason);
   Status save_after_validation();

@@ -79,9 +79,10 @@ TEST(TrainerKeysTest, WhatTheEnvironmentHoldsIsNotWrittenOut) {
   const TinyRun tiny;
   ASSERT_EQ(setenv("AERIE_TEST_DATA", tiny.file("dev_clean.json").c_str(), 1), 0);
   ASSERT_EQ(setenv("AERIE_TEST_SECRET", "hunter2", 1), 0);
-  const NestRunResult result = run(
-      tiny, {"model.validation_ds.manifest_filepath='${oc.env:AERIE_TEST_DATA}'",
-             "++exp_manager.checkpoint_callback_params.postfix='-${oc.env:AERIE_TEST_SECRET}.nemo'"});
+  const NestRunResult result =
+      run(tiny,
+          {"model.validation_ds.manifest_filepath='${oc.env:AERIE_TEST_DATA}'",
+           "++exp_manager.checkpoint_callback_params.postfix='-${oc.env:AERIE_TEST_SECRET}.nemo'"});
   ASSERT_EQ(unsetenv("AERIE_TEST_DATA"), 0);
   ASSERT_EQ(unsetenv("AERIE_TEST_SECRET"), 0);
   Env& env = Env::real();
