@@ -7,6 +7,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/system.h"
@@ -32,7 +33,8 @@ void print_json(const PackBuildOptions& options, const PackBuildReport& report, 
                                    {"hours", report.packed_s / 3600.0},
                                    {"bytes", report.bytes},
                                    {"elapsed_s", elapsed_s}};
-  std::printf("%s\n", out.dump(1).c_str());
+  std::printf("%s\n",
+              out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
 void print_text(const PackBuildOptions& options, const PackBuildReport& report, double elapsed_s) {
@@ -48,7 +50,7 @@ void print_text(const PackBuildOptions& options, const PackBuildReport& report, 
   if (report.num_bad > 0) {
     std::printf("%s recordings could not be read and were left out:\n",
                 group_digits(report.num_bad).c_str());
-    for (const std::string& line : report.bad) std::printf("  %s\n", line.c_str());
+    for (const std::string& line : report.bad) std::printf("  %s\n", printable_lines(line).c_str());
     if (report.num_bad > report.bad.size())
       std::printf("  ... and %s more\n", group_digits(report.num_bad - report.bad.size()).c_str());
   }

@@ -35,7 +35,8 @@ void print_json(const ShardOptions& options, const ShardReport& report, double e
                               {"hours", bucket.kept_s / 3600.0},
                               {"filtered_hours", bucket.filtered_s / 3600.0},
                               {"bytes", bucket.bytes}});
-  std::printf("%s\n", out.dump(1).c_str());
+  std::printf("%s\n",
+              out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
 void print_table(const ShardOptions& options, const ShardReport& report) {

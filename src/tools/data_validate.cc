@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
@@ -21,8 +22,8 @@ void print_list(const char* title, const std::vector<data::BrokenSample>& list) 
   if (list.empty()) return;
   std::printf("%s: %s\n", title, group_digits(list.size()).c_str());
   for (size_t i = 0; i < list.size() && i < kShown; ++i)
-    std::printf("  %s: %s: %s\n", list[i].kind.c_str(), list[i].place.c_str(),
-                list[i].reason.c_str());
+    std::printf("  %s: %s: %s\n", list[i].kind.c_str(), printable_lines(list[i].place).c_str(),
+                printable_lines(list[i].reason).c_str());
   if (list.size() > kShown)
     std::printf("  ... and %zu more (--json lists all)\n", list.size() - kShown);
 }

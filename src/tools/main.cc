@@ -1,14 +1,21 @@
 // The aerie binary: finds the subcommand and turns its Status into a message and an exit code.
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <fcntl.h>
+#include <new>
 #include <string>
+#include <system_error>
+#include <unistd.h>
 #include <vector>
 
 #include "aerie/base/check.h"
 #include "aerie/base/mapping_guard.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/status.h"
+#include "aerie/base/thread_group.h"
 #include "command.h"
 #include "version.h"
 
@@ -78,6 +85,13 @@ Status run(std::vector<std::string> args) {
   return command->run({args.begin() + 1, args.end()});
 }
 
+// Where a caller has closed one of them, the next file that is opened would take its number, and
+// messages would be written into it.
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+    if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)::open("/dev/null", O_RDONLY);
+}
+
 }  // namespace
 
 void done_unhealthy() {
@@ -94,10 +108,18 @@ int main(int argc, char** argv) {
   // A file that may not grow (ulimit -f) is an error to report, as a full disk is, not a death.
   std::signal(SIGXFSZ, SIG_IGN);
   aerie::install_mapping_guard();
-  try {
-    const aerie::Status status = aerie::tools::run({argv + 1, argv + argc});
-    if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
+  aerie::tools::open_standard_streams();
+  const auto finish = [](const aerie::Status& status) {
+    if (!status.ok())
+      std::fprintf(stderr, "error: %s\n", aerie::printable_lines(status.to_string()).c_str());
     return aerie::tools::exit_code_of(status);
+  };
+  try {
+    return finish(aerie::tools::run({argv + 1, argv + argc}));
+  } catch (const std::bad_alloc&) {
+    return finish(aerie::out_of_memory("out of memory"));
+  } catch (const std::system_error& error) {
+    return finish(aerie::thread_error(error));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: internal error: %s\nThis is a bug in aerie; please report it.\n",
                  error.what());

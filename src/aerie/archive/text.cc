@@ -2,45 +2,17 @@
 
 #include <cstdio>
 
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::archive {
 namespace {
 
-// Length of the valid UTF-8 sequence at the start of `text`, 0 when there is none.
-size_t sequence_length(std::string_view text) {
-  const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = at(0);
-  if (lead < 0x80) return 1;
-  size_t length = 0;
-  uint32_t code = 0;
-  if ((lead & 0xe0) == 0xc0) {
-    length = 2;
-    code = lead & 0x1fu;
-  } else if ((lead & 0xf0) == 0xe0) {
-    length = 3;
-    code = lead & 0x0fu;
-  } else if ((lead & 0xf8) == 0xf0) {
-    length = 4;
-    code = lead & 0x07u;
-  } else {
-    return 0;
-  }
-  if (text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((at(i) & 0xc0) != 0x80) return 0;
-    code = code << 6 | (at(i) & 0x3fu);
-  }
-  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kSmallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
-  return length;
-}
-
 std::string escape(std::string_view text, size_t max) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     if (out.size() >= max) return out + "...";
-    const size_t length = sequence_length(text.substr(i));
+    const size_t length = utf8_length(text.substr(i));
     const auto byte = static_cast<unsigned char>(text[i]);
     // C1 controls are two bytes in UTF-8: 0xc2 0x80..0x9f.
     const bool control =
@@ -71,7 +43,7 @@ std::string printable(std::string_view text) {
 
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    const size_t length = sequence_length(text);
+    const size_t length = utf8_length(text);
     if (length == 0) return false;
     text.remove_prefix(length);
   }

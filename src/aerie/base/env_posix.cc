@@ -192,12 +192,16 @@ class PosixEnv final : public Env {
 
   Result<std::unique_ptr<WritableFile>> open_writable(const std::string& path,
                                                       WriteMode mode) override {
+    // Logs that grow are the run's own files: a link in their place would let them grow anywhere.
     const int flags = mode == WriteMode::kTruncate ? O_TRUNC
-                      : mode == WriteMode::kAppend ? O_APPEND
+                      : mode == WriteMode::kAppend ? O_APPEND | O_NOFOLLOW
                                                    : O_EXCL;
     Descriptor fd(retry([&] {
       return ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);  // umask applies
     }));
+    if (fd.get() < 0 && errno == ELOOP && mode == WriteMode::kAppend)
+      return io_error(str_cat("'", path, "' is a symbolic link; nothing is appended through it"))
+          .with_hint("remove the link");
     if (fd.get() < 0) return posix_error("create", path, errno);
     struct ::stat info {};
     if (::fstat(fd.get(), &info) != 0) return posix_error("inspect", path, errno);

@@ -1,5 +1,6 @@
 #include "aerie/base/env.h"
 
+#include <pwd.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -233,6 +234,17 @@ TEST(PosixEnvTest, ReportsAFullDisk) {
   EXPECT_FALSE(file->close().ok());
 }
 
+TEST(PosixEnvTest, AppendsThroughNoLink) {
+  const TempDir dir;
+  Env& env = Env::real();
+  ASSERT_TRUE(env.write_file(dir.file("precious"), "x").ok());
+  ASSERT_EQ(::symlink("precious", dir.file("log").c_str()), 0);
+  const auto opened = env.open_writable(dir.file("log"), WriteMode::kAppend);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_NE(opened.status().message().find("symbolic link"), std::string::npos);
+  EXPECT_EQ(*env.read_file(dir.file("precious")), "x");
+}
+
 TEST(PathTest, TakesPathsApart) {
   EXPECT_EQ(join_path("a", "b"), "a/b");
   EXPECT_EQ(join_path("a/", "b"), "a/b");
@@ -260,6 +272,13 @@ TEST(PathTest, ExpandsTheHomeFolder) {
   EXPECT_EQ(expand_user("~/x"), "/home/me/x");
   EXPECT_EQ(expand_user("~you/x"), "~you/x");
   EXPECT_EQ(expand_user("a/~"), "a/~");
+  // A service without HOME: the password database knows the user.
+  ASSERT_EQ(::unsetenv("HOME"), 0);
+  const std::string without = expand_user("~/x");
+  ASSERT_EQ(::setenv("HOME", "/home/me", 1), 0);
+  if (const struct passwd* entry = ::getpwuid(::getuid()); entry != nullptr) {
+    EXPECT_EQ(without, std::string(entry->pw_dir) + "/x");
+  }
 }
 
 }  // namespace

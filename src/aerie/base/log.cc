@@ -10,6 +10,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/env.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 
 namespace aerie {
 
@@ -162,7 +163,7 @@ void log_message(LogLevel level, std::string_view area, std::string_view text) {
               level == LogLevel::kWarn    ? "warning: "
               : level == LogLevel::kError ? "error: "
                                           : "",
-              text);
+              printable_lines(text));
   const std::lock_guard lock(log.mutex);
   for (const auto& file : log.files) {
     write_to(*file, level, line);

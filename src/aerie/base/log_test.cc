@@ -1,6 +1,7 @@
 #include "aerie/base/log.h"
 
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -111,6 +112,27 @@ TEST_F(LogTest, LimitsEachKindAndCountsTheRest) {
   lines_.clear();
   for (int i = 0; i < 5; ++i) AERIE_LOG_EVERY_S(info, 3600.0, "a", "i", i);
   EXPECT_EQ(lines_, (std::vector<std::string>{"[a] i0"}));
+}
+
+TEST_F(LogTest, NamesOfFilesDoNotSteerTheTerminal) {
+  const TempDir dir;
+  ASSERT_TRUE(add_log_file(dir.file("run.txt")).ok());
+  log_warn("data", "cannot read ", "a\x1b]0;title\a.wav");
+  log_info("data", "cannot read ", "b\n2026-01-01 00:00:00.000 info [train] finished");
+  EXPECT_EQ(lines_[0], "[data] warning: cannot read a\\x1b]0;title\\x07.wav");
+  close_log_files();
+  const std::string text = Env::real().read_file(dir.file("run.txt")).value();
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_NE(text.find("\n  2026-01-01"), std::string::npos) << "no line of its own";
+}
+
+TEST_F(LogTest, WritesThroughNoLink) {
+  const TempDir dir;
+  ASSERT_TRUE(Env::real().write_file(dir.file("precious"), "x").ok());
+  ASSERT_EQ(::symlink("precious", dir.file("run.txt").c_str()), 0);
+  EXPECT_FALSE(add_log_file(dir.file("run.txt")).ok());
+  log_info("a", "b");
+  EXPECT_EQ(*Env::real().read_file(dir.file("precious")), "x");
 }
 
 TEST_F(LogTest, LinesOfManyThreadsStayWhole) {

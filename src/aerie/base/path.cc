@@ -1,6 +1,8 @@
 #include "aerie/base/path.h"
 
 #include <cstdlib>
+#include <pwd.h>
+#include <unistd.h>
 
 namespace aerie {
 
@@ -54,8 +56,15 @@ std::string expand_user(std::string_view path) {
   if (path.empty() || path[0] != '~' || (path.size() > 1 && path[1] != '/'))
     return std::string(path);
   const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') return std::string(path);
-  return std::string(home).append(path.substr(1));
+  if (home != nullptr && *home != '\0') return std::string(home).append(path.substr(1));
+  // As Python does: services and cron jobs may run without it.
+  struct passwd entry {};
+  struct passwd* found = nullptr;
+  char buffer[4096];
+  if (::getpwuid_r(::getuid(), &entry, buffer, sizeof buffer, &found) != 0 || found == nullptr ||
+      entry.pw_dir == nullptr || *entry.pw_dir == '\0')
+    return std::string(path);
+  return std::string(entry.pw_dir).append(path.substr(1));
 }
 
 }  // namespace aerie

@@ -37,6 +37,13 @@ Status run_guarded(const std::function<Status()>& work) {
   }
 }
 
+Status thread_error(const std::system_error& error) {
+  return unavailable(str_cat("the system refuses another thread: ", error.code().message()))
+      .with_hint(
+          "raise the limit of processes and threads (`ulimit -u`, or the pids limit of the "
+          "container), or lower num_workers");
+}
+
 ThreadGroup::ThreadGroup(std::function<void(const Status&)> on_error)
     : on_error_(std::move(on_error)) {}
 
@@ -46,14 +53,18 @@ ThreadGroup::~ThreadGroup() {
 
 void ThreadGroup::start(const std::string& name, std::function<Status()> work,
                         std::vector<int> cpus) {
-  threads_.emplace_back([this, name, work = std::move(work), cpus = std::move(cpus)] {
-    set_thread_name(name);
-    if (!cpus.empty()) {
-      if (const Status bound = set_thread_affinity(cpus); !bound.ok())
-        AERIE_LOG_ONCE(warn, "threads", bound.to_string());
-    }
-    report(name, run_guarded(work));
-  });
+  try {
+    threads_.emplace_back([this, name, work = std::move(work), cpus = std::move(cpus)] {
+      set_thread_name(name);
+      if (!cpus.empty()) {
+        if (const Status bound = set_thread_affinity(cpus); !bound.ok())
+          AERIE_LOG_ONCE(warn, "threads", bound.to_string());
+      }
+      report(name, run_guarded(work));
+    });
+  } catch (const std::system_error& error) {
+    report(name, thread_error(error));
+  }
 }
 
 void ThreadGroup::report(const std::string& name, Status status) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -23,6 +24,9 @@ Status set_thread_affinity(const std::vector<int>& cpus);
 // kOutOfMemory). No exception leaves a thread of ours.
 Status run_guarded(const std::function<Status()>& work);
 
+// What std::thread throws when the system has no room for another one, as a message for users.
+Status thread_error(const std::system_error& error);
+
 // Threads: start() and join() from one thread; status() from any.
 class ThreadGroup final {
  public:
@@ -34,7 +38,8 @@ class ThreadGroup final {
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   // A kCancelled result is not an error: it is how a stage says that it was told to stop.
-  // An affinity that the system refuses is logged and ignored.
+  // An affinity that the system refuses is logged and ignored; a thread that it refuses counts as
+  // one that failed, and size() does not grow.
   void start(const std::string& name, std::function<Status()> work, std::vector<int> cpus = {});
   // Waits for all threads; the first error, with the thread's name as context.
   Status join();

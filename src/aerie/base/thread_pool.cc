@@ -4,6 +4,8 @@
 #include <limits>
 #include <memory>
 
+#include "aerie/base/log.h"
+
 namespace aerie {
 
 // Shared by the caller and its helpers. A helper that starts after the loop has ended finds nothing
@@ -69,6 +71,12 @@ ThreadPool::ThreadPool(ThreadPoolOptions options) : num_threads_(std::max(0, opt
           return ok_status();
         },
         std::move(cpus));
+  }
+  if (const int started = static_cast<int>(threads_.size()); started < num_threads_) {
+    AERIE_LOG_ONCE(warn, "threads", "working with ", started, " of ", num_threads_,
+                   " threads: ", threads_.status().to_string());
+    // The workers are waiting for the lock or for work: nobody reads it yet.
+    num_threads_ = started;
   }
 }
 

@@ -23,8 +23,8 @@
 namespace aerie {
 
 struct ThreadPoolOptions {
-  std::string name = "pool";  // threads are called name/0, name/1, ...
-  int num_threads = 1;
+  std::string name = "pool";   // threads are called name/0, name/1, ...
+  int num_threads = 1;         // fewer where the system refuses threads
   std::vector<int> cpus = {};  // thread i runs on cpus[i % size]; empty: anywhere
 };
 
@@ -80,7 +80,7 @@ class ThreadPool final {
   void run_worker();
   void run_task(const Task& task);
 
-  const int num_threads_;
+  int num_threads_;  // constant once constructed
   std::mutex mutex_;
   std::condition_variable work_ready_;
   std::condition_variable idle_;

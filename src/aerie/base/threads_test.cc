@@ -2,6 +2,7 @@
 #include <numeric>
 #include <sched.h>
 #include <set>
+#include <sys/resource.h>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -279,6 +280,50 @@ TEST(ThreadPoolShutdownTest, FinishesQueuedWorkUnlessCancelled) {
   }
   EXPECT_EQ(done, 0);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// No room for the stacks of 200 threads: the system refuses them as it does past a limit of
+// processes, which root does not have.
+void allow_few_threads() {
+  const rlimit limit{512u << 20, 512u << 20};
+  ::setrlimit(RLIMIT_AS, &limit);
+}
+
+TEST(ThreadLimitDeathTest, APoolWorksWithTheThreadsItGets) {
+  const auto work = [] {
+    allow_few_threads();
+    std::atomic<int> done{0};
+    {
+      ThreadPool pool({.name = "t", .num_threads = 200, .cpus = {}});
+      if (pool.num_threads() >= 200) std::exit(1);
+      for (int i = 0; i < 300; ++i)
+        pool.submit("w", [&] {
+          ++done;
+          return ok_status();
+        });
+      if (!pool.wait().ok()) std::exit(2);
+    }
+    std::exit(done == 300 ? 0 : 3);
+  };
+  EXPECT_EXIT(work(), ::testing::ExitedWithCode(0), "refuses another thread");
+}
+
+TEST(ThreadLimitDeathTest, AGroupReportsAThreadThatCannotStart) {
+  const auto work = [] {
+    allow_few_threads();
+    BoundedQueue<int> queue(1);
+    ThreadGroup group([&](const Status&) { queue.cancel(); });
+    for (int i = 0; i < 200; ++i)
+      group.start("stage", [&]() -> Status {
+        queue.pop();
+        return ok_status();
+      });
+    const Status status = group.join();
+    std::exit(status.code() == StatusCode::kUnavailable && !status.hint().empty() ? 0 : 1);
+  };
+  EXPECT_EXIT(work(), ::testing::ExitedWithCode(0), "");
+}
+#endif
 
 }  // namespace
 }  // namespace aerie

@@ -71,7 +71,8 @@ std::string user_cache_dir() {
   if (const char* dir = std::getenv("AERIE_CACHE"); dir != nullptr && *dir != 0) return dir;
   if (const char* dir = std::getenv("XDG_CACHE_HOME"); dir != nullptr && *dir != 0)
     return join_path(dir, "aerie");
-  return expand_user("~/.cache/aerie");
+  const std::string dir = expand_user("~/.cache/aerie");
+  return is_absolute_path(dir) ? dir : std::string();  // a user without a folder has no cache
 }
 
 std::string absolute(const std::string& path) {
@@ -208,7 +209,9 @@ Result<std::shared_ptr<const ManifestIndex>> ManifestIndex::open(const std::stri
   // Beside the manifest when that can be written, else in the user's cache folder.
   std::vector<std::string> files;
   if (options.index_dir.empty()) {
-    files = {cache_file(path, {}), cache_file(path, join_path(user_cache_dir(), "manifests"))};
+    files = {cache_file(path, {})};
+    if (const std::string cache = user_cache_dir(); !cache.empty())
+      files.push_back(cache_file(path, join_path(cache, "manifests")));
   } else {
     files = {cache_file(path, expand_user(options.index_dir))};
   }

@@ -5,7 +5,11 @@
 #include <condition_variable>
 #include <dlfcn.h>
 #include <mutex>
+#include <system_error>
 #include <thread>
+
+#include "aerie/base/log.h"
+#include "aerie/base/thread_group.h"
 
 namespace aerie::metrics {
 
@@ -61,7 +65,11 @@ class Sampler final : public NvmlSampler {
  public:
   Sampler(const Api& api, Device device, double interval_s)
       : api_(api), device_(device), interval_s_(interval_s) {
-    thread_ = std::thread([this] { run(); });
+    try {
+      thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error& error) {
+      log_warn("metrics", "no GPU figures: ", thread_error(error).to_string());
+    }
   }
   ~Sampler() override {
     {
@@ -69,7 +77,7 @@ class Sampler final : public NvmlSampler {
       stop_ = true;
     }
     wake_.notify_all();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     api_.shutdown();
   }
 
