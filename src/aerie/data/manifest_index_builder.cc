@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <unistd.h>
 
 #include <xxhash.h>
 
+#include "aerie/base/path.h"
+#include "aerie/base/process.h"
 #include "aerie/base/strings.h"
 #include "aerie/data/manifest_index_format.h"
 
@@ -264,14 +265,35 @@ std::string ManifestIndexBuilder::serialize() const {
   return out;
 }
 
+namespace {
+
+constexpr std::string_view kTemporary = ".tmp";
+
+// "<file>.<tag>.<number>.tmp" of processes that were killed.
+void remove_abandoned(Env& env, const std::string& file) {
+  const auto entries = env.list_dir(parent_path(file));
+  if (!entries.ok()) return;
+  const std::string begin = base_name(file) + ".";
+  for (const DirEntry& entry : *entries) {
+    if (entry.is_dir || !starts_with(entry.name, begin) || !ends_with(entry.name, kTemporary))
+      continue;
+    const std::string tag = entry.name.substr(begin.size());
+    if (tag_life(tag.substr(0, tag.find('.'))) == ProcessLife::kDead)
+      (void)env.remove_file(join_path(parent_path(file), entry.name));
+  }
+}
+
+}  // namespace
+
 Status ManifestIndexBuilder::write(Env& env, const std::string& file) const {
   const std::vector<Piece> parts = pieces();
   std::vector<uint64_t> padding;
   const std::string head = header(parts, padding);
+  remove_abandoned(env, file);
   // Ranks on one machine may write at the same time: each under its own name, the last one stays.
   const std::string temporary =
-      str_cat(file, ".", static_cast<uint64_t>(::getpid()), ".",
-              static_cast<uint64_t>(reinterpret_cast<uintptr_t>(this)), ".tmp");
+      str_cat(file, ".", process_tag(this_process()), ".",
+              static_cast<uint64_t>(reinterpret_cast<uintptr_t>(this)), kTemporary);
   Status status = [&]() -> Status {
     AERIE_ASSIGN_OR_RETURN(auto out, env.open_writable(temporary));
     AERIE_RETURN_IF_ERROR(out->append(head));

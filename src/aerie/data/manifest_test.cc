@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/philox.h"
+#include "aerie/base/process.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/data/manifest_line.h"
 #include "aerie/data/manifest_path.h"
@@ -288,6 +289,23 @@ TEST(ManifestIndexTest, IsReadBackFromItsFileAndMadeAgainWhenTheManifestChanges)
   ASSERT_TRUE(Env::real().copy_file(path, dir.file("copy")).ok());
   ASSERT_TRUE(Env::real().rename(dir.file("copy"), path).ok());
   EXPECT_TRUE((*ManifestIndex::open(path, {}))->from_cache());
+}
+
+TEST(ManifestIndexTest, RemovesWhatKilledProcessesLeft) {
+  TempDir dir;
+  const std::string path = dir.file("m.json");
+  write(path, "{\"audio_filepath\":\"a\"}\n");
+  ProcessIdentity dead = this_process();
+  dead.start_ticks -= 1;
+  const std::string index = ManifestIndex::cache_file(path, "");
+  write(str_cat(index, ".", process_tag(dead), ".7.tmp"), "torn");
+  write(str_cat(index, ".", process_tag(this_process()), ".7.tmp"), "being written");
+  write(str_cat(index, ".notes.tmp"), "the user's");
+  ASSERT_TRUE(ManifestIndex::open(path, {}).ok());
+  std::vector<std::string> left;
+  for (const DirEntry& entry : *Env::real().list_dir(dir.path())) left.push_back(entry.name);
+  EXPECT_EQ(left.size(), 4u) << join(left, " ");
+  EXPECT_FALSE(Env::real().exists(str_cat(index, ".", process_tag(dead), ".7.tmp")));
 }
 
 TEST(ManifestIndexTest, GoesToTheFolderAsked) {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include "aerie/base/mem_env.h"
 #include "aerie/base/path.h"
 #include "aerie/base/philox.h"
+#include "aerie/base/process.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/data/pack/pack_builder.h"
@@ -148,6 +150,44 @@ TEST(PackTest, LaterShardsWin) {
   ASSERT_TRUE(set.ok());
   EXPECT_EQ((*set)->size(), 1u);
   EXPECT_EQ((*set)->entry(*(*set)->find(key_of(0))).frames, 60u);
+}
+
+TEST(PackTest, WhatAKilledWriterLeftGoesAtOnce) {
+  TempDir dir;
+  Env& env = Env::real();
+  ProcessIdentity dead = this_process();
+  dead.start_ticks -= 1;
+  ProcessIdentity elsewhere = this_process();
+  elsewhere.boot_id = "another boot";
+  const auto leave = [&](uint64_t shard, const std::string& tag) {
+    const std::string temporary = dir.file(pack_file_name(shard) + ".tmp");
+    ASSERT_TRUE(env.write_file(temporary, "torn").ok());
+    if (!tag.empty()) {
+      ASSERT_TRUE(env.write_file(temporary + "." + tag, "").ok());
+    }
+  };
+  leave(0, process_tag(dead));
+  leave(1, process_tag(elsewhere));
+  leave(2, "");  // of a version that did not say who it was
+  leave(3, process_tag(this_process()));
+  ASSERT_TRUE(env.write_file(dir.file("pack_mine.tmp"), "the user's").ok());
+  PackWriterOptions options;
+  options.dir = dir.path();
+  auto writer = PackWriter::create(options);
+  ASSERT_TRUE(writer.ok());
+  PackItem item;
+  item.key = key_of(0);
+  const std::vector<float> samples = noise(100, 0.5f, 7);
+  ASSERT_TRUE(encode_pack_item(view_of(samples), PackEncoding::kPcm16, &item).ok());
+  ASSERT_TRUE((*writer)->append(item).ok());
+  ASSERT_TRUE((*writer)->finish().ok());
+  std::set<std::string> left;
+  for (const DirEntry& entry : *env.list_dir(dir.path())) left.insert(entry.name);
+  EXPECT_EQ(left, (std::set<std::string>{pack_file_name(0), pack_file_name(1) + ".tmp",
+                                         pack_file_name(1) + ".tmp." + process_tag(elsewhere),
+                                         pack_file_name(2) + ".tmp", pack_file_name(3) + ".tmp",
+                                         pack_file_name(3) + ".tmp." + process_tag(this_process()),
+                                         "pack_mine.tmp"}));
 }
 
 TEST(PackTest, ThreadsMayAppendAndRead) {

@@ -9,8 +9,10 @@
 
 #include "aerie/audio/audio_writer.h"
 #include "aerie/base/clock.h"
+#include "aerie/base/log.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/path.h"
+#include "aerie/base/process.h"
 
 namespace aerie::data {
 
@@ -77,9 +79,8 @@ Result<std::unique_ptr<PackWriter>> PackWriter::create(const PackWriterOptions& 
   std::unique_ptr<PackWriter> writer(new PackWriter(options));
   AERIE_RETURN_IF_ERROR(writer->env_.create_dirs(options.dir));
   AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, writer->env_.list_dir(options.dir));
+  writer->remove_abandoned(entries);
   for (const DirEntry& entry : entries) {
-    if (starts_with(entry.name, "pack_") && ends_with(entry.name, str_cat(kPackSuffix, kTemporary)))
-      writer->remove_abandoned(join_path(options.dir, entry.name));
     if (!starts_with(entry.name, "pack_") || !ends_with(entry.name, kPackSuffix)) continue;
     const std::string digits = entry.name.substr(5, entry.name.size() - 5 - kPackSuffix.size());
     if (const Result<uint64_t> number = parse_uint64(digits); number.ok())
@@ -88,17 +89,38 @@ Result<std::unique_ptr<PackWriter>> PackWriter::create(const PackWriterOptions& 
   return writer;
 }
 
-// Left by a process that was killed.
-void PackWriter::remove_abandoned(const std::string& path) {
+// What killed processes left: at once where the owner is known to be gone, else after a day.
+void PackWriter::remove_abandoned(const std::vector<DirEntry>& entries) {
   constexpr int64_t kDayNs = int64_t{86400} * 1000000000;
-  const Result<FileStat> stat = env_.stat(path);
-  if (stat.ok() && stat->mtime_ns < Clock::real().wall_ns() - kDayNs) (void)env_.remove_file(path);
+  const std::string temporary_end = str_cat(kPackSuffix, kTemporary);
+  for (const DirEntry& entry : entries) {
+    if (entry.is_dir || !starts_with(entry.name, "pack_")) continue;
+    const size_t end = entry.name.find(temporary_end);
+    if (end == std::string::npos) continue;
+    const std::string shard = entry.name.substr(0, end + temporary_end.size());
+    const std::string path = join_path(options_.dir, entry.name);
+    // "<shard>.<tag>" names the owner of "<shard>".
+    const bool is_owner = entry.name.size() > shard.size() && entry.name[shard.size()] == '.';
+    if (!is_owner && entry.name != shard) continue;
+    const bool dead =
+        is_owner && tag_life(entry.name.substr(shard.size() + 1)) == ProcessLife::kDead;
+    const Result<FileStat> stat = env_.stat(path);
+    const bool old = stat.ok() && stat->mtime_ns < Clock::real().wall_ns() - kDayNs;
+    if (!dead && (!old || is_owner)) continue;
+    if (dead) {
+      log_info("data", "removing ", join_path(options_.dir, shard),
+               ", left by a process that was killed");
+      (void)env_.remove_file(join_path(options_.dir, shard));
+    }
+    (void)env_.remove_file(path);
+  }
 }
 
 PackWriter::~PackWriter() {
   if (file_ == nullptr) return;
   file_.reset();
   (void)env_.remove_file(temporary_);
+  (void)env_.remove_file(owner_);
 }
 
 uint64_t PackWriter::num_entries() const {
@@ -123,9 +145,14 @@ Status PackWriter::begin_shard() {
       (void)env_.remove_file(temporary_);
       continue;
     }
-    if (file.ok())
+    if (file.ok()) {
       file_ = std::move(file).value();
-    else if ((!env_.exists(temporary_) && !env_.exists(final_)) || tries >= kMaxTries)
+      // Who writes it, so that it need not stay for a day when that process is killed.
+      owner_ = str_cat(temporary_, ".", process_tag(this_process()));
+      (void)env_.write_file(owner_, "");
+    }
+    if (file_ == nullptr &&
+        ((!env_.exists(temporary_) && !env_.exists(final_)) || tries >= kMaxTries))
       return file.status();  // nobody has it, or has finished it meanwhile: a refusal of its own
   }
   PackHead head{};
@@ -198,6 +225,7 @@ Status PackWriter::finish_shard() {
   AERIE_RETURN_IF_ERROR(file_->sync());
   AERIE_RETURN_IF_ERROR(file_->close());
   AERIE_RETURN_IF_ERROR(env_.rename(temporary_, final_));
+  (void)env_.remove_file(owner_);
   file_.reset();
   return env_.fsync_dir(options_.dir);
 }

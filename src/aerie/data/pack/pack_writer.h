@@ -62,7 +62,7 @@ class PackWriter {
 
  private:
   explicit PackWriter(const PackWriterOptions& options);
-  void remove_abandoned(const std::string& path);
+  void remove_abandoned(const std::vector<DirEntry>& entries);
   Status begin_shard();
   Status finish_shard();
 
@@ -72,6 +72,7 @@ class PackWriter {
   uint64_t next_shard_ = 0;
   std::unique_ptr<WritableFile> file_;
   std::string temporary_;
+  std::string owner_;  // an empty file whose name says which process writes temporary_
   std::string final_;
   uint64_t position_ = 0;
   uint64_t shard_frames_ = 0;
