@@ -1,35 +1,110 @@
 #include "aerie/metrics/metrics_log.h"
 
+#include <charconv>
+#include <unistd.h>
+
+#include "aerie/base/clock.h"
+#include "aerie/base/log.h"
+#include "aerie/base/path.h"
+
 namespace aerie::metrics {
 
+namespace {
+
+constexpr size_t kChunk = 1 << 20;
+
+// The step of a line as Record::to_json() writes it, without parsing all of it: a run of a million
+// steps is resumed in a second. Anything else is left to the parser.
+bool quick_step(std::string_view line, int64_t* step) {
+  constexpr std::string_view kBegin = "{\"step\":";
+  if (!starts_with(line, kBegin) || line.back() != '}') return false;
+  line.remove_prefix(kBegin.size());
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), *step);
+  if (error != std::errc()) return false;
+  line.remove_prefix(static_cast<size_t>(end - line.data()));
+  return starts_with(line, ",\"epoch\":") && line.find('{') == std::string_view::npos;
+}
+
+bool is_kept(std::string_view line, int64_t last_step) {
+  int64_t step = 0;
+  if (quick_step(line, &step)) return step <= last_step;
+  const auto record = Record::from_json(line);
+  return record.ok() && record->step() <= last_step;
+}
+
+}  // namespace
+
+Status scan_lines(Env& env, const std::string& path,
+                  const std::function<void(std::string_view line)>& line) {
+  AERIE_ASSIGN_OR_RETURN(const auto file, env.open_random_access(path));
+  std::string rest;  // the beginning of a line that ends in a later chunk
+  std::string chunk(kChunk, '\0');
+  for (uint64_t offset = 0;;) {
+    AERIE_ASSIGN_OR_RETURN(const size_t got, file->read_at(offset, chunk.data(), chunk.size()));
+    if (got == 0) break;
+    offset += got;
+    std::string_view text(chunk.data(), got);
+    for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+      if (rest.empty()) {
+        line(text.substr(0, end));
+      } else {
+        rest.append(text.substr(0, end));
+        line(rest);
+        rest.clear();
+      }
+      text.remove_prefix(end + 1);
+    }
+    rest.append(text);
+  }
+  if (!rest.empty()) line(rest);
+  return ok_status();
+}
+
 Result<MetricsFile> read_metrics(Env& env, const std::string& path) {
-  AERIE_ASSIGN_OR_RETURN(const std::string text, env.read_file(path));
   MetricsFile out;
-  size_t start = 0;
-  while (start < text.size()) {
-    size_t end = text.find('\n', start);
-    if (end == std::string::npos) end = text.size();
-    const std::string_view line(text.data() + start, end - start);
-    start = end + 1;
-    if (trim(line).empty()) continue;
+  AERIE_RETURN_IF_ERROR(scan_lines(env, path, [&](std::string_view line) {
+    if (trim(line).empty()) return;
     auto record = Record::from_json(line);
     if (record.ok()) {
       out.records.push_back(std::move(record).value());
     } else {
       ++out.bad_lines;
     }
-  }
+  }));
   return out;
 }
 
 Status MetricsLog::cut_back_to(int64_t step) {
   AERIE_CHECK(file_ == nullptr, "cut_back_to() after writing");
   if (!env_.exists(path_)) return ok_status();
-  AERIE_ASSIGN_OR_RETURN(const MetricsFile file, read_metrics(env_, path_));
-  std::string kept;
-  for (const Record& record : file.records)
-    if (record.step() <= step) kept += record.to_json() + "\n";
-  return env_.atomic_replace(path_, kept);
+  uint64_t kept_bytes = 0;
+  AERIE_RETURN_IF_ERROR(scan_lines(env_, path_, [&](std::string_view line) {
+    if (is_kept(line, step)) kept_bytes += line.size() + 1;
+  }));
+  AERIE_ASSIGN_OR_RETURN(const FileStat before, env_.stat(path_));
+  if (kept_bytes == before.size) return ok_status();
+  // As Env::atomic_replace, but never all of it in memory.
+  const std::string temporary =
+      join_path(parent_path(path_), str_cat(".", base_name(path_), ".tmp-", ::getpid(), "-",
+                                            Clock::real().wall_ns() & 0xffffffffff, "-0"));
+  const auto write = [&]() -> Status {
+    AERIE_ASSIGN_OR_RETURN(const auto file, env_.open_writable(temporary, WriteMode::kCreateNew));
+    Status failed;
+    AERIE_RETURN_IF_ERROR(scan_lines(env_, path_, [&](std::string_view line) {
+      if (!failed.ok() || !is_kept(line, step)) return;
+      failed = file->append(line);
+      if (failed.ok()) failed = file->append("\n");
+    }));
+    AERIE_RETURN_IF_ERROR(failed);
+    AERIE_RETURN_IF_ERROR(file->sync());
+    AERIE_RETURN_IF_ERROR(file->close());
+    return env_.rename(temporary, path_);
+  };
+  if (Status status = write(); !status.ok()) {
+    (void)env_.remove_file(temporary);
+    return std::move(status).with_context(str_cat("cutting back '", path_, "'"));
+  }
+  return env_.fsync_dir(parent_path(path_));
 }
 
 Status MetricsLog::write(const Record& record) {
@@ -38,13 +113,35 @@ Status MetricsLog::write(const Record& record) {
   return write_pending();
 }
 
-Status MetricsLog::write_pending() {
-  if (file_ == nullptr) {
-    auto opened = env_.open_writable(path_, WriteMode::kAppend);
-    if (!opened.ok()) return opened.status();
-    file_ = std::move(opened).value();
+// A line goes to the file that was opened, whatever became of its name since.
+bool MetricsLog::arrived(const std::string& line) {
+  const auto there = env_.stat(path_);
+  const bool gone = there.status().code() == StatusCode::kNotFound;
+  if (!gone && (!there.ok() || there->size == file_->size())) return true;
+  bool written = false;  // by us, and somebody else added to it
+  if (!gone && there->size >= line.size()) {
+    const auto end = env_.read_range(path_, there->size - line.size(), line.size());
+    written = end.ok() && *end == line;
   }
-  while (!pending_.empty()) {
+  if (!written)
+    log_warn("metrics", path_, " was ", gone ? "removed" : "replaced",
+             " by somebody while the run was writing it; lines that only it held are lost, what "
+             "comes goes to a new file");
+  return written;
+}
+
+Status MetricsLog::write_pending() {
+  constexpr int kMaxAttempts = 3;  // somebody may remove it again and again
+  for (int attempt = 1; !pending_.empty() || file_ == nullptr;) {
+    if (file_ == nullptr) {
+      // The folder may be gone with the file; before the first line a missing folder is an error.
+      if (was_open_) (void)env_.create_dirs(parent_path(path_));
+      auto opened = env_.open_writable(path_, WriteMode::kAppend);
+      if (!opened.ok()) return opened.status();
+      file_ = std::move(opened).value();
+      was_open_ = true;
+      continue;
+    }
     Status status = file_->append(pending_.front());
     if (status.ok()) status = file_->flush();
     if (!status.ok()) {
@@ -54,7 +151,13 @@ Status MetricsLog::write_pending() {
       if (pending_.front().front() != '\n') pending_.front().insert(0, 1, '\n');
       return status;
     }
-    pending_.pop_front();
+    if (arrived(pending_.front())) {
+      pending_.pop_front();
+      attempt = 1;
+    } else {
+      file_.reset();
+      if (++attempt > kMaxAttempts) return io_error(str_cat("'", path_, "' does not stay"));
+    }
   }
   return ok_status();
 }

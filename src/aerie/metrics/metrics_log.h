@@ -1,13 +1,16 @@
 // metrics.jsonl of a run: appended line by line, cut back on resume.
 //
 // A full or read-only disk does not stop training: lines that cannot be written wait (a bounded
-// number of them) and are written when the disk takes them again. One thread at a time.
+// number of them) and are written when the disk takes them again. A file that somebody removes or
+// replaces during the run is reported and made anew. One thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "aerie/base/env.h"
@@ -22,8 +25,8 @@ class MetricsLog {
   // `env` must outlive the log. Nothing is touched before the first call below.
   MetricsLog(Env& env, std::string path) : env_(env), path_(std::move(path)) {}
 
-  // Before a resumed run writes: drops every record after `step` (they will be written again) and a
-  // torn last line.
+  // Before a resumed run writes: drops every record after `step` (they will be written again) and
+  // torn lines. Line by line, whatever the size of the file.
   Status cut_back_to(int64_t step);
 
   // Appends one record. An error means that the record is waiting (or, past kMaxPending, that the
@@ -36,12 +39,18 @@ class MetricsLog {
 
  private:
   Status write_pending();
+  bool arrived(const std::string& line);
 
   Env& env_;
   std::string path_;
   std::unique_ptr<WritableFile> file_;
+  bool was_open_ = false;
   std::deque<std::string> pending_;
 };
+
+// Calls `line` with every line of a file, without its newline; the last one also without one.
+Status scan_lines(Env& env, const std::string& path,
+                  const std::function<void(std::string_view line)>& line);
 
 // Every record of a file; torn or foreign lines are skipped and counted.
 struct MetricsFile {

@@ -1,8 +1,11 @@
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include <gtest/gtest.h>
 
+#include "aerie/base/fault_env.h"
+#include "aerie/base/log.h"
 #include "aerie/base/mem_env.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
@@ -68,11 +71,159 @@ TEST(MetricsLogTest, CutsBackToTheRestoredStepAndDropsATornLine) {
   EXPECT_EQ(loss, 2.0);
 }
 
+TEST(MetricsLogTest, CutsBackWithoutTouchingWhatNeedsNoCut) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(env->create_dirs("/run").ok());
+  // Lines of another tool's spelling count as well, foreign and torn ones go.
+  const std::string kept =
+      "{\"kind\":\"train\",\"step\":2,\"epoch\":0,\"wall_s\":1}\n"
+      "{\"step\":3,\"epoch\":0,\"wall_s\":1,\"kind\":\"event\",\"event\":\"a { b\"}\n";
+  ASSERT_TRUE(env->write_file("/run/metrics.jsonl", kept).ok());
+  FaultEnv counted(*env);
+  ASSERT_TRUE(MetricsLog(counted, "/run/metrics.jsonl").cut_back_to(3).ok());
+  EXPECT_EQ(counted.num_operations(FaultOp::kRename), 0u);
+  ASSERT_TRUE(env->write_file("/run/metrics.jsonl",
+                              "lunch\n{\"step\":1,\"ep{\"step\":2}\n\n" + kept +
+                                  "{\"step\":4,\"epoch\":0,\"wall_s\":1,\"kind\":\"train\"}")
+                  .ok());
+  ASSERT_TRUE(MetricsLog(*env, "/run/metrics.jsonl").cut_back_to(3).ok());
+  EXPECT_EQ(*env->read_file("/run/metrics.jsonl"), kept);
+  ASSERT_TRUE(MetricsLog(*env, "/run/metrics.jsonl").cut_back_to(-1).ok());
+  EXPECT_EQ(*env->read_file("/run/metrics.jsonl"), "");
+}
+
+TEST(MetricsLogTest, LinesAcrossChunksAreWhole) {
+  const auto env = new_mem_env();
+  std::string text;
+  std::vector<size_t> expected;
+  for (size_t i = 0; i < 40; ++i) {
+    expected.push_back(100000 + 977 * i);
+    text += std::string(expected.back(), 'x') + (i < 39 ? "\n" : "");
+  }
+  ASSERT_TRUE(env->write_file("/x", text).ok());
+  std::vector<size_t> sizes;
+  ASSERT_TRUE(
+      scan_lines(*env, "/x", [&](std::string_view line) { sizes.push_back(line.size()); }).ok());
+  EXPECT_EQ(sizes, expected);
+}
+
+// As after `rm metrics.jsonl`, `rm -r` of the folder and an editor that saves by renaming.
+TEST(MetricsLogTest, AFileThatIsTakenAwayIsMadeAnewAndReported) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(env->create_dirs("/exp/run").ok());
+  std::vector<std::string> warnings;
+  set_log_console([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarn) warnings.emplace_back(line);
+  });
+  MetricsLog log(*env, "/exp/run/metrics.jsonl");
+  const auto steps = [&] {
+    std::vector<int64_t> out;
+    const auto read = read_metrics(*env, "/exp/run/metrics.jsonl");
+    if (read.ok())
+      for (const Record& record : read->records) out.push_back(record.step());
+    return out;
+  };
+  ASSERT_TRUE(log.write(train(1, 1.0)).ok());
+  ASSERT_TRUE(env->remove_file("/exp/run/metrics.jsonl").ok());
+  ASSERT_TRUE(log.write(train(2, 1.0)).ok());
+  EXPECT_EQ(steps(), (std::vector<int64_t>{2})) << "the line after the removal is there";
+  EXPECT_EQ(warnings.size(), 1u);
+  ASSERT_TRUE(env->remove_tree("/exp").ok());
+  ASSERT_TRUE(log.write(train(3, 1.0)).ok());
+  EXPECT_EQ(steps(), (std::vector<int64_t>{3}));
+  EXPECT_EQ(warnings.size(), 2u);
+  // The same bytes in another file.
+  const auto bytes = env->read_file("/exp/run/metrics.jsonl");
+  ASSERT_TRUE(env->write_file("/exp/run/edited", *bytes).ok());
+  ASSERT_TRUE(env->rename("/exp/run/edited", "/exp/run/metrics.jsonl").ok());
+  ASSERT_TRUE(log.write(train(4, 1.0)).ok());
+  EXPECT_EQ(steps(), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(warnings.size(), 3u);
+  // Somebody who adds a line does no harm and is no reason for a line to come twice.
+  auto other = env->open_writable("/exp/run/metrics.jsonl", WriteMode::kAppend);
+  ASSERT_TRUE((*other)->append(train(4, 2.0).to_json() + "\n").ok());
+  ASSERT_TRUE(log.write(train(5, 1.0)).ok());
+  EXPECT_EQ(steps(), (std::vector<int64_t>{3, 4, 4, 5}));
+  EXPECT_EQ(warnings.size(), 3u);
+  set_log_console({});
+}
+
+// Tag and step of every point in the event files of a folder, in the order of their names, as far
+// as a reader gets; "START" for the begin of a session.
+std::vector<std::string> points(Env& env, const std::string& folder) {
+  std::vector<std::string> out;
+  const auto entries = env.list_dir(folder);
+  for (const DirEntry& entry : *entries) {
+    const std::string bytes = *env.read_file(folder + "/" + entry.name);
+    for (size_t at = 0; at + 12 <= bytes.size();) {
+      uint64_t size = 0;
+      std::memcpy(&size, bytes.data() + at, sizeof size);
+      if (at + 16 + size > bytes.size()) break;  // torn: readers stop here
+      const std::string event = bytes.substr(at + 12, size);
+      at += 16 + size;
+      const int step = event.size() > 10 && event[9] == 0x10 ? event[10] : 0;
+      if (const size_t tag = event.find("loss"); tag != std::string::npos)
+        out.push_back(str_cat("loss ", step));
+      if (event.substr(11, 4) == std::string("\x3a\x02\x08\x01", 4))
+        out.push_back(str_cat("START ", step));
+    }
+  }
+  return out;
+}
+
+TEST(TfEventsWriterTest, LosesNoPointToAFullDisk) {
+  for (uint64_t room = 0; room < 400; ++room) {
+    const auto memory = new_mem_env();
+    ASSERT_TRUE(memory->create_dirs("/run").ok());
+    FaultEnv env(*memory);
+    TfEventsWriter writer(env, "/run", 1700000000);
+    std::vector<std::string> expected;
+    const auto put = [&](int64_t step) {
+      writer.scalar("loss", 1.0, step, 1700000000.0 + static_cast<double>(step));
+      expected.push_back(str_cat("loss ", step));
+      return writer.flush();
+    };
+    for (int64_t step = 1; step <= 3; ++step) ASSERT_TRUE(put(step).ok());
+    env.set_space(room);
+    bool failed = false;
+    for (int64_t step = 4; step <= 12; ++step) failed = !put(step).ok() || failed;
+    EXPECT_TRUE(failed || room > 300) << "nine points need more than " << room;
+    env.clear_faults();
+    for (int64_t step = 13; step <= 15; ++step) ASSERT_TRUE(put(step).ok());
+    EXPECT_EQ(points(*memory, "/run"), expected) << "room for " << room << " bytes";
+    EXPECT_LE(memory->list_dir("/run")->size(), 2u) << "a full disk collects no torn files";
+  }
+}
+
+TEST(TfEventsWriterTest, GoesOnWhenItsFileIsRemoved) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(env->create_dirs("/run").ok());
+  TfEventsWriter writer(*env, "/run", 1700000000);
+  set_log_console([](LogLevel, std::string_view) {});
+  writer.scalar("loss", 1.0, 1, 1700000001.0);
+  ASSERT_TRUE(writer.flush().ok());
+  ASSERT_TRUE(env->remove_tree("/run").ok());
+  writer.scalar("loss", 1.0, 2, 1700000002.0);
+  ASSERT_TRUE(writer.flush().ok());
+  EXPECT_EQ(points(*env, "/run"), (std::vector<std::string>{"loss 2"}));
+  set_log_console({});
+}
+
+TEST(TfEventsWriterTest, AResumedRunTellsReadersWhereItStarts) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(env->create_dirs("/run").ok());
+  TfEventsWriter writer(*env, "/run", 1700000000);
+  writer.start_session(7, 1700000001.0);
+  writer.scalar("loss", 1.0, 7, 1700000002.0);
+  ASSERT_TRUE(writer.flush().ok());
+  EXPECT_EQ(points(*env, "/run"), (std::vector<std::string>{"START 7", "loss 7"}));
+}
+
 TEST(TfEventsWriterTest, WritesTheBytesTensorBoardExpects) {
   const auto env = new_mem_env();
   ASSERT_TRUE(env->create_dirs("/run").ok());
   TfEventsWriter writer(*env, "/run", 1700000000);
-  ASSERT_TRUE(writer.scalar("train_loss", 1.5, 9, 1700000001.0).ok());
+  writer.scalar("train_loss", 1.5, 9, 1700000001.0);
   ASSERT_TRUE(writer.flush().ok());
   const auto bytes = env->read_file(writer.path());
   ASSERT_TRUE(bytes.ok());
