@@ -3,6 +3,7 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/log.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/train/nest/dry_run.h"
@@ -50,6 +51,8 @@ Status dry_run(const config::LoadedConfig& loaded, bool json) {
 }  // namespace
 
 Status run_train(const std::vector<std::string>& args) {
+  // `aerie train | tee log` goes on when tee is gone.
+  ignore_broken_pipes();
   AERIE_ASSIGN_OR_RETURN(
       const config::ConfigArgs parsed,
       config::parse_config_args(args, {{"--dry-run", false}, {"--json", false}}));
@@ -93,7 +96,7 @@ Status run_train(const std::vector<std::string>& args) {
         "names the batches.\n");
   std::printf("%s\n\n", result.verdict.c_str());
   const auto row = [](const char* name, const std::string& value) {
-    if (!value.empty()) std::printf("  %-12s %s\n", name, value.c_str());
+    if (!value.empty()) std::printf("  %-12s %s\n", name, printable_lines(value).c_str());
   };
   row("run folder", result.run_dir);
   row("last", result.last_checkpoint);

@@ -14,8 +14,8 @@
 #include "aerie/base/philox.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
-#include "aerie/base/testing/paths.h"
 #include "process.h"
+#include "run_command.h"
 
 namespace aerie::crash {
 namespace {
@@ -39,9 +39,7 @@ class CrashTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TempDir();
-    Process synth({aerie_binary(), "data", "synth", "--out", path("corpus"), "--hours", "0.03",
-                   "--speakers", "5", "--min-duration", "1", "--max-duration", "1.6"},
-                  {path("synth.log"), 0});
+    Process synth(synth_command(path("corpus")), {path("synth.log"), 0});
     ASSERT_EQ(synth.wait(), 0) << read(path("synth.log"));
     steps_ = number_from_environment("AERIE_CRASH_STEPS", 60);
     kills_ = number_from_environment("AERIE_CRASH_KILLS", 5);
@@ -66,33 +64,7 @@ class CrashTest : public ::testing::Test {
 
   static std::unique_ptr<Process> start(const std::string& name, std::vector<std::string> more,
                                         uint64_t file_limit = 0) {
-    std::vector<std::string> command{
-        aerie_binary(),
-        "train",
-        str_cat("--config-path=", config_dir("/nest")),
-        "--config-name=nest_quickstart",
-        str_cat("model.train_ds.manifest_filepath=", path("corpus/train.json")),
-        str_cat("model.train_ds.noise_manifest=", path("corpus/noise.json")),
-        str_cat("model.validation_ds.manifest_filepath=", path("corpus/dev.json")),
-        str_cat("model.validation_ds.noise_manifest=", path("corpus/noise.json")),
-        "model.train_ds.batch_size=2",
-        "model.num_classes=16",
-        "model.code_dim=4",
-        "model.encoder.n_layers=1",
-        "model.encoder.d_model=16",
-        "model.encoder.n_heads=2",
-        "model.encoder.subsampling_conv_channels=8",
-        "model.encoder.ff_expansion_factor=2",
-        "trainer.accelerator=cpu",
-        "+trainer.deterministic=true",
-        str_cat("trainer.max_steps=", steps_),
-        "trainer.val_check_interval=10",
-        "+trainer.limit_val_batches=2",
-        "trainer.log_every_n_steps=1",
-        "trainer.enable_progress_bar=false",
-        str_cat("exp_manager.exp_dir=", path("runs")),
-        str_cat("exp_manager.name=", name),
-        "+exp_manager.checkpoint_callback_params.every_n_train_steps=3"};
+    std::vector<std::string> command = train_command(path("corpus"), path("runs"), name, steps_);
     command.insert(command.end(), more.begin(), more.end());
     return std::make_unique<Process>(command, Process::Options{path(name + ".log"), file_limit});
   }

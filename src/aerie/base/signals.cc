@@ -10,7 +10,7 @@ namespace aerie {
 
 namespace {
 
-constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
 std::atomic<int> first_signal{0};
 std::atomic<bool> catching{false};
@@ -20,6 +20,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "must be usable in a signal
 void handle(int signal_number) {
   int none = 0;
   if (first_signal.compare_exchange_strong(none, signal_number)) return;
+  if (signal_number == SIGHUP) return;
   static const char text[] = "\naerie: second signal, leaving at once\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, sizeof text - 1);
   ::_exit(128 + signal_number);
@@ -37,7 +38,11 @@ SignalCatcher::SignalCatcher() {
   // One handler at a time, so that "second" is well defined.
   ::sigemptyset(&action.sa_mask);
   for (const int signal_number : kSignals) ::sigaddset(&action.sa_mask, signal_number);
-  for (int i = 0; i < kNumSignals; ++i) ::sigaction(kSignals[i], &action, &before_[i]);
+  for (int i = 0; i < kNumSignals; ++i) {
+    ::sigaction(kSignals[i], nullptr, &before_[i]);
+    if (kSignals[i] == SIGHUP && before_[i].sa_handler == SIG_IGN) continue;
+    ::sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 SignalCatcher::~SignalCatcher() {
@@ -58,6 +63,8 @@ const char* signal_name(int signal_number) {
       return "SIGINT";
     case SIGUSR1:
       return "SIGUSR1";
+    case SIGHUP:
+      return "SIGHUP";
     case SIGKILL:
       return "SIGKILL";
     case SIGSEGV:
@@ -67,6 +74,10 @@ const char* signal_name(int signal_number) {
     default:
       return "another signal";
   }
+}
+
+void ignore_broken_pipes() {
+  std::signal(SIGPIPE, SIG_IGN);
 }
 
 }  // namespace aerie

@@ -45,6 +45,40 @@ TEST(SignalsDeathTest, TheSecondSignalLeavesAtOnce) {
   EXPECT_EXIT(twice(SIGUSR1, SIGINT), ::testing::ExitedWithCode(128 + SIGINT), "second signal");
 }
 
+TEST(SignalsTest, AHangUpAsksToStopAndDoesNotCountTwice) {
+  {
+    const SignalCatcher catcher;
+    ::raise(SIGHUP);
+    EXPECT_EQ(caught_signal(), SIGHUP);
+    ::raise(SIGHUP);  // the shell and the kernel both send it
+  }
+  {
+    const SignalCatcher catcher;
+    ::raise(SIGTERM);
+    ::raise(SIGHUP);  // a service manager may send both
+    EXPECT_EQ(caught_signal(), SIGTERM);
+  }
+  // Under nohup it stays ignored.
+  std::signal(SIGHUP, SIG_IGN);
+  {
+    const SignalCatcher catcher;
+    ::raise(SIGHUP);
+    EXPECT_EQ(caught_signal(), 0);
+  }
+  std::signal(SIGHUP, SIG_DFL);
+}
+
+TEST(SignalsTest, ABrokenPipeIsAnErrorOfTheWrite) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ::close(ends[0]);
+  const auto before = std::signal(SIGPIPE, SIG_DFL);
+  ignore_broken_pipes();
+  EXPECT_EQ(::write(ends[1], "x", 1), -1);
+  std::signal(SIGPIPE, before);
+  ::close(ends[1]);
+}
+
 TEST(SignalsTest, HasNames) {
   EXPECT_STREQ(signal_name(SIGTERM), "SIGTERM");
   EXPECT_STREQ(signal_name(SIGINT), "SIGINT");

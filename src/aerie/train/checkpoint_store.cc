@@ -9,6 +9,7 @@
 
 #include "aerie/archive/safetensors.h"
 #include "aerie/base/hash.h"
+#include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::train {
@@ -21,7 +22,12 @@ constexpr int64_t kFormatVersion = 1;
 constexpr char kManifest[] = "manifest.json";
 constexpr char kState[] = "state.json";
 constexpr char kUnfinished[] = "-unfinished";
-constexpr char kTemporary[] = ".tmp-";
+// Our marks, behind "." and the stem.
+constexpr char kNew[] = ".aerie-new";      // being written
+constexpr char kOld[] = ".aerie-old";      // moved aside for a new one of its name
+constexpr char kGone[] = ".aerie-gone";    // being removed
+constexpr char kFormerOld[] = ".tmp-old";  // before there were marks
+constexpr char kFormerNew[] = ".tmp-new";
 constexpr uint64_t kMaxJson = 64u << 20;
 
 struct FileEntry {
@@ -146,15 +152,10 @@ Status verify_file(Env& env, const std::string& path, const FileEntry& expected)
   return ok_status();
 }
 
-// What an interrupted remove() left: some files of a checkpoint and no manifest. Anything else in
-// the folder belongs to somebody else.
-bool is_remainder(Env& env, const std::string& dir) {
-  const auto entries = env.list_dir(dir);
-  return entries.ok() && std::all_of(entries->begin(), entries->end(), [](const DirEntry& entry) {
-           return !entry.is_dir && !entry.is_symlink &&
-                  (entry.name == kState || entry.name == "model.safetensors" ||
-                   entry.name == "optimizer.safetensors" || entry.name == "ema.safetensors");
-         });
+// The stem in ".<stem><mark>"; empty for other names.
+std::string stem_of(const std::string& name, std::string_view mark) {
+  if (!starts_with(name, ".") || !ends_with(name, mark) || name.size() < mark.size() + 2) return "";
+  return name.substr(1, name.size() - 1 - mark.size());
 }
 
 class StoredCheckpoint final : public LoadedCheckpoint {
@@ -213,6 +214,11 @@ class StoredCheckpoint final : public LoadedCheckpoint {
 
 }  // namespace
 
+bool looks_like_checkpoint(Env& env, const std::string& dir) {
+  const auto has = [&](const char* name) { return env.exists(str_cat(dir, "/", name)); };
+  return has(kManifest) || has(kState) || has("model.safetensors");
+}
+
 CheckpointStore::CheckpointStore(Env& env, std::string folder)
     : env_(env), folder_(std::move(folder)) {}
 
@@ -222,9 +228,9 @@ Result<uint64_t> CheckpointStore::save(const std::string& stem, const TrainState
   if (written.ok()) return written;
   // What is left of a failed save would only keep a full disk full.
   const std::string target = str_cat(folder_, "/", stem);
-  const std::string old = str_cat(folder_, "/.", stem, kTemporary, "old");
+  const std::string old = marked(stem, kOld);
   if (env_.exists(old) && !env_.exists(target)) (void)env_.rename(old, target);
-  (void)env_.remove_tree(str_cat(folder_, "/.", stem, kTemporary, "new"));
+  (void)env_.remove_tree(marked(stem, kNew));
   if (env_.exists(target + kUnfinished)) (void)env_.remove_file(target + kUnfinished);
   return written;
 }
@@ -234,7 +240,7 @@ Result<uint64_t> CheckpointStore::write(const std::string& stem, const TrainStat
   AERIE_RETURN_IF_ERROR(snapshot.wait());
   AERIE_RETURN_IF_ERROR(create_dirs_durably(env_, folder_));
   const std::string target = str_cat(folder_, "/", stem);
-  const std::string temporary = str_cat(folder_, "/.", stem, kTemporary, "new");
+  const std::string temporary = marked(stem, kNew);
   const std::string marker = target + kUnfinished;
   AERIE_RETURN_IF_ERROR(env_.remove_tree(temporary));
   AERIE_RETURN_IF_ERROR(env_.write_file(marker, ""));
@@ -282,7 +288,7 @@ Result<uint64_t> CheckpointStore::write(const std::string& stem, const TrainStat
 
   // A directory cannot be replaced in one step: the old one is moved aside first. If the power
   // fails in between, the old one is found under its other name by clean_up().
-  const std::string old = str_cat(folder_, "/.", stem, kTemporary, "old");
+  const std::string old = marked(stem, kOld);
   AERIE_RETURN_IF_ERROR(env_.remove_tree(old));
   const bool replaces = env_.exists(target);
   if (replaces) AERIE_RETURN_IF_ERROR(env_.rename(target, old));
@@ -293,13 +299,19 @@ Result<uint64_t> CheckpointStore::write(const std::string& stem, const TrainStat
   return total + manifest_entry.bytes;
 }
 
+std::string CheckpointStore::marked(const std::string& stem, const char* mark) const {
+  return str_cat(folder_, "/.", stem, mark);
+}
+
 Status CheckpointStore::remove(const std::string& stem) {
-  // The manifest goes first: what is left of an interrupted removal is not taken for a checkpoint.
   const std::string dir = str_cat(folder_, "/", stem);
   if (!env_.exists(dir)) return ok_status();
-  if (env_.exists(str_cat(dir, "/", kManifest)))
-    AERIE_RETURN_IF_ERROR(env_.remove_file(str_cat(dir, "/", kManifest)));
-  return env_.remove_tree(dir);
+  // Under a name that nobody takes for a checkpoint or for a folder of the user's.
+  const std::string gone = marked(stem, kGone);
+  AERIE_RETURN_IF_ERROR(env_.remove_tree(gone));
+  AERIE_RETURN_IF_ERROR(env_.rename(dir, gone));
+  AERIE_RETURN_IF_ERROR(env_.fsync_dir(folder_));
+  return env_.remove_tree(gone);
 }
 
 Result<std::vector<CheckpointInfo>> CheckpointStore::list() const {
@@ -391,29 +403,51 @@ Result<TrainState> CheckpointStore::read_state(const std::string& stem) const {
 Status CheckpointStore::clean_up() {
   if (!env_.exists(folder_)) return ok_status();
   AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env_.list_dir(folder_));
-  for (const DirEntry& entry : entries) {
-    const std::string path = str_cat(folder_, "/", entry.name);
-    const size_t at = entry.name.rfind(kTemporary);
-    if (entry.is_dir && starts_with(entry.name, ".") && at != std::string::npos) {
-      const std::string target = str_cat(folder_, "/", entry.name.substr(1, at - 1));
-      // Moved aside and never replaced: put it back.
-      if (ends_with(entry.name, "old") && !env_.exists(target)) {
-        AERIE_RETURN_IF_ERROR(env_.rename(path, target));
-      } else {
-        AERIE_RETURN_IF_ERROR(env_.remove_tree(path));
-      }
-    } else if (entry.is_dir && is_remainder(env_, path)) {
-      AERIE_RETURN_IF_ERROR(env_.remove_tree(path));
-    } else if (!entry.is_dir && ends_with(entry.name, kUnfinished)) {
-      // Directories appear whole, so a marker says nothing about them; a Lightning file beside it
-      // is torn.
-      const std::string stem = entry.name.substr(0, entry.name.size() - (sizeof kUnfinished - 1));
-      const std::string file = str_cat(folder_, "/", stem, ".ckpt");
-      if (env_.exists(file)) AERIE_RETURN_IF_ERROR(env_.remove_file(file));
-      AERIE_RETURN_IF_ERROR(env_.remove_file(path));
-    }
-  }
+  for (const DirEntry& entry : entries)
+    AERIE_RETURN_IF_ERROR(entry.is_dir ? clean_up_directory(entry.name) : clean_up_file(entry));
   return env_.fsync_dir(folder_);
+}
+
+Status CheckpointStore::clean_up_directory(const std::string& name) {
+  const std::string path = str_cat(folder_, "/", name);
+  for (const char* mark : {kOld, kFormerOld}) {
+    const std::string stem = stem_of(name, mark);
+    const std::string target = str_cat(folder_, "/", stem);
+    if (stem.empty() || env_.exists(target)) continue;
+    if (mark == kFormerOld && !read_manifest(env_, path).ok()) continue;
+    log_info("train", "putting checkpoint ", target, " back, which was to be replaced");
+    return env_.rename(path, target);
+  }
+  for (const char* mark : {kNew, kOld, kGone}) {
+    if (stem_of(name, mark).empty()) continue;
+    log_info("train", "removing ", path, ", left by an interrupted save or removal");
+    return env_.remove_tree(path);
+  }
+  const bool former = !stem_of(name, kFormerNew).empty() || !stem_of(name, kFormerOld).empty();
+  const bool remainder = !starts_with(name, ".") && !env_.exists(str_cat(path, "/", kManifest)) &&
+                         looks_like_checkpoint(env_, path);
+  if (former || remainder)
+    log_warn("train", path,
+             " looks like part of a checkpoint without its manifest, left by an "
+             "interrupted save or removal; it is not used and can be deleted");
+  return ok_status();
+}
+
+Status CheckpointStore::clean_up_file(const DirEntry& entry) {
+  if (entry.is_symlink || !ends_with(entry.name, kUnfinished)) return ok_status();
+  const std::string path = str_cat(folder_, "/", entry.name);
+  const std::string stem = entry.name.substr(0, entry.name.size() - (sizeof kUnfinished - 1));
+  const std::string file = str_cat(folder_, "/", stem, ".ckpt");
+  if (env_.exists(file)) {
+    log_warn("train", file, " was not finished, as ", entry.name,
+             " beside it says; it is not used and can be deleted");
+    return ok_status();
+  }
+  // Directories appear whole, so a marker says nothing about them. Ours are empty.
+  AERIE_ASSIGN_OR_RETURN(const FileStat stat, env_.stat(path));
+  if (stat.size != 0) return ok_status();
+  log_info("train", "removing ", path, ", left by an interrupted save");
+  return env_.remove_file(path);
 }
 
 }  // namespace aerie::train

@@ -10,6 +10,10 @@
 // name is whole, or it is reported as damaged and passed over. docs/formats/checkpoint.md describes
 // the format.
 //
+// Only directories that carry our mark in their name, `.<stem>.aerie-new`, `.aerie-old` or
+// `.aerie-gone`, are ever deleted: what is to go is renamed first. Everything else in the folder
+// may be the user's.
+//
 // save() may run in a background thread; one save at a time.
 #pragma once
 
@@ -44,6 +48,9 @@ struct UnusableCheckpoint {
   std::string why;
 };
 
+// Whether a directory holds files of a checkpoint, whole or damaged.
+bool looks_like_checkpoint(Env& env, const std::string& dir);
+
 class LoadedCheckpoint : public StateSource {
  public:
   virtual const TrainState& state() const = 0;
@@ -74,13 +81,17 @@ class CheckpointStore {
   // one, is reported through `report` and passed over. Nothing when there is none.
   Result<std::unique_ptr<LoadedCheckpoint>> newest_valid(
       const std::function<void(const CheckpointInfo&, const Status&)>& report) const;
-  // Removes what an interrupted save or removal left behind (temporary directories, `-unfinished`
-  // markers and their checkpoints, directories of checkpoint files without a manifest).
+  // Removes what an interrupted save or removal left behind and puts back what had been moved
+  // aside; the log names each. What carries no mark of ours (also remainders of versions before the
+  // marks, and Lightning's unfinished files) is named and left alone.
   Status clean_up();
 
   const std::string& folder() const { return folder_; }
 
  private:
+  std::string marked(const std::string& stem, const char* mark) const;
+  Status clean_up_directory(const std::string& name);
+  Status clean_up_file(const DirEntry& entry);
   Result<uint64_t> write(const std::string& stem, const TrainState& state, StateSnapshot& snapshot);
 
   Env& env_;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/fault_env.h"
+#include "aerie/base/log.h"
 #include "aerie/base/mem_env.h"
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/run_checkpointer.h"
@@ -152,6 +153,55 @@ TEST(CheckpointStoreTest, FinishesAnInterruptedRemoval) {
     EXPECT_TRUE(env.exists("/ckpt/notes.txt") && env.exists("/ckpt/other/readme"));
     if (finished) break;
   }
+}
+
+// Only names with our mark are removed, and the log says so.
+TEST(CheckpointStoreTest, LeavesAloneWhatIsNotItsOwn) {
+  const auto env = new_mem_env();
+  const auto add = [&](const std::string& path) {
+    ASSERT_TRUE(env->create_dirs(path.substr(0, path.rfind('/'))).ok());
+    ASSERT_TRUE(env->write_file(path, "x").ok());
+  };
+  ASSERT_TRUE(save(*env, "a", 1).ok());
+  // The user's: an empty folder, an exported model, a hidden folder, a copy without a manifest.
+  ASSERT_TRUE(env->create_dirs("/ckpt/empty").ok());
+  add("/ckpt/export/model.safetensors");
+  add("/ckpt/.cache.tmp-2024/x");
+  add("/ckpt/backup/state.json");
+  // Lightning's, with NeMo's marker.
+  add("/ckpt/torn-last.ckpt");
+  ASSERT_TRUE(env->write_file("/ckpt/torn-last-unfinished", "").ok());
+  // Remainders of versions without marks.
+  add("/ckpt/.b.tmp-new/model.safetensors");
+  add("/ckpt/.a.tmp-old/manifest.json");
+  // Ours.
+  add("/ckpt/.c.aerie-new/model.safetensors");
+  add("/ckpt/.a.aerie-old/model.safetensors");
+  add("/ckpt/.d.aerie-gone/model.safetensors");
+  ASSERT_TRUE(env->write_file("/ckpt/c-unfinished", "").ok());
+  std::string log;
+  set_log_console([&](LogLevel, std::string_view line) { log += str_cat(line, "\n"); });
+  ASSERT_TRUE(CheckpointStore(*env, "/ckpt").clean_up().ok());
+  set_log_console({});
+  std::vector<std::string> left;
+  for (const DirEntry& entry : *env->list_dir("/ckpt")) left.push_back(entry.name);
+  EXPECT_EQ(left, (std::vector<std::string>{".a.tmp-old", ".b.tmp-new", ".cache.tmp-2024", "a",
+                                            "backup", "empty", "export", "torn-last-unfinished",
+                                            "torn-last.ckpt"}));
+  for (const char* named : {".c.aerie-new", ".a.aerie-old", ".d.aerie-gone", "c-unfinished",
+                            ".b.tmp-new", ".a.tmp-old", "backup", "torn-last.ckpt"})
+    EXPECT_NE(log.find(named), std::string::npos) << named << " is not named in\n" << log;
+  for (const char* silent : {"empty", ".cache.tmp-2024"})
+    EXPECT_EQ(log.find(silent), std::string::npos) << silent;
+}
+
+// A run killed between two renames of a version without marks.
+TEST(CheckpointStoreTest, PutsBackWhatAnEarlierVersionHadMovedAside) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(save(*env, "a", 1).ok());
+  ASSERT_TRUE(env->rename("/ckpt/a", "/ckpt/.a.tmp-old").ok());
+  ASSERT_TRUE(CheckpointStore(*env, "/ckpt").clean_up().ok());
+  EXPECT_EQ(newest(*env), 1);
 }
 
 TEST(CheckpointStoreTest, FullDiskLeavesTheOldOne) {

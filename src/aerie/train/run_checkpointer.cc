@@ -137,8 +137,11 @@ std::string RunCheckpointer::best_stem() const {
 std::string RunCheckpointer::nemo_path() const {
   // NeMo's rule: the prefix stands in for the experiment's name.
   const std::string& prefix = options_.params.prefix;
-  return str_cat(options_.folder.checkpoints, "/", prefix.empty() ? options_.folder.name : prefix,
-                 options_.params.postfix);
+  std::string name =
+      str_cat(prefix.empty() ? options_.folder.name : prefix, options_.params.postfix);
+  // One name inside the folder, as stems are; the experiment's may nest.
+  std::replace(name.begin(), name.end(), '/', '_');
+  return str_cat(options_.folder.checkpoints, "/", name);
 }
 
 void RunCheckpointer::run() {

@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
 #include "aerie/train/checkpoint_store.h"
+#include "aerie/train/run_lock.h"
 
 namespace aerie::train {
 
@@ -29,7 +31,7 @@ bool is_loose_file(const DirEntry& entry) {
   // Event files stay for TensorBoard; the metrics are cut back and continued; the list of bad
   // samples grows.
   return !starts_with(entry.name, "events.out.tfevents") && entry.name != "metrics.jsonl" &&
-         entry.name != "bad_samples.jsonl";
+         entry.name != "bad_samples.jsonl" && entry.name != kLockName;
 }
 
 }  // namespace
@@ -57,6 +59,17 @@ std::string event_folder(Env& env, const RunFolder& folder, const config::ExpMan
   return str_cat(folder.path, "/", next_version(env, folder.path));
 }
 
+Result<int64_t> next_run_number(Env& env, const std::string& folder) {
+  AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env.list_dir(folder));
+  int64_t next = 0;
+  for (const DirEntry& entry : entries) {
+    if (!entry.is_dir || !starts_with(entry.name, "run_")) continue;
+    if (const auto number = parse_int64(entry.name.substr(4), 0); number.ok())
+      next = std::max(next, *number + 1);
+  }
+  return next;
+}
+
 Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpManagerConfig& exp,
                                     const std::string& config_name,
                                     const std::string& env_version) {
@@ -76,6 +89,7 @@ Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpMan
       // The folder must be the same at every start.
       if (exp.version.empty()) out.version.clear();
     } else if (out.version.empty()) {
+      out.version_is_free = true;
       if (exp.use_datetime_version) {
         out.version = folder_time(clock.wall_ns());
         // Two runs in one second: the second one waits for the next name rather than mixing with
@@ -177,7 +191,7 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
             "go on all the same");
   if (!unfinished.empty())
     out.sentence =
-        str_cat("only unfinished checkpoints in ", folder.checkpoints, "; they are removed");
+        str_cat("only unfinished checkpoints in ", folder.checkpoints, ": starting from scratch");
   if (!exp.resume_ignore_no_checkpoint)
     return invalid_argument(str_cat("resume_if_exists is set, but there is no checkpoint in ",
                                     folder.checkpoints))
@@ -192,16 +206,10 @@ Status prepare_run_folder(Env& env, const RunFolder& folder, bool resumed) {
   if (!resumed) return ok_status();
   AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, env.list_dir(folder.path));
   std::vector<std::string> loose;
-  int64_t next = 0;
-  for (const DirEntry& entry : entries) {
+  for (const DirEntry& entry : entries)
     if (is_loose_file(entry)) loose.push_back(entry.name);
-    if (entry.is_dir && starts_with(entry.name, "run_")) {
-      char* end = nullptr;
-      const int64_t number = std::strtoll(entry.name.c_str() + 4, &end, 10);
-      if (*end == '\0') next = std::max(next, number + 1);
-    }
-  }
   if (loose.empty()) return ok_status();
+  AERIE_ASSIGN_OR_RETURN(const int64_t next, next_run_number(env, folder.path));
   const std::string target = str_cat(folder.path, "/run_", next);
   AERIE_RETURN_IF_ERROR(env.create_dir(target));
   for (const std::string& name : loose)

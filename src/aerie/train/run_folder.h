@@ -3,8 +3,10 @@
 //
 //   <exp_dir>/<name>[/<version>]/   no version level when resume_if_exists is true
 //     cmd-args.log git-info.log config.yaml hparams.yaml metrics.jsonl events.out.tfevents.*
-//     report.html checkpoints/                  native checkpoints and <name>.nemo run_<k>/ loose
-//     files of earlier runs, moved here when a run is resumed
+//     report.html
+//     checkpoints/   native checkpoints and <name>.nemo
+//     run_<k>/       loose files of the start before, when a run is resumed; the whole earlier run,
+//                    when one starts from nothing (fresh_start.h)
 #pragma once
 
 #include <optional>
@@ -22,7 +24,13 @@ struct RunFolder {
   std::string checkpoints;  // dirpath, or <log_dir>/checkpoints
   std::string name;         // of the experiment: prefix of checkpoint stems, name of the .nemo
   std::string version;      // empty: none
+  // The version was made up (a date, the next number): where another process was quicker, the next
+  // one will do.
+  bool version_is_free = false;
 };
+
+// <k> of the next run_<k> in the folder of a run.
+Result<int64_t> next_run_number(Env& env, const std::string& folder);
 
 // Decides where a run lives; creates nothing. `config_name` is the top-level `name:`; used when
 // exp_manager gives none. `env_version` is NEMO_EXPM_VERSION or empty.

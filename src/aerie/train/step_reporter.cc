@@ -72,8 +72,7 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
   const int64_t x = info.step - 1;
   const double time = parts_.clock->wall_s();
   const auto put = [&](const char* tag, double value) {
-    const Status status = parts_.tensorboard->scalar(tag, value, x, time);
-    if (!status.ok()) AERIE_LOG_EVERY_S(warn, 60.0, "train", "TensorBoard: ", status.to_string());
+    parts_.tensorboard->scalar(tag, value, x, time);
   };
   put("train_loss", outcome.loss);
   put("learning_rate", info.learning_rate);
@@ -90,7 +89,9 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
   put("grad_norm", outcome.grad_norm);
   put("data_wait_ms", info.data_wait_s * 1e3);
   put(parts_.task->throughput.c_str(), throughput);
-  (void)parts_.tensorboard->flush();
+  if (const Status status = parts_.tensorboard->flush(); !status.ok())
+    AERIE_LOG_EVERY_S(warn, 60.0, "train",
+                      "TensorBoard's points cannot be written and wait: ", status.to_string());
 }
 
 ProgressInfo StepReporter::progress(const StepInfo& info, int64_t planned_steps,

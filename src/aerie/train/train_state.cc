@@ -53,6 +53,7 @@ std::string TrainState::to_json() const {
   json["last_monitor"] = last_monitor;
   json["last_train_loss"] = last_train_loss;
   json["finished"] = finished;
+  if (validation_pending) json["validation_pending"] = true;
   if (!saved_as.empty()) json["saved_as"] = saved_as;
   if (!monitor_name.empty())
     json["monitor"] = {{"name", monitor_name}, {"value", monitor ? Json(*monitor) : Json()}};
@@ -80,6 +81,8 @@ Result<TrainState> TrainState::from_json(const std::string& text) {
   if (json.contains("last_train_loss"))
     AERIE_RETURN_IF_ERROR(read_field(json, "last_train_loss", &out.last_train_loss));
   AERIE_RETURN_IF_ERROR(read_field(json, "finished", &out.finished));
+  if (json.contains("validation_pending"))
+    AERIE_RETURN_IF_ERROR(read_field(json, "validation_pending", &out.validation_pending));
   if (json.contains("epoch_batches"))
     AERIE_RETURN_IF_ERROR(read_field(json, "epoch_batches", &out.epoch_batches));
   if (out.step < 0 || out.epoch < 0 || out.batch_in_epoch < 0 || micro_step < 0 || out.split < 1 ||

@@ -33,6 +33,8 @@ struct TrainState {
   std::string saved_as;
   std::string monitor_name;
   std::optional<double> monitor;
+  // A signal ended the validation of this step; a resumed run does it first. Optional in files.
+  bool validation_pending = false;
 
   std::string to_json() const;
   // Strict about types, tolerant about unknown fields.

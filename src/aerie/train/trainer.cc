@@ -72,6 +72,7 @@ Trainer::Trainer(TrainerParts parts, Cadence cadence, TrainState start)
       early_stopping_(parts_.config->exp_manager, parts_.task),
       reporter_({&parts_.task, parts_.config, parts_.tensorboard, parts_.nvml, parts_.clock,
                  [this](const metrics::Record& record) { write_record(record); }}) {
+  saved_pending_ = state_.validation_pending;
   position_.step = state_.step;
   position_.epoch = state_.epoch;
   position_.batch = state_.batch_in_epoch;
@@ -134,6 +135,11 @@ Status Trainer::restore_position() {
     }
   }
   if (over) {
+    // The epoch ends after the validation that is still to come.
+    if (state_.validation_pending) {
+      position_.epoch_batches = position_.window_start = position_.batch;
+      return ok_status();
+    }
     position_.batch = 0;
     ++position_.epoch;
     parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);
@@ -231,26 +237,31 @@ Result<TrainSummary> Trainer::run() {
   const bool fresh = state_.step == 0 && state_.micro_step == 0;
   if (fresh && trainer.num_sanity_val_steps != 0 && trainer.fast_dev_run == 0)
     AERIE_RETURN_IF_ERROR(validate(/*sanity=*/true));
-  // The checkpoint may have been taken in the middle of a validation.
-  if (!fresh && !exp.disable_validation_on_resume && cadence_.validate_after(position_)) {
+  const bool caught_up = state_.validation_pending;
+  if (caught_up) {
+    // A signal ended the validation before this checkpoint: what comes after the window is left to
+    // do as well.
     AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
-    AERIE_RETURN_IF_ERROR(save_after_validation());
+    if (!state_.validation_pending) {
+      AERIE_RETURN_IF_ERROR(save_after_validation());
+      AERIE_RETURN_IF_ERROR(after_window());
+    }
+  } else if (!fresh && !exp.disable_validation_on_resume && cadence_.validate_after(position_)) {
+    // The process may have been killed in the middle of a validation.
+    AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
+    if (!state_.validation_pending) AERIE_RETURN_IF_ERROR(save_after_validation());
   }
 
-  if (!fresh && cadence_.finished(position_))
+  stop_on_signal();
+  if (!stop_ && !fresh && !caught_up && cadence_.finished(position_))
     stop_with(StopReason::kAlreadyFinished, cadence_.limit_key(position_));
 
   Status status;
   while (!stop_ && !cadence_.finished(position_)) {
     status = train_step();
+    if (status.ok() && parts_.may_go_on) status = parts_.may_go_on();
     if (!status.ok()) break;
-    const int signal =
-        static_cast<int>(parts_.agree(parts_.stop_signal ? parts_.stop_signal() : 0));
-    if (signal != 0) {
-      summary_.signal = signal;
-      event("signal", [&](metrics::Record& record) { record.add("signal", signal); });
-      stop_with(StopReason::kSignal, signal_name(signal));
-    }
+    stop_on_signal();
     // NeMo's limit of one run ends it at once, Lightning's limit of all runs only past min_steps.
     const double elapsed = parts_.clock->monotonic_s() - start_s_;
     const bool run_over = exp.max_time_per_run_s && elapsed >= *exp.max_time_per_run_s;
@@ -274,7 +285,10 @@ Result<TrainSummary> Trainer::run() {
     (void)parts_.checkpointer->drain();
     take_save_reports();
   }
-  if (status.ok() && parts_.checkpointer != nullptr && position_.step != state_.last_saved_step) {
+  const bool untrained = summary_.reason == StopReason::kSignal && position_.total_batch == 0;
+  if (untrained) log_info("train", "nothing was trained yet: there is nothing to save");
+  if (status.ok() && parts_.checkpointer != nullptr && !untrained &&
+      (position_.step != state_.last_saved_step || state_.validation_pending != saved_pending_)) {
     const SaveReason reason = summary_.reason == StopReason::kSignal      ? SaveReason::kSignal
                               : summary_.reason == StopReason::kTimeLimit ? SaveReason::kTimeLimit
                                                                           : SaveReason::kTrainEnd;
@@ -301,6 +315,18 @@ Result<TrainSummary> Trainer::run() {
   return summary_;
 }
 
+int Trainer::stop_signal() const {
+  return static_cast<int>(parts_.agree(parts_.stop_signal ? parts_.stop_signal() : 0));
+}
+
+void Trainer::stop_on_signal() {
+  const int signal = stop_signal();
+  if (signal == 0) return;
+  summary_.signal = signal;
+  event("signal", [&](metrics::Record& record) { record.add("signal", signal); });
+  stop_with(StopReason::kSignal, signal_name(signal));
+}
+
 // Lightning's order: steps and epochs that were promised come first, then one last validation.
 Status Trainer::stop_if_wanted() {
   const config::TrainerConfig& trainer = parts_.config->trainer;
@@ -317,7 +343,7 @@ Status Trainer::stop_if_wanted() {
     return ok_status();
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
   AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
-  return save_after_validation();
+  return state_.validation_pending ? ok_status() : save_after_validation();
 }
 
 std::optional<double> Trainer::metric(const std::string& name) const {
@@ -377,6 +403,12 @@ Status Trainer::train_step() {
   const int64_t window = cadence_.next_window(position_);
   AERIE_RETURN_IF_ERROR(submit_window(window));
   AERIE_RETURN_IF_ERROR(collect(parts_.engine->max_in_flight() == 0));
+  // A signal ended the validation of this window: it and what follows are done on resume.
+  if (state_.validation_pending) return ok_status();
+  return after_window();
+}
+
+Status Trainer::after_window() {
   if (save_after_window_) {
     save_after_window_ = false;
     AERIE_RETURN_IF_ERROR(save_after_validation());
@@ -448,6 +480,8 @@ Status Trainer::submit_window(int64_t window) {
       AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
       if (request.finish) AERIE_RETURN_IF_ERROR(interval_saves());
       AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
+      // The rest of the window is finished first: half of it cannot be saved.
+      if (state_.validation_pending) continue;
       // A checkpoint inside a window would lose the gradients gathered so far: it is taken when the
       // step is done.
       if (request.finish) {
@@ -610,6 +644,7 @@ Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& step, b
 }
 
 Status Trainer::validate(bool sanity) {
+  if (!sanity) state_.validation_pending = false;
   if (parts_.validation.empty()) return ok_status();
   const double start = parts_.clock->monotonic_s();
   const config::RunConfig& config = *parts_.config;
@@ -641,10 +676,10 @@ Status Trainer::validate(bool sanity) {
     ++progress.done;
     if (parts_.progress) parts_.progress(progress);
   };
-  AERIE_ASSIGN_OR_RETURN(const std::vector<SetResult> results,
-                         evaluate_sets(*parts_.engine, parts_.validation, options));
-  std::vector<double> losses;
-  for (const SetResult& result : results) losses.push_back(result.loss);
+  options.stop = [this] { return stop_signal() != 0; };
+  auto evaluated = evaluate_sets(*parts_.engine, parts_.validation, options);
+  const bool stopped = evaluated.status().code() == StatusCode::kCancelled && stop_signal() != 0;
+  if (!evaluated.ok() && !stopped) return evaluated.status();
   if (swap) AERIE_RETURN_IF_ERROR(parts_.engine->use_ema_weights(false));
   span.end();
   // Its phases are not those of a training step.
@@ -655,6 +690,15 @@ Status Trainer::validate(bool sanity) {
   last_step_done_s_ += took;
   summary_.validation_s += took;
   if (sanity) return ok_status();
+  if (stopped) {
+    state_.validation_pending = true;
+    log_info("train", "step ", position_.step, ": the validation was stopped after ",
+             human_duration(took), "; it is done when the run is resumed");
+    return ok_status();
+  }
+  const std::vector<SetResult>& results = *evaluated;
+  std::vector<double> losses;
+  for (const SetResult& result : results) losses.push_back(result.loss);
 
   ++validations_;
   validated_step_ = position_.step;
@@ -676,8 +720,8 @@ Status Trainer::validate(bool sanity) {
     // Lightning numbers points by the steps before the current one.
     const int64_t x =
         std::max<int64_t>(0, position_.step - (cadence_.window_open(position_) ? 0 : 1));
-    for (const auto& [name, value] : named) (void)parts_.tensorboard->scalar(name, value, x, time);
-    (void)parts_.tensorboard->scalar("epoch", static_cast<double>(position_.epoch), x, time);
+    for (const auto& [name, value] : named) parts_.tensorboard->scalar(name, value, x, time);
+    parts_.tensorboard->scalar("epoch", static_cast<double>(position_.epoch), x, time);
     if (config.exp_manager.log_step_timing) write_validation_timing(results, batch_s, time);
     (void)parts_.tensorboard->flush();
   }
@@ -700,7 +744,7 @@ void Trainer::write_validation_timing(const std::vector<SetResult>& results,
                                 ? std::string("validation_step_timing in s")
                                 : str_cat("validation_step_timing in s/dataloader_idx_", set);
     for (int64_t i = 0; i < results[set].batches && next < batch_s.size(); ++i)
-      (void)parts_.tensorboard->scalar(tag, batch_s[next++], timed_batches_[set]++, time);
+      parts_.tensorboard->scalar(tag, batch_s[next++], timed_batches_[set]++, time);
   }
 }
 
@@ -760,6 +804,7 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_
   if (!snapshot.ok()) return snapshot.status().with_context("saving");
   SaveRequest request;
   state_.last_saved_step = position_.step;
+  saved_pending_ = state_.validation_pending;
   request.state = current_state();
   request.reason = reason;
   request.monitor = monitor;

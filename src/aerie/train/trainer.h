@@ -67,6 +67,8 @@ struct TrainerParts {
   Checkpointer* checkpointer = nullptr;            // may be null: nothing is saved
   Clock* clock = nullptr;
   std::function<int()> stop_signal;  // number of a signal that asks to stop, 0 otherwise
+  // An error ends the run without saving: the folder belongs to somebody else now. May be empty.
+  std::function<Status()> may_go_on;
   // What a terminal shows; called from the loop's thread after every step. May be empty.
   std::function<void(const ProgressInfo&)> progress;
   // Called when the first step of this process is done. May be empty.
@@ -129,11 +131,15 @@ class Trainer {
   Status restore_position();
   Status start_epoch();
   Status train_step();
+  // What follows the steps of a window: saves, the end of an epoch.
+  Status after_window();
   Status submit_window(int64_t window);
   Status submit_with_split(StepRequest& request, int64_t clips);
   Status collect(bool wait);
   Status after_outcome(const StepOutcome& outcome, double step_s);
   Status on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up);
+  // A signal ends it after the batch at hand: state_.validation_pending is set then, and nothing
+  // else of the validation counts.
   Status validate(bool sanity);
   void write_validation_timing(const std::vector<SetResult>& results,
                                const std::vector<double>& batch_s, double time);
@@ -148,6 +154,8 @@ class Trainer {
   Status interval_saves();
   bool healthy() const;  // what a save says of the latest step
   Status stop_if_wanted();
+  int stop_signal() const;  // the same on all ranks
+  void stop_on_signal();
   // The latest value of a metric the run knows: train_loss, val_loss, <stem>_val_loss.
   std::optional<double> metric(const std::string& name) const;
   Status check_early_stopping();
@@ -171,6 +179,7 @@ class Trainer {
   double start_s_ = 0.0;
   double last_step_done_s_ = 0.0;
   bool save_after_window_ = false;
+  bool saved_pending_ = false;  // what the newest checkpoint says about a validation to come
   bool stop_ = false;
   // Asked for by a rule that min_steps and min_epochs may hold back.
   std::optional<StopReason> stop_wanted_;

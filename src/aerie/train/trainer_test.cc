@@ -111,6 +111,7 @@ class FakeEngine final : public Engine {
   }
   Result<EvalOutcome> evaluate(const data::Batch&, uint64_t seed, uint64_t position) override {
     EvalOutcome out;
+    ++evaluated;
     out.loss = eval_loss + static_cast<double>(position);
     eval_seeds.push_back(seed);
     out.counted = !empty_eval.contains(position);
@@ -137,6 +138,7 @@ class FakeEngine final : public Engine {
   bool always_bad = false;
   std::string precision = "16-mixed";
   double eval_loss = 5.0;
+  int64_t evaluated = 0;
   std::map<uint64_t, bool> empty_eval;
   std::vector<std::string> micro;
   std::vector<int64_t> windows, splits, tried_splits;
@@ -206,7 +208,9 @@ struct FakeRun {
     parts.clock = &clock;
     parts.stop_signal = [this] {
       clock.advance_s(seconds_per_step);
-      return static_cast<int64_t>(engine.windows.size()) >= signal_after ? 15 : 0;
+      const bool now = static_cast<int64_t>(engine.windows.size()) >= signal_after ||
+                       engine.evaluated >= signal_after_evaluated;
+      return now ? 15 : 0;
     };
     parts.write_nonfinite = [this](int64_t step, const std::string& json) {
       nonfinite[step] = json;
@@ -234,6 +238,7 @@ struct FakeRun {
   metrics::MetricsLog log;
   FakeClock clock;
   int64_t signal_after = std::numeric_limits<int64_t>::max();
+  int64_t signal_after_evaluated = std::numeric_limits<int64_t>::max();
   double seconds_per_step = 0.0;
   std::map<int64_t, std::string> nonfinite;
 };
@@ -556,6 +561,103 @@ TEST(TrainerTest, TheLastCheckpointIsTriedTwice) {
   lost.config.trainer.val_check_interval = {false, 0.0, 10};
   lost.checkpointer.failures = 2;
   EXPECT_FALSE(lost.go().ok()) << "nothing of the run was saved";
+}
+
+// Names of the batches, the rates and the validations of a run or of its two halves.
+struct Trace {
+  void add(FakeRun& run) {
+    micro.insert(micro.end(), run.engine.micro.begin(), run.engine.micro.end());
+    rates.insert(rates.end(), run.engine.rates.begin(), run.engine.rates.end());
+    for (const metrics::Record& record : run.records(metrics::RecordKind::kVal))
+      validations.push_back(str_cat(record.epoch(), ":", record.step()));
+  }
+  std::vector<std::string> micro, validations;
+  std::vector<double> rates;
+};
+
+TEST(TrainerTest, ASignalEndsAValidationAfterOneBatchAndTheResumedRunDoesIt) {
+  // Five validation batches; windows of three in epochs of seven, so that validations fall on the
+  // ends of windows and epochs and inside a window.
+  for (const int64_t interval : {3, 4, 7}) {
+    FakeRun whole(7, 5);
+    whole.config.trainer.accumulate_grad_batches = 3;
+    whole.config.trainer.max_steps = 9;
+    whole.config.trainer.val_check_interval = {false, 0.0, interval};
+    ASSERT_TRUE(whole.go().ok());
+    Trace expected;
+    expected.add(whole);
+    for (const int64_t evaluated : {1, 7, 12}) {
+      SCOPED_TRACE(str_cat("every ", interval, " batches, signal in evaluation ", evaluated));
+      if (evaluated > whole.engine.evaluated) continue;
+      FakeRun first(7, 5);
+      first.config = whole.config;
+      first.signal_after_evaluated = evaluated;
+      const auto stopped = first.go();
+      ASSERT_TRUE(stopped.ok()) << stopped.status().to_string();
+      EXPECT_EQ(stopped->reason, StopReason::kSignal);
+      EXPECT_EQ(first.engine.evaluated, evaluated) << "one batch, not the rest of the validation";
+      const TrainState saved = first.checkpointer.saves.back().state;
+      EXPECT_TRUE(saved.validation_pending);
+      EXPECT_EQ(saved.micro_step, first.engine.micro.size()) << "the window is finished";
+      EXPECT_EQ(static_cast<int64_t>(first.engine.windows.size()), saved.step);
+      const auto stored = TrainState::from_json(saved.to_json());
+      ASSERT_TRUE(stored.ok());
+
+      FakeRun second(7, 5);
+      second.config = whole.config;
+      second.config.exp_manager.disable_validation_on_resume = true;
+      ASSERT_TRUE(second.go(*stored).ok());
+      Trace both;
+      both.add(first);
+      both.add(second);
+      EXPECT_EQ(both.micro, expected.micro);
+      EXPECT_EQ(both.rates, expected.rates);
+      EXPECT_EQ(both.validations.size(), expected.validations.size());
+      // Inside a window the validation comes one step later than it would have.
+      if (interval != 4) {
+        EXPECT_EQ(both.validations, expected.validations);
+      }
+      EXPECT_FALSE(second.checkpointer.saves.back().state.validation_pending);
+      EXPECT_EQ(second.checkpointer.saves.front().reason, SaveReason::kValidation);
+    }
+  }
+}
+
+TEST(TrainerTest, AValidationStoppedAgainIsStillPending) {
+  FakeRun first(4, 5);
+  first.config.trainer.max_steps = 8;
+  first.config.exp_manager.ema.enable = true;
+  first.signal_after_evaluated = 2;
+  ASSERT_TRUE(first.go().ok());
+  EXPECT_EQ(first.engine.ema, (std::vector<bool>{true, false})) << "the weights are put back";
+  FakeRun second(4, 5);
+  second.config = first.config;
+  second.signal_after_evaluated = 1;
+  const auto again = second.go(first.checkpointer.saves.back().state);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->state.validation_pending);
+  EXPECT_TRUE(second.engine.micro.empty());
+  EXPECT_TRUE(second.checkpointer.saves.empty()) << "the checkpoint says so already";
+  // Without a validation set there is nothing to catch up with.
+  FakeRun without(4);
+  without.config = first.config;
+  const auto done = without.go(first.checkpointer.saves.back().state);
+  ASSERT_TRUE(done.ok()) << done.status().to_string();
+  EXPECT_FALSE(done->state.validation_pending);
+  EXPECT_EQ(done->state.step, 8);
+}
+
+TEST(TrainerTest, ASignalBeforeTheFirstStepSavesNothing) {
+  FakeRun run(4, 5);
+  run.config.trainer.max_steps = 8;
+  run.config.trainer.num_sanity_val_steps = 3;
+  run.signal_after_evaluated = 1;
+  const auto stopped = run.go();
+  ASSERT_TRUE(stopped.ok());
+  EXPECT_EQ(stopped->reason, StopReason::kSignal);
+  EXPECT_EQ(run.engine.evaluated, 1);
+  EXPECT_TRUE(run.engine.micro.empty());
+  EXPECT_TRUE(run.checkpointer.saves.empty());
 }
 
 TEST(TrainerTest, FailedMetricsWritesDoNotStopTraining) {

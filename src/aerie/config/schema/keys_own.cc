@@ -70,6 +70,9 @@ constexpr KeySpec kOwn[] = {
      "A recording that cannot be read: leave it out, use silence, or stop."},
     {"aerie.max_bad_fraction", "float", "0.01", "[0,1]", "", kWorks,
      "Stop when more than this share of the recordings was bad."},
+    {"aerie.ignore_missing_checkpoints", "bool", "false", "", "", kWorks,
+     "Start from nothing although metrics.jsonl of the run folder records checkpoints and their "
+     "folder holds none; false: refuse, since their disk may not be mounted."},
     {"aerie.empty_mask", "str|null", "null", "", "zero|nan", kWorks,
      "Loss of a batch in which nothing is masked; null: zero, or nan under compat."},
     {"aerie.train_pre_encode", "bool", "false", "", "", kWorks,

@@ -30,6 +30,7 @@
 #include "aerie/train/nest/run_changes.h"
 #include "aerie/train/run_checkpointer.h"
 #include "aerie/train/run_folder.h"
+#include "aerie/train/run_lock.h"
 #include "aerie/train/schedule_rates.h"
 #include "aerie/train/start_times.h"
 #include "aerie/train/trainer.h"
@@ -159,9 +160,12 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   std::unique_ptr<TempDir> scratch;
   RunFolder folder;
   ResumePlan plan;
+  std::vector<std::unique_ptr<RunLock>> locks;
   if (keep) {
-    AERIE_ASSIGN_OR_RETURN(folder, run_folder_of(env, clock, run));
-    AERIE_ASSIGN_OR_RETURN(plan, plan_resume(env, folder, run.exp_manager));
+    AERIE_ASSIGN_OR_RETURN(OpenedRunFolder opened, open_run_folder(env, clock, *options.config));
+    folder = std::move(opened.folder);
+    plan = std::move(opened.plan);
+    locks = std::move(opened.locks);
   } else {
     scratch = std::make_unique<TempDir>();
     folder = {scratch->path(), scratch->file("checkpoints"), "fast_dev_run", ""};
@@ -184,9 +188,6 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
                     run.exp_manager.files_to_copy}));
   if (keep) log_info("train", "run folder: ", folder.path);
 
-  // What interrupted saves left behind, then the newest checkpoint that is whole.
-  CheckpointStore store(env, folder.checkpoints);
-  AERIE_RETURN_IF_ERROR(store.clean_up());
   AERIE_ASSIGN_OR_RETURN(StartPoint point, find_start_point(env, folder, plan));
   if (point.loaded != nullptr)
     log_info("train", "resuming from ", point.loaded->info().path, " at step ", point.state.step);
@@ -242,8 +243,6 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   ScheduleRates rates(std::move(schedule));
 
   metrics::MetricsLog metrics(env, folder.path + "/metrics.jsonl");
-  // A run that starts again from nothing, because it ended before its first checkpoint, does not
-  // keep the lines of that attempt.
   AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1));
   std::unique_ptr<metrics::TfEventsWriter> tensorboard;
   if (run.exp_manager.create_tensorboard_logger && keep) {
@@ -252,6 +251,8 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     tensorboard =
         std::make_unique<metrics::TfEventsWriter>(env, events, clock.wall_ns() / 1000000000);
   }
+  // Points number from step - 1: what came after the checkpoint is written again.
+  if (tensorboard != nullptr && resumed) tensorboard->start_session(state.step, clock.wall_s());
   const std::unique_ptr<metrics::NvmlSampler> nvml =
       devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.5)
                   : nullptr;
@@ -320,6 +321,10 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   parts.checkpointer = checkpointer.get();
   parts.clock = &clock;
   parts.stop_signal = [] { return caught_signal(); };
+  parts.may_go_on = [&locks]() -> Status {
+    for (const auto& lock : locks) AERIE_RETURN_IF_ERROR(lock->check());
+    return ok_status();
+  };
   if (!options.quiet) parts.progress = [&line](const ProgressInfo& info) { line.update(info); };
   parts.write_nonfinite = [&env, &folder](int64_t step, const std::string& json) -> Status {
     AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path + "/nonfinite"));

@@ -7,8 +7,10 @@
 #include "aerie/archive/nemo.h"
 #include "aerie/base/log.h"
 #include "aerie/base/path.h"
+#include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/yaml.h"
+#include "aerie/train/fresh_start.h"
 
 namespace aerie::train {
 
@@ -26,6 +28,79 @@ Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::RunConfig&
   if (!exp.present) exp.exp_dir = run.trainer.default_root_dir;
   const char* version = std::getenv("NEMO_EXPM_VERSION");
   return choose_run_folder(env, clock, exp, run.name, version != nullptr ? version : "");
+}
+
+namespace {
+
+// Whether `path` is `folder` or lies in it, however they are spelt.
+bool lies_in(const std::string& path, const std::string& folder) {
+  const auto real = [](const std::string& given) {
+    char* resolved = ::realpath(given.c_str(), nullptr);
+    std::string out = resolved != nullptr ? resolved : given;
+    std::free(resolved);
+    return out;
+  };
+  return starts_with(real(path) + "/", real(folder) + "/");
+}
+
+// Only this decision needs the key, so it has no field in the structs that every engine sees.
+bool ignores_missing_checkpoints(const config::Value& resolved) {
+  const config::Value* aerie = resolved.find("aerie");
+  const config::Value* key = aerie == nullptr ? nullptr : aerie->find("ignore_missing_checkpoints");
+  return key != nullptr && key->is_bool() && key->as_bool();
+}
+
+// Locks the run folder under a name that is free, where the name is not given.
+Result<std::unique_ptr<RunLock>> lock_run_folder(Env& env, Clock& clock,
+                                                 const config::RunConfig& run,
+                                                 const RunLockOptions& options, RunFolder* folder) {
+  constexpr int kMaxNames = 100;
+  for (int attempt = 1;; ++attempt) {
+    AERIE_ASSIGN_OR_RETURN(*folder, run_folder_of(env, clock, run));
+    // What is refused before anything is there leaves nothing behind.
+    if (!env.exists(folder->path))
+      AERIE_RETURN_IF_ERROR(plan_resume(env, *folder, run.exp_manager).status());
+    auto lock = RunLock::acquire(env, clock, folder->path, options);
+    // Two runs that begin in the same second pick the same name.
+    const bool taken = lock.status().code() == StatusCode::kUnavailable;
+    if (!taken || !folder->version_is_free || attempt >= kMaxNames) return lock;
+  }
+}
+
+}  // namespace
+
+Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock,
+                                        const config::LoadedConfig& config) {
+  const config::RunConfig& run = config.run;
+  const config::ExpManagerConfig& exp = run.exp_manager;
+  RunLockOptions options;
+  options.stop = [] { return caught_signal() != 0; };
+  OpenedRunFolder out;
+  AERIE_ASSIGN_OR_RETURN(auto lock, lock_run_folder(env, clock, run, options, &out.folder));
+  out.locks.push_back(std::move(lock));
+  const RunFolder& folder = out.folder;
+  if (!ignores_missing_checkpoints(config.resolved) && exp.resume_from_checkpoint.empty())
+    AERIE_RETURN_IF_ERROR(check_recorded_saves(env, folder));
+  // dirpath: two runs with different folders must not mix their checkpoints either.
+  if (!lies_in(folder.checkpoints, folder.path)) {
+    AERIE_ASSIGN_OR_RETURN(auto other, RunLock::acquire(env, clock, folder.checkpoints, options));
+    out.locks.push_back(std::move(other));
+  }
+
+  AERIE_RETURN_IF_ERROR(finish_interrupted_move(env, folder, exp.files_to_copy));
+  AERIE_RETURN_IF_ERROR(remove_leftovers(env, folder));
+  AERIE_RETURN_IF_ERROR(CheckpointStore(env, folder.checkpoints).clean_up());
+  AERIE_ASSIGN_OR_RETURN(out.plan, plan_resume(env, folder, exp));
+  // A checkpoint of another folder makes this a new run here; one of this folder continues it.
+  const bool continues =
+      out.plan.kind != ResumePlan::Kind::kFresh &&
+      (lies_in(out.plan.path, folder.path) || lies_in(out.plan.path, folder.checkpoints));
+  if (continues) return out;
+  AERIE_ASSIGN_OR_RETURN(const std::string aside,
+                         set_previous_run_aside(env, folder, exp.files_to_copy));
+  if (!aside.empty())
+    log_info("train", "the earlier run in ", folder.path, " was moved to ", aside);
+  return out;
 }
 
 Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const ResumePlan& plan) {

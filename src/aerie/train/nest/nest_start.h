@@ -5,22 +5,36 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "aerie/base/clock.h"
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/config/schema/nest_config.h"
+#include "aerie/config/schema/run_config_loader.h"
 #include "aerie/config/value.h"
 #include "aerie/train/cadence.h"
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/nest/nest_engine.h"
 #include "aerie/train/run_folder.h"
+#include "aerie/train/run_lock.h"
 
 namespace aerie::train {
 
 // The folder of the run (exp_manager, NEMO_EXPM_VERSION, trainer.default_root_dir); creates
 // nothing.
 Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::RunConfig& run);
+
+// The folder of a run that is about to write there, with what it starts from.
+struct OpenedRunFolder {
+  RunFolder folder;
+  ResumePlan plan;
+  // Held until the run has ended: the folder, and the one of the checkpoints where it is elsewhere.
+  std::vector<std::unique_ptr<RunLock>> locks;
+};
+// Locks the folder, clears away what killed processes left, decides how the run starts, and moves
+// an earlier run aside where this one starts from nothing.
+Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock, const config::LoadedConfig& config);
 
 // A checkpoint that was opened and verified, and the state in it; a fresh run has neither.
 struct StartPoint {
