@@ -77,7 +77,11 @@ PackWriter::PackWriter(const PackWriterOptions& options)
 
 Result<std::unique_ptr<PackWriter>> PackWriter::create(const PackWriterOptions& options) {
   std::unique_ptr<PackWriter> writer(new PackWriter(options));
-  AERIE_RETURN_IF_ERROR(writer->env_.create_dirs(options.dir));
+  if (!writer->env_.exists(options.dir)) {
+    AERIE_RETURN_IF_ERROR(writer->env_.create_dirs(options.dir));
+    // Or a power cut takes the folder with all that was synced in it.
+    AERIE_RETURN_IF_ERROR(writer->env_.fsync_dir(parent_path(options.dir)));
+  }
   AERIE_ASSIGN_OR_RETURN(const std::vector<DirEntry> entries, writer->env_.list_dir(options.dir));
   writer->remove_abandoned(entries);
   for (const DirEntry& entry : entries) {
