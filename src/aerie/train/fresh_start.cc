@@ -40,8 +40,8 @@ bool is_event_folder(Env& env, const std::string& path) {
   const auto entries = env.list_dir(path);
   return entries.ok() && !entries->empty() &&
          std::all_of(entries->begin(), entries->end(), [](const DirEntry& entry) {
-           return !entry.is_dir && (starts_with(entry.name, "events.out.tfevents.") ||
-                                    entry.name == "hparams.yaml");
+           return !entry.is_dir &&
+                  (starts_with(entry.name, "events.out.tfevents.") || entry.name == "hparams.yaml");
          });
 }
 

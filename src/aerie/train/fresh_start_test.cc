@@ -43,8 +43,9 @@ struct FreshStartTest : testing::Test {
          {"metrics.jsonl", "config.yaml", "hparams.yaml", "cmd-args.log",
           "events.out.tfevents.1.h.2.0", "report.html", "bad_samples.jsonl",
           "nemo_log_globalrank-0_localrank-0.txt", "nemo_error_log.txt", "nonfinite/step_3.json",
-          "copied.yaml", "checkpoints/run--val_loss=1.0-step=9-last/manifest.json",
-          "checkpoints/run.nemo", "checkpoints/mine/notes.txt"})
+          "version_0/events.out.tfevents.1.h.2.0", "copied.yaml",
+          "checkpoints/run--val_loss=1.0-step=9-last/manifest.json", "checkpoints/run.nemo",
+          "checkpoints/mine/notes.txt"})
       add(folder.path + "/" + name, mark);
   }
   static std::set<std::string> below(const std::set<std::string>& files, const std::string& name) {
@@ -59,12 +60,14 @@ TEST_F(FreshStartTest, MovesEverythingOfTheEarlierRunAndNothingElse) {
   const std::set<std::string> first = tree(*env, folder.path);
   add(folder.path + "/train.json", "the user's");
   add(folder.path + "/data/x.wav", "the user's");
+  add(folder.path + "/version_7/metrics.jsonl", "another run's");
   add(folder.path + "/" + kLockName, "held");
   const auto moved = set_previous_run_aside(*env, folder, {"/somewhere/copied.yaml"});
   ASSERT_TRUE(moved.ok()) << moved.status().to_string();
   EXPECT_EQ(*moved, "run_0");
   std::set<std::string> expected = below(first, "run_0");
-  expected.insert({"train.json=the user's", "data/x.wav=the user's", str_cat(kLockName, "=held")});
+  expected.insert({"train.json=the user's", "data/x.wav=the user's",
+                   "version_7/metrics.jsonl=another run's", str_cat(kLockName, "=held")});
   EXPECT_EQ(tree(*env, folder.path), expected);
   // Once more: the next number; and nothing where nothing is.
   EXPECT_EQ(*set_previous_run_aside(*env, folder, {}), "");
