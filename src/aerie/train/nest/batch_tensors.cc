@@ -70,8 +70,10 @@ Result<at::Tensor> mix(const data::Batch& batch, const at::Tensor& stored,
     inputs[i].audio_len = batch.audio_len()[i];
     inputs[i].noise_len = batch.noise_len()[i];
     audio_rows.push_back(row_of(stored, b));
-    noise_rows.push_back(row_of(noise, b));
   }
+  // As many as were planned: those of dropped clips stay, and clips without noise have none.
+  const int64_t noise_count = noise.defined() ? noise.size(0) : 0;
+  for (int64_t k = 0; k < noise_count; ++k) noise_rows.push_back(row_of(noise, k));
   const data::MixRows mix_rows{inputs, audio_rows, noise_rows, {}};
   at::Tensor noisy = audio.clone();
   for (int64_t b = 0; b < rows; ++b)

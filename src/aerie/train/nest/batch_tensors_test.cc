@@ -31,6 +31,7 @@ class BatchTensorsTest : public ::testing::Test {
   std::unique_ptr<data::Loader> open(data::MixPlace mix, config::BatchDtype dtype) {
     config::AerieConfig aerie = corpus.aerie();
     aerie.data.batch_dtype = dtype;
+    aerie.max_bad_fraction = 0.5;
     data::AudioDataset::Options options;
     options.quiet = true;
     auto dataset = data::AudioDataset::open(config, aerie, options);
@@ -118,6 +119,32 @@ TEST_F(BatchTensorsTest, TensorOperationsMixAsTheLoaderDoes) {
         mixed->release(want);
         raw->release(got);
       }
+    }
+  }
+}
+
+TEST_F(BatchTensorsTest, DroppedClipsLeaveTheNoiseOfTheOthersWhereItIs) {
+  // Every clip has noise of its own; the first and another of each batch cannot be read.
+  config.shuffle = false;
+  config.batch_augmentor->noise_ratio = 1.0;
+  for (const int i : {0, 2, 5})
+    data::write_file(corpus.dir.file(str_cat("utt", i, ".wav")), "broken");
+  for (const auto dtype : {config::BatchDtype::kFloat32, config::BatchDtype::kInt16}) {
+    auto mixed = open(data::MixPlace::kCpu, dtype);
+    auto raw = open(data::MixPlace::kConsumer, dtype);
+    for (int i = 0; i < 2; ++i) {
+      const data::Batch* want = *mixed->next();
+      const data::Batch* got = *raw->next();
+      ASSERT_LT(got->num_samples(), 4);
+      ASSERT_GT(got->find("noise")->shape[0], got->num_samples());
+      auto a = to_nest_batch(*want, {}, at::kCPU);
+      auto b = to_nest_batch(*got, {}, at::kCPU);
+      ASSERT_TRUE(a.ok() && b.ok()) << a.status().to_string() << b.status().to_string();
+      EXPECT_TRUE(at::equal(a->audio, b->audio));
+      EXPECT_TRUE(at::allclose(a->noisy, b->noisy, 1e-4, 1e-4));
+      EXPECT_FALSE(at::equal(b->audio, b->noisy));
+      mixed->release(want);
+      raw->release(got);
     }
   }
 }
