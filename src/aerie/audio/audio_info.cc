@@ -137,28 +137,39 @@ Status check_info(const AudioInfo& info, const AudioLimits& limits) {
   return ok_status();
 }
 
-Result<AudioInfo> probe_file(const std::string& path, const AudioLimits& limits, Env& env) {
-  ByteSource source;
-  if (Status status = source.open_file(env, path); !status.ok())
-    return std::move(status).with_context(path);
-  DecodePath paths;
-  AudioInfo info;
-  Result<Decoder*> decoder = paths.open(source, limits, false, &info);
-  if (!decoder.ok()) return decoder.status().with_context(path);
-  (*decoder)->close();
-  return info;
-}
+namespace {
 
-Result<AudioInfo> probe_memory(std::span<const uint8_t> bytes, std::string_view name,
+Result<AudioInfo> probe_source(ByteSource& source, std::string_view name,
                                const AudioLimits& limits) {
-  ByteSource source;
-  source.open_memory(bytes);
   DecodePath paths;
   AudioInfo info;
   Result<Decoder*> decoder = paths.open(source, limits, false, &info);
   if (!decoder.ok()) return decoder.status().with_context(std::string(name));
   (*decoder)->close();
   return info;
+}
+
+}  // namespace
+
+Result<AudioInfo> probe_file(const std::string& path, const AudioLimits& limits, Env& env) {
+  ByteSource source;
+  if (Status status = source.open_file(env, path); !status.ok())
+    return std::move(status).with_context(path);
+  return probe_source(source, path, limits);
+}
+
+Result<AudioInfo> probe_stream(std::unique_ptr<RandomAccessFile> file, std::string_view name,
+                               const AudioLimits& limits) {
+  ByteSource source;
+  source.open_file(std::move(file));
+  return probe_source(source, name, limits);
+}
+
+Result<AudioInfo> probe_memory(std::span<const uint8_t> bytes, std::string_view name,
+                               const AudioLimits& limits) {
+  ByteSource source;
+  source.open_memory(bytes);
+  return probe_source(source, name, limits);
 }
 
 }  // namespace aerie::audio

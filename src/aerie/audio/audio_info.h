@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,7 +44,7 @@ constexpr CodecSet kDefaultCodecs =
     codec_bit(Codec::kWavPcm) | codec_bit(Codec::kWavFloat) | codec_bit(Codec::kWavOther) |
     codec_bit(Codec::kFlac) | codec_bit(Codec::kVorbis) | codec_bit(Codec::kOpus) |
     codec_bit(Codec::kMp3) | codec_bit(Codec::kAiff) | codec_bit(Codec::kAu) |
-    codec_bit(Codec::kRf64) | codec_bit(Codec::kSphere);
+    codec_bit(Codec::kRf64) | codec_bit(Codec::kSphere) | codec_bit(Codec::kCaf);
 // {"wav", "flac"} -> set; "wav" stands for all three RIFF kinds, "all" for everything.
 Result<CodecSet> parse_codec_set(const std::vector<std::string>& names);
 
@@ -64,8 +65,11 @@ struct AudioInfo {
   int sample_rate = 0;  // Hz
   int channels = 0;
   int bits_per_sample = 0;  // 8..64 for PCM, float and FLAC, 0 for lossy codecs
-  int64_t frames = -1;      // per channel; -1: the header does not say
-  int64_t bytes = 0;        // size of the encoded file
+  int64_t frames = -1;      // per channel, those in the file; -1: the header does not say
+  // Frames the header promises and the file does not hold: it was cut. 0 for streams, whose header
+  // was written before the length was known.
+  int64_t missing_frames = 0;
+  int64_t bytes = 0;  // size of the encoded file
 
   double duration_s() const {
     return frames < 0 || sample_rate <= 0 ? -1.0 : static_cast<double>(frames) / sample_rate;
@@ -76,6 +80,8 @@ struct AudioInfo {
 // thread. Refuses what the limits refuse.
 Result<AudioInfo> probe_file(const std::string& path, const AudioLimits& limits = {},
                              Env& env = Env::real());
+Result<AudioInfo> probe_stream(std::unique_ptr<RandomAccessFile> file, std::string_view name,
+                               const AudioLimits& limits = {});
 Result<AudioInfo> probe_memory(std::span<const uint8_t> bytes, std::string_view name,
                                const AudioLimits& limits = {});
 

@@ -19,15 +19,59 @@ int64_t truncated_frames(double seconds, int rate) {
   return frames >= kMost ? static_cast<int64_t>(kMost) : static_cast<int64_t>(frames);
 }
 
+// Frames of the file that become `samples` at the result's rate.
+int64_t source_frames(int64_t samples, int file_rate, int out_rate) {
+  const double frames = static_cast<double>(samples) * file_rate / out_rate;
+  return frames >= 4e18 ? static_cast<int64_t>(4e18) : static_cast<int64_t>(frames);
+}
+
+Status cut_short(const AudioInfo& info) {
+  const double rate = info.sample_rate;
+  return data_error(str_cat(kCutShort, ": its header promises ",
+                            static_cast<double>(info.frames + info.missing_frames) / rate,
+                            " s, the file holds ", static_cast<double>(info.frames) / rate, " s"))
+      .with_hint("copy or make the recording again");
+}
+
+Status no_room(double held_s, double room_s) {
+  return data_error(str_cat("holds ", held_s > 0 ? str_cat(held_s, " s") : std::string("more"),
+                            " where there is room for ", room_s, " s"))
+      .with_hint("give its duration in the manifest, or raise aerie.data.memory_budget_gib");
+}
+
+// The segment is there to be used: it has a beginning, and the file was not cut before its end.
+Status check_whole(const FrameRange& range, const AudioInfo& info) {
+  if (info.frames < 0) return ok_status();
+  if (info.missing_frames == 0)
+    return range.first < info.frames ? ok_status() : data_error(std::string(kNoAudio));
+  const int64_t promised = info.frames + info.missing_frames;
+  const int64_t end = range.count < 0 || range.count > promised - range.first
+                          ? promised
+                          : range.first + range.count;
+  const bool cut = static_cast<double>(end - info.frames) > kCutToleranceS * info.sample_rate ||
+                   range.first >= info.frames;
+  return cut ? cut_short(info) : ok_status();
+}
+
 // Which frames of the recording a segment means; an offset behind the end is an error.
-Result<FrameRange> frames_of(const Segment& segment, const AudioInfo& info) {
+Result<FrameRange> frames_of(const Segment& segment, const AudioInfo& info, int out_rate,
+                             bool strict) {
   FrameRange range;
   if (segment.offset_s > 0) range.first = truncated_frames(segment.offset_s, info.sample_rate);
   if (segment.duration_s > 0) range.count = truncated_frames(segment.duration_s, info.sample_rate);
-  if (info.frames >= 0 && range.first > info.frames)
+  if (info.frames >= 0 && range.first > info.frames + (strict ? info.missing_frames : 0))
     return data_error(str_cat("offset ", segment.offset_s, " s is behind the end (",
                               info.duration_s(), " s)"))
         .with_hint("correct offset in the manifest");
+  if (strict) AERIE_RETURN_IF_ERROR(check_whole(range, info));
+  if (range.count < 0 && segment.room_samples > 0) {
+    const int64_t room = source_frames(segment.room_samples, info.sample_rate, out_rate);
+    const int64_t left = info.frames - range.first;
+    if (info.frames >= 0 && left > room)
+      return no_room(static_cast<double>(left) / info.sample_rate,
+                     static_cast<double>(room) / info.sample_rate);
+    range.count = room + 1;  // one more shows that there is more
+  }
   return range;
 }
 
@@ -79,10 +123,11 @@ Result<AudioView> AudioReader::Impl::read(const Segment& segment, const ChannelS
   const int rate = view.source.sample_rate;
   const int channels = view.source.channels;
   AERIE_ASSIGN_OR_RETURN(const int out_channels, selector.output_channels(channels));
-  AERIE_ASSIGN_OR_RETURN(const FrameRange range, frames_of(segment, view.source));
   const bool resample = options.sample_rate > 0 && options.sample_rate != rate;
   view.channels = out_channels;
   view.sample_rate = resample ? options.sample_rate : rate;
+  AERIE_ASSIGN_OR_RETURN(const FrameRange range,
+                         frames_of(segment, view.source, view.sample_rate, options.strict));
   const bool mixes = selector.kind() == ChannelSelector::Kind::kAverage && channels > 1;
   const bool as_int16 = options.prefer_int16 && !resample && !mixes && !trim_it &&
                         out_channels <= channels && decoder->is_exact_int16();
@@ -97,9 +142,12 @@ Result<AudioView> AudioReader::Impl::read(const Segment& segment, const ChannelS
   decoder->close();
   view.bytes_read = source.bytes_read();
   AERIE_RETURN_IF_ERROR(status);
+  view.frames = (as_int16 ? decoded16.size() : decoded.size()) / channels;
+  if (view.frames == 0 && options.strict) return data_error(std::string(kNoAudio));
+  if (segment.room_samples > 0 && !(segment.duration_s > 0) && view.frames == range.count)
+    return no_room(0.0, static_cast<double>(range.count - 1) / rate);
 
   if (as_int16) {
-    view.frames = decoded16.size() / channels;
     int16_t* data = decoded16.data();
     const std::vector<int>& wanted = selector.channels();
     if (selector.kind() != ChannelSelector::Kind::kAll && channels > 1) {
@@ -117,7 +165,6 @@ Result<AudioView> AudioReader::Impl::read(const Segment& segment, const ChannelS
     return view;
   }
 
-  view.frames = decoded.size() / channels;
   // Only float formats can carry NaN or infinity; one such sample would poison a training run.
   const bool may_be_bad = view.source.codec == Codec::kWavFloat ||
                           view.source.bits_per_sample == 0 || view.source.bits_per_sample >= 32;
@@ -178,8 +225,19 @@ Result<AudioView> AudioReader::read_file(const std::string& path, const Segment&
 
 Result<AudioView> AudioReader::read_memory(std::span<const uint8_t> bytes, std::string_view name,
                                            const Segment& segment) {
+  impl_->source.open_memory(bytes);
+  return read_opened(name, segment);
+}
+
+Result<AudioView> AudioReader::read_stream(std::unique_ptr<RandomAccessFile> file,
+                                           std::string_view name, const Segment& segment) {
+  impl_->source.open_file(std::move(file));
+  return read_opened(name, segment);
+}
+
+// A member of an archive.
+Result<AudioView> AudioReader::read_opened(std::string_view name, const Segment& segment) {
   Impl& self = *impl_;
-  self.source.open_memory(bytes);
   static const ChannelSelector kAll;
   const ChannelSelector* selector = &self.options.channels;
   if (segment.channels != nullptr) selector = segment.channels;

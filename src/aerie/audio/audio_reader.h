@@ -39,18 +39,33 @@ struct ReadOptions {
   // Deliver int16 when that loses nothing: 16-bit WAV or FLAC at the wanted rate, no mean over
   // channels, no trimming. AudioView::pcm16 is then set instead of samples.
   bool prefer_int16 = false;
+  // Whatever is read is meant to be used: no audio at all, and a segment that reaches into the part
+  // a cut file has lost, are errors. Off: NeMo's AudioSegment, which gives what is there.
+  bool strict = false;
   AudioLimits limits;
   Env* env = nullptr;  // null: the real file system
 };
 
 // Which part of a recording. First frame = trunc(offset_s * file rate), number of frames =
 // trunc(duration_s * file rate); values <= 0 (or a duration of NaN) mean from the start and to the
-// end. A recording that ends early gives fewer frames; an offset past its end is an error.
+// end. A recording that ends before the segment does gives fewer frames; an offset past its end is
+// an error.
 struct Segment {
   double offset_s = 0.0;
   double duration_s = 0.0;
   const ChannelSelector* channels = nullptr;  // replaces ReadOptions::channels for this read
+  // What the caller has room for, in samples a channel of the result: a segment without a duration
+  // that holds more is refused before it is decoded. 0: what ReadOptions::limits allow.
+  int64_t room_samples = 0;
 };
+
+// How the messages of the two errors of ReadOptions::strict begin, for those who list them.
+constexpr std::string_view kNoAudio = "holds no audio";
+constexpr std::string_view kCutShort = "is cut short";
+
+// What may be missing of a segment: less than one step of the features, as headers that are off by
+// a few bytes cost nobody.
+constexpr double kCutToleranceS = 0.01;
 
 // Points into the reader's buffers: valid until its next call. Frames are interleaved. Exactly one
 // of samples and pcm16 is set (both null when frames is 0).
@@ -81,6 +96,10 @@ class AudioReader {
   // `name` appears in errors only. `bytes` is not kept.
   Result<AudioView> read_memory(std::span<const uint8_t> bytes, std::string_view name,
                                 const Segment& segment = {});
+  // From anything that can be read by position, a piece at a time: what is too large to be held in
+  // memory encoded and decoded.
+  Result<AudioView> read_stream(std::unique_ptr<RandomAccessFile> file, std::string_view name,
+                                const Segment& segment = {});
   // Several single-channel files stacked as channels. An index selector picks one file; lengths
   // must agree after resampling.
   Result<AudioView> read_file_list(std::span<const std::string> paths, const Segment& segment = {});
@@ -93,6 +112,7 @@ class AudioReader {
 
  private:
   struct Impl;
+  Result<AudioView> read_opened(std::string_view name, const Segment& segment);
   std::unique_ptr<Impl> impl_;
 };
 

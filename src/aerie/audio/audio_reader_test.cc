@@ -293,13 +293,171 @@ TEST(AudioReaderTest, DamagedFlacIsAnErrorAndTheReaderRecovers) {
   EXPECT_TRUE(reader.read_file(kDir + "trim.flac").ok());
 }
 
-TEST(AudioReaderTest, TruncatedWavGivesWhatIsThere) {
+ReadOptions strict() {
+  ReadOptions options;
+  options.strict = true;
+  return options;
+}
+
+TEST(AudioReaderTest, TruncatedWavGivesWhatIsThereUnlessStrict) {
   std::vector<uint8_t> bytes = read_bytes(kDir + "pcm16.wav");
   bytes.resize(44 + 2 * 100 + 1);
   AudioReader reader({});
   const Result<AudioView> view = reader.read_memory(bytes, "cut.wav");
   ASSERT_TRUE(view.ok());
   EXPECT_EQ(view->frames, 100);
+  EXPECT_FALSE(AudioReader(strict()).read_memory(bytes, "cut.wav").ok());
+}
+
+// 16-bit samples at 16 kHz in a container that libsndfile writes.
+std::vector<uint8_t> in_container(int format, int frames) {
+  const TempDir dir;
+  const std::string path = dir.file("a");
+  SF_INFO info{};
+  info.samplerate = 16000;
+  info.channels = 1;
+  info.format = format;
+  SNDFILE* file = sf_open(path.c_str(), SFM_WRITE, &info);
+  EXPECT_NE(file, nullptr) << format << sf_strerror(nullptr);
+  std::vector<short> samples(static_cast<size_t>(frames));
+  for (size_t i = 0; i < samples.size(); ++i)
+    samples[i] = static_cast<short>(i * 7919 % 20011) - 10000;
+  EXPECT_EQ(sf_writef_short(file, samples.data(), frames), frames);
+  sf_close(file);
+  return read_bytes(path);
+}
+
+TEST(AudioReaderTest, CutRecordingsAreErrorsWhereTheCutIsNeeded) {
+  const int containers[] = {SF_FORMAT_WAV | SF_FORMAT_PCM_16,    SF_FORMAT_WAV | SF_FORMAT_PCM_24,
+                            SF_FORMAT_WAV | SF_FORMAT_FLOAT,     SF_FORMAT_WAV | SF_FORMAT_ULAW,
+                            SF_FORMAT_WAV | SF_FORMAT_IMA_ADPCM, SF_FORMAT_WAVEX | SF_FORMAT_PCM_16,
+                            SF_FORMAT_RF64 | SF_FORMAT_PCM_16,   SF_FORMAT_W64 | SF_FORMAT_PCM_16,
+                            SF_FORMAT_AIFF | SF_FORMAT_PCM_16,   SF_FORMAT_AU | SF_FORMAT_PCM_16,
+                            SF_FORMAT_NIST | SF_FORMAT_PCM_16,   SF_FORMAT_CAF | SF_FORMAT_PCM_16,
+                            SF_FORMAT_FLAC | SF_FORMAT_PCM_16};
+  AudioReader reader(strict());
+  for (const int format : containers) {
+    SCOPED_TRACE(testing::Message() << std::hex << format);
+    const std::vector<uint8_t> whole = in_container(format, 64000);
+    const Result<AudioView> all = reader.read_memory(whole, "whole");
+    ASSERT_TRUE(all.ok()) << all.status().to_string();
+    EXPECT_NEAR(static_cast<double>(all->frames), 64000, 1020);  // ADPCM fills its last block
+    EXPECT_EQ(all->source.missing_frames, 0);
+    std::vector<uint8_t> half(whole.begin(),
+                              whole.begin() + static_cast<int64_t>(whole.size() / 2));
+    const Status cut = reader.read_memory(half, "half.wav").status();
+    EXPECT_EQ(cut.code(), StatusCode::kDataError) << cut.to_string();
+    EXPECT_EQ(reader.read_memory(half, "half.wav", {1.0, 2.5}).status().code(),
+              StatusCode::kDataError);
+    if ((format & SF_FORMAT_TYPEMASK) == SF_FORMAT_CAF) continue;  // libsndfile reads none of it
+    // What lies before the cut can be used.
+    const Result<AudioView> part = reader.read_memory(half, "half.wav", {0.25, 0.5});
+    ASSERT_TRUE(part.ok()) << part.status().to_string();
+    EXPECT_EQ(part->frames, 8000);
+    if ((format & SF_FORMAT_TYPEMASK) == SF_FORMAT_FLAC) continue;
+    EXPECT_TRUE(starts_with(cut.message(), kCutShort)) << cut.to_string();
+    EXPECT_NE(cut.to_string().find("half.wav"), std::string::npos);
+    if ((format & SF_FORMAT_SUBMASK) == SF_FORMAT_IMA_ADPCM) continue;  // in blocks of 30 ms
+    // Less than a hundredth of a second is nobody's loss.
+    std::vector<uint8_t> scratched(whole.begin(), whole.end() - 100);
+    EXPECT_TRUE(reader.read_memory(scratched, "scratched").ok());
+  }
+}
+
+TEST(AudioReaderTest, HeadersOfPipesPromiseNothing) {
+  for (const uint32_t size : {0xFFFFFFFFu, 0x7FFFFFFFu, 0x80000000u, 0x7FFFFFDBu}) {
+    std::vector<uint8_t> bytes = in_container(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 16000);
+    std::memcpy(bytes.data() + 40, &size, sizeof(size));
+    AudioReader reader(strict());
+    const Result<AudioView> view = reader.read_memory(bytes, "piped.wav");
+    ASSERT_TRUE(view.ok()) << view.status().to_string();
+    EXPECT_EQ(view->frames, 16000);
+  }
+}
+
+TEST(AudioReaderTest, RecordingsWithoutAudioAreErrors) {
+  AudioReader reader(strict());
+  std::vector<uint8_t> empty = in_container(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 0);
+  const auto refused = [&](const std::vector<uint8_t>& bytes, const Segment& segment) {
+    const Status status = reader.read_memory(bytes, "empty.wav", segment).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataError);
+    EXPECT_NE(status.to_string().find("empty.wav"), std::string::npos);
+  };
+  refused(empty, {});
+  refused(empty, {0.0, 3.0});
+  // Chunks behind it are no samples.
+  std::vector<uint8_t> listed = empty;
+  const std::string list("LIST\x1A\0\0\0INFOISFT\x0E\0\0\0some recorder\0", 34);
+  listed.insert(listed.end(), list.begin(), list.end());
+  refused(listed, {});
+  refused(in_container(SF_FORMAT_AIFF | SF_FORMAT_PCM_16, 0), {});
+  refused(in_container(SF_FORMAT_CAF | SF_FORMAT_PCM_16, 0), {});
+  refused(in_container(SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 0), {});
+  // All but the header is gone.
+  std::vector<uint8_t> header = in_container(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 16000);
+  header.resize(44);
+  refused(header, {});
+  refused(header, {0.0, 0.5});
+  // A cut that begins where the recording ends.
+  refused(in_container(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 16000), {1.0, 0.5});
+}
+
+TEST(AudioReaderTest, RecordingsOfUnknownLengthStayWithinTheRoom) {
+  AudioReader reader({});
+  const std::vector<uint8_t> flac = in_container(SF_FORMAT_FLAC | SF_FORMAT_PCM_16, 64000);
+  std::vector<uint8_t> unknown = flac;
+  unknown[21] &= 0xF0;  // total samples = 0: unknown
+  std::fill(unknown.begin() + 22, unknown.begin() + 26, 0);
+  const std::vector<uint8_t> streamed = unknown;
+  const std::vector<uint8_t> wav = in_container(SF_FORMAT_WAV | SF_FORMAT_PCM_16, 64000);
+  const std::vector<uint8_t> ogg = in_container(SF_FORMAT_OGG | SF_FORMAT_VORBIS, 64000);
+  for (const auto* bytes : {&flac, &streamed, &wav, &ogg}) {
+    Segment segment;
+    segment.room_samples = 64000;
+    EXPECT_TRUE(reader.read_memory(*bytes, "a", segment).ok());
+    segment.room_samples = 63999;
+    const Status status = reader.read_memory(*bytes, "a", segment).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataError);
+    EXPECT_NE(status.to_string().find("room for 3.99"), std::string::npos) << status.to_string();
+    // A duration says what is needed.
+    segment.duration_s = 1.0;
+    EXPECT_EQ(reader.read_memory(*bytes, "a", segment)->frames, 16000);
+  }
+  // Room is counted at the rate of the result.
+  ReadOptions options;
+  options.sample_rate = 8000;
+  AudioReader slower(options);
+  Segment segment;
+  segment.room_samples = 32000;
+  EXPECT_TRUE(slower.read_memory(wav, "a", segment).ok());
+  segment.room_samples = 31999;
+  EXPECT_FALSE(slower.read_memory(wav, "a", segment).ok());
+}
+
+TEST(AudioReaderTest, StreamsGiveWhatMemoryGives) {
+  AudioReader reader({});
+  for (const char* file : {"pcm16.wav", "trim.flac", "v.ogg", "pcm24.wav"}) {
+    SCOPED_TRACE(file);
+    const std::vector<uint8_t> bytes = read_bytes(kDir + file);
+    const std::vector<float> want = to_vector(*reader.read_memory(bytes, file));
+    auto opened = Env::real().open_random_access(kDir + file);
+    const Result<AudioView> view = reader.read_stream(std::move(opened).value(), file);
+    ASSERT_TRUE(view.ok()) << view.status().to_string();
+    EXPECT_EQ(to_vector(*view), want);
+    const auto info =
+        probe_stream(std::move(Env::real().open_random_access(kDir + file)).value(), file);
+    ASSERT_TRUE(info.ok());
+    EXPECT_EQ(info->codec, probe_memory(bytes, file)->codec);
+  }
+}
+
+TEST(AudioReaderTest, ReadsCaf) {
+  AudioReader reader({});
+  const Result<AudioView> view =
+      reader.read_memory(in_container(SF_FORMAT_CAF | SF_FORMAT_PCM_16, 16000), "a.caf");
+  ASSERT_TRUE(view.ok()) << view.status().to_string();
+  EXPECT_EQ(view->source.codec, Codec::kCaf);
+  EXPECT_EQ(view->frames, 16000);
 }
 
 TEST(AudioReaderTest, NotANumberIsRefused) {

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kBufferBytes = 128 * 1024;
 // The first look at a file: a header. Samples of WAV files then go straight to their place.
 constexpr int64_t kHeadBytes = 4096;
+constexpr int kMaxInterrupted = 100;  // calls in a row
 
 }  // namespace
 
@@ -35,13 +36,17 @@ void ByteSource::close() {
 Status ByteSource::open_file(Env& env, const std::string& path) {
   close();
   if (&env != &Env::real()) {
-    AERIE_ASSIGN_OR_RETURN(file_, env.open_random_access(path));
-    size_ = static_cast<int64_t>(file_->size());
+    AERIE_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file, env.open_random_access(path));
+    open_file(std::move(file));
     return ok_status();
   }
   // O_NONBLOCK: a FIFO in a manifest must not hang the loader; it is refused below.
   fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd_ < 0) return errno_error("cannot open", errno);
+  if (fd_ < 0) {
+    const bool too_many = errno == EMFILE || errno == ENFILE;
+    return errno_error("cannot open", errno)
+        .with_hint(too_many ? "raise `ulimit -n`, or lower num_workers" : "");
+  }
   struct stat info {};
   if (::fstat(fd_, &info) != 0) {
     const int error = errno;
@@ -54,6 +59,12 @@ Status ByteSource::open_file(Env& env, const std::string& path) {
   }
   size_ = info.st_size;
   return ok_status();
+}
+
+void ByteSource::open_file(std::unique_ptr<RandomAccessFile> file) {
+  close();
+  file_ = std::move(file);
+  size_ = static_cast<int64_t>(file_->size());
 }
 
 void ByteSource::open_memory(std::span<const uint8_t> bytes) {
@@ -74,11 +85,12 @@ int64_t ByteSource::pread_some(int64_t offset, void* out, int64_t n) {
     return static_cast<int64_t>(*got);
   }
   int64_t done = 0;
+  int interrupted = 0;
   while (done < n) {
     const ssize_t got = ::pread(fd_, static_cast<uint8_t*>(out) + done,
                                 static_cast<size_t>(n - done), offset + done);
     if (got < 0) {
-      if (errno == EINTR) continue;
+      if (errno == EINTR && ++interrupted < kMaxInterrupted) continue;
       error_ = errno_error("cannot read", errno);
       break;
     }

@@ -23,6 +23,7 @@ class ByteSource {
   // With the real file system the descriptor is held here, which saves the allocation of a file
   // object per recording.
   Status open_file(Env& env, const std::string& path);
+  void open_file(std::unique_ptr<RandomAccessFile> file);
   void open_memory(std::span<const uint8_t> bytes);
   void close();
 

@@ -27,6 +27,7 @@ Status WavDecoder::open_layout(const WavLayout& layout, ByteSource& source,
   info->channels = layout.channels;
   info->bits_per_sample = layout.bytes_per_sample * 8;
   info->frames = layout.frames;
+  info->missing_frames = layout.missing_frames;
   info->bytes = source.size();
   info_ = *info;
   return check_info(*info, limits);
@@ -79,7 +80,7 @@ Result<Decoder*> DecodePath::open(ByteSource& source, const AudioLimits& limits,
     }
   } else if (codec == Codec::kUnknown && (limits.allowed_codecs & codec_bit(Codec::kOther)) == 0) {
     // libsndfile also guesses at headerless and exotic formats; those must be asked for.
-    return data_error("not a known audio format (no WAV, FLAC, Ogg, MP3, AIFF, AU or SPHERE)")
+    return data_error("not a known audio format (no WAV, FLAC, Ogg, MP3, AIFF, AU, CAF or SPHERE)")
         .with_hint("convert it to WAV or FLAC");
   }
   if (!sndfile_) sndfile_.emplace();

@@ -6,6 +6,8 @@
 
 #include <sndfile.h>
 
+#include "aerie/audio/claimed_end.h"
+
 namespace aerie::audio {
 namespace {
 
@@ -161,6 +163,8 @@ Status SndfileDecoder::open(ByteSource& source, const AudioLimits& limits, Audio
   // Streams without a length report the largest count.
   info->frames = self.sf.frames >= SF_COUNT_MAX / 2 ? -1 : self.sf.frames;
   info->bytes = source.size();
+  if (const std::optional<ClaimedData> data = find_claimed_data(source); data && info->frames >= 0)
+    info->missing_frames = data->missing_frames(info->frames, source.size());
   self.info = *info;
   const Status checked = check_info(*info, limits);
   if (!checked.ok()) self.close();

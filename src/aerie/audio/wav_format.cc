@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "aerie/audio/claimed_end.h"
+
 namespace aerie::audio {
 namespace {
 
@@ -86,6 +88,21 @@ bool parse_format(std::span<const uint8_t> chunk, WavLayout* layout) {
   return block_align == layout->frame_bytes();
 }
 
+// Whether whole chunks fill the file from `at` to its end, as behind a data chunk that is really
+// empty. Samples behind a size that was never filled in do not look like that.
+bool only_chunks_follow(ByteSource& source, int64_t at) {
+  while (at < source.size()) {
+    const std::span<const uint8_t> header = source.view(at, 8);
+    if (header.size() < 8) return false;
+    for (int i = 0; i < 4; ++i)
+      if (header[i] < 0x20 || header[i] > 0x7E) return false;
+    const int64_t size = load<uint32_t>(header.data() + 4);
+    at += 8 + size + (size & 1);
+  }
+  // The pad byte of the last one is often left out.
+  return at - source.size() <= 1;
+}
+
 }  // namespace
 
 std::optional<WavLayout> parse_wav(ByteSource& source) {
@@ -111,11 +128,12 @@ std::optional<WavLayout> parse_wav(ByteSource& source) {
     } else if (is_data) {
       if (!have_format) return std::nullopt;
       // 0: a recorder that never came back to fill the size in; libsndfile knows the variants.
-      if (size == 0 && begin < source.size()) return std::nullopt;
-      // A size beyond the file (0xFFFFFFFF of a pipe, a truncated copy) means what is there.
+      if (size == 0 && !only_chunks_follow(source, begin)) return std::nullopt;
       const int64_t bytes = std::min(size, source.size() - begin);
       layout.data_offset = begin;
       layout.frames = bytes / layout.frame_bytes();
+      if (!is_stream_size(size))
+        layout.missing_frames = size / layout.frame_bytes() - layout.frames;
       return layout;
     }
     at = begin + size + (size & 1);

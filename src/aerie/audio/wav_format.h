@@ -18,7 +18,8 @@ struct WavLayout {
   int sample_rate = 0;
   int bytes_per_sample = 0;
   int64_t data_offset = 0;
-  int64_t frames = 0;  // those really in the file, whatever the header claims
+  int64_t frames = 0;          // those really in the file, whatever the header claims
+  int64_t missing_frames = 0;  // those the header claims beyond them
 
   int64_t frame_bytes() const { return int64_t{channels} * bytes_per_sample; }
   bool is_float() const { return encoding >= WavEncoding::kF32; }

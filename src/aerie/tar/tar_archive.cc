@@ -13,6 +13,27 @@ namespace {
 // Streams kept open behind the last read, so that reading on costs nothing extra.
 constexpr size_t kMaxCursors = 8;
 
+class ArchiveMember final : public RandomAccessFile {
+ public:
+  ArchiveMember(std::shared_ptr<const TarArchive> archive, size_t i)
+      : RandomAccessFile(str_cat(archive->path(), "#", archive->index().name(i))),
+        archive_(std::move(archive)),
+        member_(i) {}
+  uint64_t size() const override { return archive_->index().entry(member_).size; }
+
+ protected:
+  Result<size_t> read_some(uint64_t offset, void* out, size_t n) const override {
+    if (offset >= size()) return size_t{0};
+    const uint64_t count = std::min<uint64_t>(n, size() - offset);
+    AERIE_RETURN_IF_ERROR(archive_->read_range(member_, offset, count, static_cast<uint8_t*>(out)));
+    return static_cast<size_t>(count);
+  }
+
+ private:
+  std::shared_ptr<const TarArchive> archive_;
+  size_t member_;
+};
+
 }  // namespace
 
 struct TarArchive::Impl {
@@ -134,6 +155,12 @@ Status TarArchive::read(size_t i, std::vector<uint8_t>* out) const {
   // The index was built by walking the archive, so the size is what is really there.
   out->resize(impl_->index->entry(i).size);
   return read_range(i, 0, out->size(), out->data());
+}
+
+std::unique_ptr<RandomAccessFile> TarArchive::open_member(std::shared_ptr<const TarArchive> archive,
+                                                          size_t i) {
+  AERIE_CHECK(i < archive->index().size(), "member ", i, " of ", archive->index().size());
+  return std::make_unique<ArchiveMember>(std::move(archive), i);
 }
 
 }  // namespace aerie::tar

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/tar/tar_index.h"
 
@@ -34,6 +35,10 @@ class TarArchive {
   Status read(size_t i, std::vector<uint8_t>* out) const;
   // `size` bytes of member i from `offset`; the range must lie inside the member.
   Status read_range(size_t i, uint64_t offset, uint64_t size, uint8_t* out) const;
+
+  // Member i as a file of its own, read a piece at a time; keeps the archive alive.
+  static std::unique_ptr<RandomAccessFile> open_member(std::shared_ptr<const TarArchive> archive,
+                                                       size_t i);
 
  private:
   struct Impl;
