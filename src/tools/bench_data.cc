@@ -266,9 +266,9 @@ Status run_bench_data(const std::vector<std::string>& args) {
   AERIE_ASSIGN_OR_RETURN(DataInput input, read_data_input(parsed, true));
   config::DatasetConfig& dataset_config = input.parts[0].dataset;
   BenchOptions options;
-  AERIE_ASSIGN_OR_RETURN(options.seconds, number_option(parsed, "--seconds", 20));
-  AERIE_ASSIGN_OR_RETURN(options.warmup, number_option(parsed, "--warmup", 2));
-  AERIE_ASSIGN_OR_RETURN(options.consumer_ms, number_option(parsed, "--consumer-ms", 0));
+  AERIE_ASSIGN_OR_RETURN(options.seconds, number_option(parsed, "--seconds", 20, 0, 1e9));
+  AERIE_ASSIGN_OR_RETURN(options.warmup, number_option(parsed, "--warmup", 2, 0, 1e9));
+  AERIE_ASSIGN_OR_RETURN(options.consumer_ms, number_option(parsed, "--consumer-ms", 0, 0, 1e9));
   const auto text = [&](const char* name) {
     const auto found = parsed.extra.find(name);
     return found == parsed.extra.end() ? std::string() : found->second;

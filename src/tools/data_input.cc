@@ -4,6 +4,7 @@
 
 #include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
+#include "aerie/base/system.h"
 
 namespace aerie::tools {
 
@@ -24,16 +25,27 @@ std::string data_input_help() {
          "--skip-bad-lines\n";
 }
 
-Result<double> number_option(const ConfigArgs& args, const std::string& name, double fallback) {
+Result<double> number_option(const ConfigArgs& args, const std::string& name, double fallback,
+                             double min, double max) {
   const auto found = args.extra.find(name);
   if (found == args.extra.end()) return fallback;
-  auto value = parse_double(found->second);
+  auto value = parse_double(found->second, min, max);
   if (!value.ok()) return value.status().with_context(name);
   return *value;
 }
 
+Result<int> workers_option(const ConfigArgs& args) {
+  constexpr double kMaxWorkers = 1024;
+  AERIE_ASSIGN_OR_RETURN(const double workers,
+                         number_option(args, "--workers", cpu_count(), 1, kMaxWorkers));
+  return static_cast<int>(workers);
+}
+
 Result<DataInput> read_data_input(const ConfigArgs& args, bool train_only) {
   DataInput out;
+  if (!args.words.empty())
+    return invalid_argument(str_cat("unexpected argument '", args.words[0], "'"))
+        .with_hint(str_cat("a manifest is given as --manifest ", args.words[0]));
   const bool has_config = !args.config_name.empty() || !args.files.empty();
   const auto text = [&](const std::string& name) {
     const auto found = args.extra.find(name);
@@ -73,19 +85,17 @@ Result<DataInput> read_data_input(const ConfigArgs& args, bool train_only) {
     dataset.tarred_audio_filepaths = paths(text("--tars"));
   }
   dataset.shuffle = true;
-  AERIE_ASSIGN_OR_RETURN(const double batch_size, number_option(args, "--batch-size", 16));
-  AERIE_ASSIGN_OR_RETURN(const double sample_rate, number_option(args, "--sample-rate", 16000));
-  if (batch_size < 1 || batch_size > 65536)
-    return invalid_argument("--batch-size must be 1 to 65536");
-  if (sample_rate < 1000 || sample_rate > 1e6)
-    return invalid_argument("--sample-rate must be 1000 to 1000000");
+  AERIE_ASSIGN_OR_RETURN(const double batch_size,
+                         number_option(args, "--batch-size", 16, 1, 65536));
+  AERIE_ASSIGN_OR_RETURN(const double sample_rate,
+                         number_option(args, "--sample-rate", 16000, 1000, 1e6));
   dataset.batch_size = static_cast<int64_t>(batch_size);
   dataset.sample_rate = static_cast<int64_t>(sample_rate);
   if (!text("--min-duration").empty()) {
-    AERIE_ASSIGN_OR_RETURN(dataset.min_duration, number_option(args, "--min-duration", 0));
+    AERIE_ASSIGN_OR_RETURN(dataset.min_duration, number_option(args, "--min-duration", 0, 0, 1e9));
   }
   if (!text("--max-duration").empty()) {
-    AERIE_ASSIGN_OR_RETURN(dataset.max_duration, number_option(args, "--max-duration", 0));
+    AERIE_ASSIGN_OR_RETURN(dataset.max_duration, number_option(args, "--max-duration", 0, 0, 1e9));
   }
   out.aerie.data.skip_bad_lines = args.extra.contains("--skip-bad-lines");
   out.parts.push_back({manifest, dataset});

@@ -26,8 +26,10 @@ std::string data_input_help();
 // other options.
 Result<DataInput> read_data_input(const config::ConfigArgs& args, bool train_only);
 
-// --name VALUE as a number; `fallback` when it is not given.
+// --name VALUE as a number from `min` to `max`; `fallback` when it is not given.
 Result<double> number_option(const config::ConfigArgs& args, const std::string& name,
-                             double fallback);
+                             double fallback, double min, double max);
+// --workers N: threads, one per CPU when it is not given.
+Result<int> workers_option(const config::ConfigArgs& args);
 
 }  // namespace aerie::tools

@@ -27,6 +27,7 @@ void print_json(const PackBuildOptions& options, const PackBuildReport& report, 
   const nlohmann::ordered_json out{{"out", options.out_dir},
                                    {"packed", report.num_packed},
                                    {"reused", report.num_reused},
+                                   {"rounded", report.num_rounded},
                                    {"bad", report.num_bad},
                                    {"bad_list", report.bad},
                                    {"unmatched", report.num_unmatched},
@@ -44,6 +45,10 @@ void print_text(const PackBuildOptions& options, const PackBuildReport& report, 
               elapsed_s > 0 ? report.packed_s / elapsed_s : 0.0);
   if (report.num_reused > 0)
     std::printf("%s were there already\n", group_digits(report.num_reused).c_str());
+  if (report.num_rounded > 0)
+    std::printf(
+        "%s of them were rounded to 16 bits (resampled, or finer); --encoding float32 keeps them\n",
+        group_digits(report.num_rounded).c_str());
   if (report.num_unmatched > 0)
     std::printf("%s manifest lines have no member in the archives\n",
                 group_digits(report.num_unmatched).c_str());
@@ -61,7 +66,8 @@ void print_text(const PackBuildOptions& options, const PackBuildReport& report, 
 Status run_data_pack(const std::vector<std::string>& args) {
   CLI::App app(
       "Decodes, resamples and cuts every segment of a manifest once and stores it as 16-bit\n"
-      "samples (or FLAC) in files that training maps into memory. Samples that the folder holds\n"
+      "samples (or FLAC, or floats) in files that training maps into memory. Samples that it "
+      "holds\n"
       "already are left alone: an interrupted run can be repeated.",
       "aerie data pack");
   app.footer(
@@ -83,7 +89,9 @@ Status run_data_pack(const std::vector<std::string>& args) {
                  "archives of a tarred set, as audio_{0..63}.tar or audio__OP_0..63_CL_.tar");
   app.add_option("--sample_rate,--sample-rate", options.read.sample_rate, "Hz")
       ->capture_default_str();
-  app.add_option("--encoding", encoding, "pcm16 or flac (a third of the size, 30x the work)")
+  app.add_option("--encoding", encoding,
+                 "pcm16, flac (a third of the size, 30x the work) or float32 (keeps what pcm16 and "
+                 "flac round: resampled audio, 24 bits; twice the size for those)")
       ->capture_default_str();
   app.add_option("--channel_selector,--channel-selector", channels,
                  "a channel, [0,1], or average; recordings must come down to one channel");
@@ -95,8 +103,9 @@ Status run_data_pack(const std::vector<std::string>& args) {
   app.add_option("--max_duration,--max-duration", options.max_duration_s,
                  "leave out longer lines, seconds");
   app.add_option("--max_bad_fraction,--max-bad-fraction", options.max_bad_fraction,
-                 "share of unreadable recordings that ends the run")
-      ->capture_default_str();
+                 "share of unreadable recordings above which the run ends")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   app.add_flag("--skip_bad_lines,--skip-bad-lines", options.skip_bad_lines,
                "leave out manifest lines that are no usable JSON");
   app.add_option("--shard_size,--shard-size", shard_size, "size of a file, about")

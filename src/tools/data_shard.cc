@@ -22,10 +22,9 @@ using data::ShardOptions;
 using data::ShardReport;
 
 void print_json(const ShardOptions& options, const ShardReport& report, double elapsed_s) {
-  nlohmann::ordered_json out{{"target_dir", options.target_dir},
-                             {"num_shards", options.num_shards},
-                             {"dry_run", options.dry_run},
-                             {"elapsed_s", elapsed_s}};
+  nlohmann::ordered_json out{{"target_dir", options.target_dir}, {"num_shards", options.num_shards},
+                             {"dry_run", options.dry_run},       {"bad", report.num_bad},
+                             {"bad_list", report.bad},           {"elapsed_s", elapsed_s}};
   for (const ShardBucketReport& bucket : report.buckets)
     out["buckets"].push_back({{"target_dir", bucket.target_dir},
                               {"entries", bucket.num_entries},
@@ -54,6 +53,10 @@ void print_table(const ShardOptions& options, const ShardReport& report) {
   if (!options.dry_run && !options.only_manifests)
     std::printf("%s in %s\n", human_bytes(static_cast<double>(bytes)).c_str(),
                 options.target_dir.c_str());
+  if (report.num_bad == 0) return;
+  std::printf("%s recordings could not be read and were left out:\n",
+              group_digits(report.num_bad).c_str());
+  for (const std::string& line : report.bad) std::printf("  %s\n", line.c_str());
 }
 
 }  // namespace
@@ -63,7 +66,8 @@ Status run_data_shard(const std::vector<std::string>& args) {
       "Writes a tarred data set as NeMo's convert_to_tarred_audio_dataset.py does: audio_<i>.tar,\n"
       "tarred_audio_manifest.json, sharded_manifests/, metadata.yaml. Options have its names; the\n"
       "same seed gives the same shards. Every shard gets the same number of entries, what is left\n"
-      "over is left out. The folder appears under its name when it is complete.",
+      "over is left out. Recordings are decoded before they are packed; those that cannot be read\n"
+      "are named and left out. The folder appears under its name when it is complete.",
       "aerie data shard");
   app.footer(
       "example: aerie data shard --manifest_path train.json --target_dir tarred --num_shards 64 "
@@ -75,6 +79,7 @@ Status run_data_shard(const std::vector<std::string>& args) {
   ShardOptions options;
   options.workers = cpu_count();
   bool no_shard_manifests = false;
+  bool no_check = false;
   bool json = false;
   app.add_option("--manifest_path,--manifest-path,--manifest", options.manifest_path,
                  "manifest to read")
@@ -108,19 +113,35 @@ Status run_data_shard(const std::vector<std::string>& args) {
   app.add_flag("--only_manifests,--only-manifests", options.only_manifests, "write no archives");
   app.add_flag("--dry_run,--dry-run", options.dry_run, "say what would be written");
   app.add_flag("--overwrite", options.overwrite, "replace a folder that is not empty");
+  app.add_option("--max_bad_fraction,--max-bad-fraction", options.max_bad_fraction,
+                 "share of unreadable recordings that may be left out")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_flag("--no_check,--no-check", no_check,
+               "do not decode the recordings before they are packed");
   app.add_option("--workers", options.workers, "threads (default: one per CPU)");
   app.add_flag("--json", json, "print the summary as JSON");
   bool help = false;
   AERIE_RETURN_IF_ERROR(parse_args(app, args, &help));
   if (help) return ok_status();
   options.shard_manifests = !no_shard_manifests;
+  options.check = !no_check;
   options.manifest_path = expand_user(options.manifest_path);
   options.target_dir = expand_user(options.target_dir);
 
   const SignalCatcher signals;
   std::unique_ptr<Progress> progress;
   data::ShardHooks hooks;
+  hooks.on_check = [&](uint64_t total) {
+    ProgressOptions bar;
+    bar.label = "check";
+    bar.total = total;
+    bar.unit = "entries";
+    progress = std::make_unique<Progress>(bar);
+  };
+  hooks.on_checked = [&] { progress->add(); };
   hooks.on_start = [&](uint64_t total) {
+    progress.reset();  // of the check
     ProgressOptions bar;
     bar.label = "shard";
     bar.total = total;

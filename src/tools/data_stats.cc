@@ -4,7 +4,6 @@
 
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
-#include "aerie/base/system.h"
 #include "aerie/data/dataset_report.h"
 #include "data_command.h"
 #include "data_input.h"
@@ -34,20 +33,20 @@ Status run_data_stats(const std::vector<std::string>& args) {
     return args.empty() ? invalid_argument("no data given") : ok_status();
   }
   AERIE_ASSIGN_OR_RETURN(const DataInput input, read_data_input(parsed, false));
-  AERIE_ASSIGN_OR_RETURN(const double probes, number_option(parsed, "--probe", 500));
-  AERIE_ASSIGN_OR_RETURN(const double workers, number_option(parsed, "--workers", cpu_count()));
+  AERIE_ASSIGN_OR_RETURN(const double probes, number_option(parsed, "--probe", 500, 0, 1e12));
+  AERIE_ASSIGN_OR_RETURN(const int workers, workers_option(parsed));
   const bool json = parsed.extra.contains("--json");
   std::string all;
   for (const DataInput::Part& part : input.parts) {
     data::AudioDataset::Options open;
     open.quiet = true;
-    open.num_threads = static_cast<int>(workers);
+    open.num_threads = workers;
     AERIE_ASSIGN_OR_RETURN(const auto dataset,
                            data::AudioDataset::open(part.dataset, input.aerie, open));
     data::ReportOptions report_options;
-    report_options.probes = static_cast<uint64_t>(probes < 0 ? 0 : probes);
-    report_options.num_threads = static_cast<int>(workers);
-    report_options.max_shapes = input.aerie.data.max_shapes;
+    report_options.probes = static_cast<uint64_t>(probes);
+    report_options.num_threads = workers;
+    report_options.aerie = input.aerie;
     AERIE_ASSIGN_OR_RETURN(const data::DatasetReport report,
                            data::report_dataset(*dataset, part.dataset, report_options));
     if (json)

@@ -7,7 +7,6 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
-#include "aerie/base/system.h"
 #include "aerie/data/dataset_report.h"
 #include "data_command.h"
 #include "data_input.h"
@@ -53,8 +52,9 @@ Status run_data_validate(const std::vector<std::string>& args) {
     return args.empty() ? invalid_argument("no data given") : ok_status();
   }
   AERIE_ASSIGN_OR_RETURN(const DataInput input, read_data_input(parsed, false));
-  AERIE_ASSIGN_OR_RETURN(const double workers, number_option(parsed, "--workers", cpu_count()));
-  AERIE_ASSIGN_OR_RETURN(const double tolerance, number_option(parsed, "--tolerance", 0.05));
+  AERIE_ASSIGN_OR_RETURN(const int workers, workers_option(parsed));
+  AERIE_ASSIGN_OR_RETURN(const double tolerance,
+                         number_option(parsed, "--tolerance", 0.05, 0, 1e9));
   const bool json = parsed.extra.contains("--json");
   const SignalCatcher signals;
   std::string all;
@@ -62,12 +62,12 @@ Status run_data_validate(const std::vector<std::string>& args) {
   for (const DataInput::Part& part : input.parts) {
     data::AudioDataset::Options open;
     open.quiet = json;
-    open.num_threads = static_cast<int>(workers);
+    open.num_threads = workers;
     AERIE_ASSIGN_OR_RETURN(const auto dataset,
                            data::AudioDataset::open(part.dataset, input.aerie, open));
     std::unique_ptr<Progress> progress;
     data::ValidateOptions validate;
-    validate.num_threads = static_cast<int>(workers);
+    validate.num_threads = workers;
     validate.quick = parsed.extra.contains("--quick");
     validate.tolerance_s = tolerance;
     validate.on_start = [&](uint64_t total) {

@@ -147,6 +147,10 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
   manifest_options.quiet = options.quiet;
   manifest_options.env = options.env;
   AERIE_ASSIGN_OR_RETURN(out->manifest_, Manifest::open(files, manifest_options));
+  // Also of a quiet one: a validation set that has lost a part is worth a line.
+  if (const std::string warning = filter_warning(out->manifest_.totals(), manifest_options);
+      !warning.empty())
+    log_warn("data", join(files, ","), ": ", warning);
 
   auto set = std::make_shared<SampleSet>();
   set->tarred = config.is_tarred;
@@ -229,6 +233,7 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
   read.channels = convert(config.channel_selector);
   read.memory_ignores_channels = compat;
   read.prefer_int16 = !config.int_values;
+  read.strict = true;
   read.env = options.env;
   // Several channels and nobody to choose: NeMo fails when the batch is put together, we take the
   // mean and say so.
@@ -237,6 +242,7 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
     out->warn_channels_ = true;
   }
   out->env_ = options.env != nullptr ? options.env : &Env::real();
+  out->retry_ = options.retry;
   out->selector_ = convert(config.channel_selector);
   const uint64_t key[3] = {out->manifest_.fingerprint(), n, set->tarred ? 1u : 0u};
   out->fingerprint_ = xxhash64({reinterpret_cast<const char*>(key), sizeof(key)});
@@ -325,6 +331,8 @@ std::optional<audio::AudioView> AudioDataset::read_packed(uint64_t i, SampleRead
     return std::nullopt;
   }
   Result<audio::AudioView> view = reader.pack->read(*at);
+  // Older versions packed recordings without audio, too: the source says what is wrong with them.
+  if (view.ok() && view->frames == 0) return std::nullopt;
   if (!view.ok()) {
     AERIE_LOG_ONCE(warn, "data", "packed cache: ", view.status().to_string());
     return std::nullopt;
@@ -340,7 +348,7 @@ void AudioDataset::add_to_cache(uint64_t i, SampleReader& reader, audio::AudioVi
     return;
   audio::AudioView ints = view;
   float scale = kPackUnit;
-  if (view.pcm16 == nullptr && view.frames > 0) {
+  if (view.pcm16 == nullptr) {
     scale = quantize_pack_samples(view, &reader.pcm16);
     ints.samples = nullptr;
     ints.pcm16 = reader.pcm16.data();
@@ -362,7 +370,7 @@ void AudioDataset::add_to_cache(uint64_t i, SampleReader& reader, audio::AudioVi
   }
   if (read_options_.prefer_int16 && scale == kPackUnit) {
     view = ints;
-  } else if (view.frames > 0) {
+  } else {
     reader.floats.resize(static_cast<size_t>(view.frames));
     for (int64_t k = 0; k < view.frames; ++k)
       reader.floats[static_cast<size_t>(k)] = static_cast<float>(ints.pcm16[k]) * scale;
@@ -372,6 +380,10 @@ void AudioDataset::add_to_cache(uint64_t i, SampleReader& reader, audio::AudioVi
 }
 
 Result<audio::AudioView> AudioDataset::read(uint64_t i, SampleReader& reader) const {
+  return retry_passing(retry_, [&] { return read_once(i, reader); });
+}
+
+Result<audio::AudioView> AudioDataset::read_once(uint64_t i, SampleReader& reader) const {
   if (cache_ == nullptr) return read_source(i, reader);
   if (std::optional<audio::AudioView> view = read_packed(i, reader)) return *view;
   Result<audio::AudioView> view = read_source(i, reader);
@@ -384,6 +396,7 @@ Result<audio::AudioView> AudioDataset::read_source(uint64_t i, SampleReader& rea
   audio::Segment segment;
   segment.offset_s = manifest_.offset_s(row);
   segment.duration_s = set_->durations_s[i];
+  segment.room_samples = reader.room_samples;
   audio::ChannelSelector own;
   if (has_channels_) {
     if (const int32_t channel = manifest_.channel(row); channel >= 0) {
@@ -392,15 +405,23 @@ Result<audio::AudioView> AudioDataset::read_source(uint64_t i, SampleReader& rea
     }
   }
   Result<audio::AudioView> view = [&]() -> Result<audio::AudioView> {
-    if (shards_ != nullptr) {
+    if (shards_ != nullptr && shards_->encoded_bytes(i) <= TarShards::kWholeBytes) {
       AERIE_RETURN_IF_ERROR(shards_->read(i, reader.bytes));
       return reader.audio.read_memory(reader.bytes, manifest_.base_name(row), segment);
+    }
+    if (shards_ != nullptr) {
+      AERIE_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> member, shards_->open_member(i));
+      auto read = reader.audio.read_stream(std::move(member), manifest_.base_name(row), segment);
+      if (is_passing(read.status())) shards_->forget(i);
+      return read;
     }
     if (manifest_.resolve_path(row, reader.path))
       return reader.audio.read_file(reader.path, segment);
     return reader.audio.read_file_list(manifest_.resolve_paths(row), segment);
   }();
   if (!view.ok()) return view;
+  if (view->frames == 0)  // trimmed away
+    return data_error(std::string(audio::kNoAudio)).with_context(describe(i));
   if (view->channels > 1)
     return data_error(str_cat("has ", view->channels, " channels"))
         .with_context(describe(i))

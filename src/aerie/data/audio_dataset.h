@@ -14,6 +14,7 @@
 
 #include "aerie/audio/audio_reader.h"
 #include "aerie/base/env.h"
+#include "aerie/base/retry.h"
 #include "aerie/base/status.h"
 #include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/schema/dataset_config.h"
@@ -33,6 +34,9 @@ struct SampleReader {
   std::unique_ptr<PackReader> pack;  // null: nothing is packed
   std::shared_ptr<const PackSet> packed;
   uint64_t pack_version = 0;
+  // What there is room for when a manifest line has no duration (audio::Segment); 70 minutes at
+  // 16 kHz unless a batch decides.
+  int64_t room_samples = int64_t{1} << 26;
   std::string path;
   std::vector<uint8_t> bytes;
   // A sample as a pack would keep it.
@@ -46,6 +50,7 @@ class AudioDataset {
     Env* env = nullptr;
     bool quiet = false;
     int num_threads = 1;  // for indexing archives
+    RetryPolicy retry;    // of reads that fail for a reason that passes
   };
 
   static Result<std::shared_ptr<const AudioDataset>> open(const config::DatasetConfig& config,
@@ -73,7 +78,8 @@ class AudioDataset {
 
   // How to read: resampling, channels, trimming, integer paths.
   audio::ReadOptions read_options() const { return read_options_; }
-  // The samples of i as one channel; the view lives until the reader's next call.
+  // The samples of i as one channel, at least one of them; the view lives until the reader's next
+  // call. Errors that pass (kUnavailable) have been tried again: nothing is wrong with the sample.
   Result<audio::AudioView> read(uint64_t i, SampleReader& reader) const;
   // A folder or file audio is read from, for judging the disk.
   std::string example_path() const;
@@ -82,6 +88,7 @@ class AudioDataset {
   AudioDataset() = default;
   Status open_pack(const config::AerieConfig& aerie, const Options& options);
   Result<audio::AudioView> read_source(uint64_t i, SampleReader& reader) const;
+  Result<audio::AudioView> read_once(uint64_t i, SampleReader& reader) const;
   // The sample from the packed cache, when it is there and its source has not changed.
   std::optional<audio::AudioView> read_packed(uint64_t i, SampleReader& reader) const;
   // Adds it to the packed cache when it is wanted there, and makes it what will be read from there.
@@ -94,6 +101,7 @@ class AudioDataset {
   std::unique_ptr<TarShards> shards_;  // null: plain files
   std::unique_ptr<PackCache> cache_;
   Env* env_ = nullptr;
+  RetryPolicy retry_;
   audio::ReadOptions read_options_;
   audio::ChannelSelector selector_;  // as configured
   bool warn_channels_ = false;

@@ -6,6 +6,7 @@
 
 #include "aerie/base/check.h"
 #include "aerie/base/clock.h"
+#include "aerie/base/retry.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
 #include "aerie/data/row_convert.h"
@@ -66,13 +67,28 @@ Status BatchBuilder::allocate(const BuildRules& rules, int64_t rows, int64_t cap
     return out_of_memory(str_cat("a batch of ", rows, " x ",
                                  static_cast<double>(capacity) / batch_.sample_rate_, " s needs ",
                                  human_bytes(static_cast<double>(bytes)), "; the loader may use ",
-                                 human_bytes(static_cast<double>(rules.budget->limit()))))
+                                 human_bytes(static_cast<double>(rules.budget->limit())),
+                                 longest_sample(rules)))
         .with_hint("raise aerie.data.memory_budget_gib, or lower max_duration or batch_size");
   if (block.reserve(*rules.allocator, bytes)) return ok_status();
   rules.budget->give(bytes);
   return out_of_memory(str_cat("no ", rules.allocator->kind(), " memory for a batch of ",
-                               human_bytes(static_cast<double>(bytes))))
-      .with_hint("lower num_workers, prefetch_factor or batch_size");
+                               human_bytes(static_cast<double>(bytes)), longest_sample(rules)))
+      .with_hint("lower max_duration, batch_size, num_workers or prefetch_factor");
+}
+
+// "; the longest is train.json:17 (a.wav), 3600 s": where to look when a batch is too large.
+std::string BatchBuilder::longest_sample(const BuildRules& rules) const {
+  const PlannedSample* longest = nullptr;
+  double longest_s = 0.0;
+  for (const PlannedSample& sample : batch_.samples_)
+    if (const double d = rules.dataset->duration_s(sample.sample); d > longest_s) {
+      longest = &sample;
+      longest_s = d;
+    }
+  if (longest == nullptr) return {};
+  return str_cat("; the longest is ", rules.dataset->describe(longest->sample), ", ", longest_s,
+                 " s");
 }
 
 void BatchBuilder::lay_out(const BuildRules& rules, int64_t rows, int64_t capacity) {
@@ -139,6 +155,17 @@ Status BatchBuilder::begin(const BuildRules& rules) {
                                    std::max(bytes, rules.usual_bytes), block_));
   }
   lay_out(rules, static_cast<int64_t>(n), capacity);
+  // A recording of unknown length may take what the batch could be widened by: its own samples,
+  // kept aside, and the wider rows.
+  constexpr int64_t kManySamples = 1 << 20;
+  const double bytes_per_sample =
+      static_cast<double>(
+          layout_bytes(rules, static_cast<int64_t>(n), noise_rows_planned_, kManySamples)) /
+          kManySamples +
+      sizeof(float);
+  const double room = static_cast<double>(rules.spare_bytes) / bytes_per_sample;
+  room_samples_ = static_cast<int64_t>(std::max(static_cast<double>(capacity), room) /
+                                       rules.perturber.max_length_factor());
   return ok_status();
 }
 
@@ -203,8 +230,8 @@ void BatchBuilder::write_row(const BuildRules& rules, size_t i, const audio::Aud
   }
 }
 
-void BatchBuilder::read_noise(const BuildRules& rules, size_t i, int64_t wanted,
-                              BuildThread& thread) {
+Status BatchBuilder::read_noise(const BuildRules& rules, size_t i, int64_t wanted,
+                                BuildThread& thread) {
   Item& item = items_[i];
   PhiloxNoiseDraws draws(rules.seed, batch_.epoch_, batch_.samples_[i].position);
   if (item.noise_row < 0) item.noise_row = 0;
@@ -218,6 +245,7 @@ void BatchBuilder::read_noise(const BuildRules& rules, size_t i, int64_t wanted,
     std::memset(noise_ + at + wanted, 0, tail * sizeof(float));
   }
   item.has_noise = true;
+  return thread.noise->error();
 }
 
 void BatchBuilder::read_item(const BuildRules& rules, size_t i, BuildThread& thread) {
@@ -231,6 +259,7 @@ void BatchBuilder::read_item(const BuildRules& rules, size_t i, BuildThread& thr
   // Integers can be read straight into their row.
   if (audio16_ != nullptr && thread.perturber.empty())
     thread.reader.audio.set_int16_target(audio16_ + static_cast<int64_t>(i) * stride_, stride_);
+  thread.reader.room_samples = room_samples_;
   Result<audio::AudioView> view = rules.dataset->read(planned.sample, thread.reader);
   thread.reader.audio.set_int16_target(nullptr, 0);
   if (!view.ok()) {
@@ -276,7 +305,7 @@ void BatchBuilder::read_item(const BuildRules& rules, size_t i, BuildThread& thr
     item.energy = sum_of_squares(audio16_ + static_cast<int64_t>(i) * stride_, item.length);
   if (rules.noise_rows && thread.noise != nullptr && needs.noise_samples > 0) {
     const int64_t start = Clock::real().monotonic_ns();
-    read_noise(rules, i, needs.noise_samples, thread);
+    item.bad = read_noise(rules, i, needs.noise_samples, thread);
     item.figures.noise_ns = Clock::real().monotonic_ns() - start;
   }
 }
@@ -358,6 +387,7 @@ void BatchBuilder::drop_bad_rows(const BuildRules& rules) {
                                             std::max<int64_t>(stride_, 1));
       item.bad = ok_status();
       item.energy = 0.0;
+      item.figures.samples = 0;
       const int64_t at = static_cast<int64_t>(i) * stride_;
       if (audio_ != nullptr) std::fill_n(audio_ + at, n, 0.0f);
       if (audio16_ != nullptr) std::fill_n(audio16_ + at, n, int16_t{0});
@@ -380,7 +410,7 @@ void BatchBuilder::drop_bad_rows(const BuildRules& rules) {
   batch_.samples_.resize(kept);
 }
 
-void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
+Status BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
   const size_t n = items_.size();
   PhiloxMixDraws draws(rules.seed, batch_.epoch_);
   inputs_.resize(n);
@@ -392,7 +422,8 @@ void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
     // Known only now: the row was too long at first, or the batch has shrunk to one.
     if (rules.noise_rows && thread.noise != nullptr && !item.has_noise) {
       const MixNeeds needs = mix_needs(rules.augment, draws, n, inputs_[i]);
-      if (needs.noise_samples > 0) read_noise(rules, i, needs.noise_samples, thread);
+      if (needs.noise_samples > 0)
+        AERIE_RETURN_IF_ERROR(read_noise(rules, i, needs.noise_samples, thread));
     }
     if (item.has_noise) inputs_[i].noise_len = item.noise_len;
     energies_[i] = item.energy;
@@ -451,6 +482,7 @@ void BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
       if (noise16_ != nullptr) std::fill_n(noise16_ + at, stride_, int16_t{0});
     }
   }
+  return ok_status();
 }
 
 void BatchBuilder::list_arrays(const BuildRules& rules) {
@@ -486,6 +518,10 @@ void BatchBuilder::list_arrays(const BuildRules& rules) {
 }
 
 Status BatchBuilder::finish(const BuildRules& rules, BuildThread& thread) {
+  // The machine's trouble, not the recording's: which samples a run sees must not depend on it.
+  for (size_t i = 0; i < items_.size(); ++i)
+    if (is_passing(items_[i].bad))
+      return items_[i].bad.with_context(rules.dataset->describe(batch_.samples_[i].sample));
   place_spills(rules);
   if (rules.on_bad == config::OnBadAudio::kFail)
     for (size_t i = 0; i < items_.size(); ++i)
@@ -497,11 +533,13 @@ Status BatchBuilder::finish(const BuildRules& rules, BuildThread& thread) {
   batch_.mixed_ = rules.mix == MixPlace::kCpu;
   batch_.padded_length_ = 0;
   batch_.sample_ids_.resize(items_.size());
+  batch_.source_samples_ = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
+    batch_.source_samples_ += items_[i].figures.samples;
     batch_.padded_length_ = std::max(batch_.padded_length_, items_[i].length);
     batch_.sample_ids_[i] = rules.dataset->sample_id(batch_.samples_[i].sample);
   }
-  mix(rules, thread);
+  AERIE_RETURN_IF_ERROR(mix(rules, thread));
   list_arrays(rules);
   return ok_status();
 }

@@ -53,6 +53,7 @@ struct BuildRules {
   // Raw noise for a consumer comes as the audio does; noise that is mixed here is kept exact.
   DType noise_dtype() const { return mix == MixPlace::kConsumer ? dtype : DType::kFloat32; }
   uint64_t usual_bytes = 0;  // of the largest planned batch: blocks are made for it at once
+  uint64_t spare_bytes = 0;  // of the budget, beyond what the ring takes
 };
 
 // Samples a row needs for a clip of this duration, perturbed; 0 when the duration says nothing.
@@ -115,15 +116,16 @@ class BatchBuilder {
   };
   Status allocate(const BuildRules& rules, int64_t rows, int64_t capacity, uint64_t bytes,
                   HostBlock& block) const;
+  std::string longest_sample(const BuildRules& rules) const;
   void lay_out(const BuildRules& rules, int64_t rows, int64_t capacity);
   void write_row(const BuildRules& rules, size_t i, const audio::AudioView& view);
   void write_float_row(const BuildRules& rules, size_t i, const float* samples, int64_t n);
   void write_int16_row(const BuildRules& rules, size_t i, int64_t n);
   void close_row(size_t i, int64_t n);
-  void read_noise(const BuildRules& rules, size_t i, int64_t wanted, BuildThread& thread);
+  Status read_noise(const BuildRules& rules, size_t i, int64_t wanted, BuildThread& thread);
   void place_spills(const BuildRules& rules);
   void drop_bad_rows(const BuildRules& rules);
-  void mix(const BuildRules& rules, BuildThread& thread);
+  Status mix(const BuildRules& rules, BuildThread& thread);
   void list_arrays(const BuildRules& rules);
 
   Batch batch_;
@@ -135,6 +137,7 @@ class BatchBuilder {
   float* noise_ = nullptr;
   int16_t* noise16_ = nullptr;
   int64_t noise_rows_planned_ = 0;
+  int64_t room_samples_ = 0;  // for a recording whose duration nobody knows
   std::vector<Item> items_;
   std::vector<BadItem> bad_;
   std::vector<MixInput> inputs_;

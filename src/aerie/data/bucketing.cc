@@ -11,7 +11,6 @@ namespace aerie::data {
 
 namespace {
 
-constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxWeight = 1 << 10;
 
 }  // namespace
@@ -30,8 +29,8 @@ Result<std::vector<uint32_t>> classic_batch_sizes(std::span<const int64_t> sizes
   for (size_t b = 0; b < num_buckets; ++b) {
     const int64_t size = is_list ? sizes[b] : sizes[0] * static_cast<int64_t>(num_repeated - b);
     if (size < 1 || size > kMaxBatch)
-      return invalid_argument(
-          str_cat("bucketing_batch_size gives bucket ", b, " batches of ", size, " samples"));
+      return invalid_argument(str_cat("bucketing_batch_size gives bucket ", b, " batches of ", size,
+                                      " samples; 1 to ", kMaxBatch, " are possible"));
     out.push_back(static_cast<uint32_t>(size));
   }
   return out;
@@ -46,7 +45,8 @@ Result<std::vector<BucketRepeat>> repeat_buckets(std::span<const int64_t> weight
   for (size_t b = 0; b < num_buckets; ++b) {
     const int64_t weight = weights.empty() ? 1 : weights[b];
     if (weight < 1 || weight > kMaxWeight)
-      return invalid_argument(str_cat("bucketing_weights must be positive integers, got ", weight));
+      return invalid_argument(
+          str_cat("bucketing_weights must be 1 to ", kMaxWeight, ", got ", weight));
     for (int64_t r = 0; r < weight; ++r)
       out.push_back({static_cast<uint32_t>(b), static_cast<uint32_t>(r)});
   }

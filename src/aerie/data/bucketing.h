@@ -14,6 +14,8 @@
 
 namespace aerie::data {
 
+constexpr int64_t kMaxBatch = 1 << 20;  // clips in a batch
+
 // --- classic ---
 
 // Samples per batch of each bucket. `sizes` holds one value (the linear rule: (n - i) * value for

@@ -11,10 +11,9 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/thread_pool.h"
-#include "aerie/data/batch_builder.h"
 #include "aerie/data/bucketing.h"
 #include "aerie/data/epoch_plan.h"
-#include "aerie/data/padding.h"
+#include "aerie/data/loader_setup.h"
 
 namespace aerie::data {
 
@@ -62,39 +61,23 @@ std::vector<HistogramBin> make_histogram(const std::vector<double>& sorted, int 
   return bins;
 }
 
+// What a loader with this configuration would do, by the loader's own reckoning.
 Result<PaddingEstimate> estimate_padding(const AudioDataset& dataset,
                                          const config::DatasetConfig& config, std::string strategy,
-                                         int64_t max_shapes) {
-  AERIE_ASSIGN_OR_RETURN(const Sampler sampler, Sampler::make(dataset.samples(), config, {}));
-  const auto plan = sampler.plan(0);
+                                         const config::AerieConfig& aerie) {
+  LoaderOptions loader;
+  loader.seed = aerie.seed;
+  AERIE_ASSIGN_OR_RETURN(const Sampler::Options options, loader_sampler_options(aerie, loader));
+  AERIE_ASSIGN_OR_RETURN(const Sampler sampler, Sampler::make(dataset.samples(), config, options));
   const int rate = dataset.read_options().sample_rate;
-  const Perturber none;
-  std::vector<int64_t> needs, rows;
-  double valid = 0;
-  std::vector<PlannedSample> batch;
-  const uint64_t stride = std::max<uint64_t>(1, plan->num_steps() / 4096);
-  for (uint64_t step = 0; step < plan->num_steps(); step += stride) {
-    plan->batch(step, 0, batch);
-    int64_t need = 1;
-    for (const PlannedSample& sample : batch) {
-      const double d = dataset.duration_s(sample.sample);
-      const int64_t n = row_samples(std::isnan(d) ? dataset.longest_s() : d, rate, none);
-      need = std::max(need, n);
-      valid += static_cast<double>(n);
-    }
-    if (batch.empty()) continue;
-    needs.push_back(need);
-    rows.push_back(static_cast<int64_t>(batch.size()));
-  }
-  const int64_t longest = row_samples(dataset.longest_s(), rate, none);
-  const Capacities capacities = Capacities::choose(needs, longest, max_shapes, 64);
-  double cells = 0;
-  for (size_t k = 0; k < needs.size(); ++k)
-    cells += static_cast<double>(capacities.fit(needs[k]) * rows[k]);
+  AERIE_ASSIGN_OR_RETURN(const Perturber perturber, Perturber::make(config.augmentor, rate));
+  const auto plan = sampler.plan(0);
+  const PlanShapes shapes = plan_shapes(*plan, dataset, perturber, loader_min_samples(aerie, rate),
+                                        aerie.data.max_shapes, loader.capacity_multiple);
   PaddingEstimate out;
   out.strategy = std::move(strategy);
-  out.padding_share = cells > 0 ? 1 - valid / cells : 0.0;
-  out.shapes = capacities.lengths().size();
+  out.padding_share = shapes.padding_share;
+  out.shapes = shapes.capacities.lengths().size();
   out.steps = plan->num_steps();
   return out;
 }
@@ -128,12 +111,25 @@ ThreadPoolOptions pool_options(const char* name, int threads) {
   return out;
 }
 
-Result<audio::AudioInfo> probe(const AudioDataset& dataset, uint64_t i, SampleReader& reader) {
-  if (dataset.shards() != nullptr) {
-    AERIE_RETURN_IF_ERROR(dataset.shards()->read(i, reader.bytes));
-    return audio::probe_memory(reader.bytes, dataset.describe(i));
-  }
-  return audio::probe_file(dataset.manifest().resolve_paths(dataset.sample_id(i))[0]);
+Result<audio::AudioInfo> probe(const AudioDataset& dataset, uint64_t i) {
+  return retry_passing(RetryPolicy{}, [&]() -> Result<audio::AudioInfo> {
+    if (dataset.shards() != nullptr) {
+      AERIE_ASSIGN_OR_RETURN(auto member, dataset.shards()->open_member(i));
+      auto info = audio::probe_stream(std::move(member), dataset.describe(i));
+      if (is_passing(info.status())) dataset.shards()->forget(i);
+      return info;
+    }
+    return audio::probe_file(dataset.manifest().resolve_paths(dataset.sample_id(i))[0]);
+  });
+}
+
+// What is wrong with a recording; an error when it is the machine that has a problem.
+Result<BrokenSample> broken_sample(const std::string& place, const Status& status) {
+  if (is_passing(status)) return status.with_context(place);
+  const char* kind = starts_with(status.message(), audio::kNoAudio)    ? "empty"
+                     : starts_with(status.message(), audio::kCutShort) ? "cut"
+                                                                       : "unreadable";
+  return BrokenSample{place, kind, status.to_string()};
 }
 
 template <typename Key>
@@ -180,18 +176,18 @@ Result<DatasetReport> report_dataset(const AudioDataset& dataset,
   out.p05_s = quantile(sorted, 0.05);
   out.p95_s = quantile(sorted, 0.95);
   out.histogram = make_histogram(sorted, options.num_bins);
-  out.duration_bins = estimate_duration_bins(sorted, 8);
+  // Short clips are as long as they are filled up to: edges below that would part nothing.
+  std::vector<double> filled = sorted;
+  for (double& d : filled) d = std::max(d, options.aerie.data.min_audio_len_secs);
+  out.duration_bins = estimate_duration_bins(filled, 8);
 
   const uint64_t probes = std::min<uint64_t>(options.probes, dataset.size());
   if (probes > 0) {
-    Readers readers(dataset);
     std::mutex mutex;
     double bytes = 0, seconds = 0;
     ThreadPool pool(pool_options("probe", options.num_threads));
     AERIE_RETURN_IF_ERROR(pool.parallel_for(probes, [&](size_t k) -> Status {
-      auto reader = readers.take();
-      const Result<audio::AudioInfo> info = probe(dataset, k * dataset.size() / probes, *reader);
-      readers.give_back(std::move(reader));
+      const Result<audio::AudioInfo> info = probe(dataset, k * dataset.size() / probes);
       const std::lock_guard lock(mutex);
       ++out.probed;
       if (!info.ok()) {
@@ -212,16 +208,15 @@ Result<DatasetReport> report_dataset(const AudioDataset& dataset,
 
   // The configured way first, then what else could be done with the same batch size.
   const auto add = [&](const config::DatasetConfig& variant, std::string name) -> Status {
-    auto estimate = estimate_padding(dataset, variant, std::move(name), options.max_shapes);
+    auto estimate = estimate_padding(dataset, variant, std::move(name), options.aerie);
     if (estimate.ok()) out.padding.push_back(std::move(estimate).value());
     return ok_status();
   };
-  config::DatasetConfig base = config;
-  base.drop_last = false;
-  AERIE_RETURN_IF_ERROR(add(base, "as configured"));
+  AERIE_RETURN_IF_ERROR(add(config, "as configured"));
   config::DatasetConfig plain;
   plain.batch_size = config.batch_size.value_or(16);
   plain.shuffle = true;
+  plain.augmentor = config.augmentor;
   AERIE_RETURN_IF_ERROR(add(plain, str_cat("shuffled, batch_size ", *plain.batch_size)));
   for (const int64_t buckets : {4, 8, 16, 30}) {
     config::DatasetConfig bucketed = plain;
@@ -275,7 +270,11 @@ std::string DatasetReport::to_text(int width) const {
                  " hours");
   if (totals.unknown > 0) out += str_cat(" (", totals.unknown, " without a duration)");
   out += str_cat("\nfiltered     ", group_digits(totals.filtered), ", ",
-                 fixed(totals.filtered_s / 3600, 2), " hours\n");
+                 fixed(totals.filtered_s / 3600, 2), " hours");
+  if (totals.filtered > 0)
+    out += str_cat(" (", group_digits(totals.filtered_short), " too short, ",
+                   group_digits(totals.filtered - totals.filtered_short), " too long)");
+  out += "\n";
   if (totals.bad_lines > 0) out += str_cat("bad lines    ", totals.bad_lines, "\n");
   out += str_cat("duration s   shortest ", fixed(totals.shortest_s, 2), ", 5% ", fixed(p05_s, 2),
                  ", median ", fixed(median_s, 2), ", mean ", fixed(mean_s, 2), ", 95% ",
@@ -332,7 +331,7 @@ Result<ValidateReport> validate_dataset(const AudioDataset& dataset,
   ThreadPool pool(pool_options("validate", options.num_threads));
   const int rate = dataset.read_options().sample_rate;
 
-  const auto check = [&](uint64_t k, SampleReader& reader) -> BrokenSample {
+  const auto check = [&](uint64_t k, SampleReader& reader) -> Result<BrokenSample> {
     const bool is_noise = k >= dataset.size();
     const uint64_t i = is_noise ? k - dataset.size() : k;
     const Manifest& manifest = is_noise ? *dataset.noise() : dataset.manifest();
@@ -346,14 +345,25 @@ Result<ValidateReport> validate_dataset(const AudioDataset& dataset,
     bool silent = false;
     if (options.quick) {
       const Result<audio::AudioInfo> info =
-          is_noise ? audio::probe_file(manifest.resolve_paths(i)[0]) : probe(dataset, i, reader);
-      if (!info.ok()) return {place, "unreadable", info.status().to_string()};
+          is_noise ? audio::probe_file(manifest.resolve_paths(i)[0]) : probe(dataset, i);
+      if (!info.ok()) return broken_sample(place, info.status());
       found_s = info->duration_s() < 0 ? listed_s : info->duration_s() - offset_s;
+      if (info->missing_frames > 0 && !(listed_s > 0))
+        return BrokenSample{
+            place, "cut",
+            str_cat("the header promises ",
+                    fixed(static_cast<double>(info->missing_frames) / info->sample_rate, 3),
+                    " s more than the file holds")};
     } else {
       const Result<audio::AudioView> view =
-          is_noise ? reader.audio.read_file(manifest.resolve_paths(i)[0], {offset_s, listed_s})
+          is_noise ? retry_passing(RetryPolicy{},
+                                   [&] {
+                                     return reader.audio.read_file(
+                                         manifest.resolve_paths(i)[0],
+                                         {offset_s, listed_s, nullptr, reader.room_samples});
+                                   })
                    : dataset.read(i, reader);
-      if (!view.ok()) return {place, "unreadable", view.status().to_string()};
+      if (!view.ok()) return broken_sample(place, view.status());
       found_s = static_cast<double>(view->frames) / rate;
       double energy = 0;
       if (view->pcm16 != nullptr)
@@ -364,23 +374,24 @@ Result<ValidateReport> validate_dataset(const AudioDataset& dataset,
     }
     const std::lock_guard lock(mutex);
     out.audio_s += std::max(0.0, found_s);
-    if (!(found_s > 0)) return {place, "empty", "holds no audio"};
+    if (!(found_s > 0)) return BrokenSample{place, "empty", std::string(audio::kNoAudio)};
     if (listed_s > 0 && found_s < listed_s - options.tolerance_s)
-      return {place, "short",
-              str_cat("the manifest says ", fixed(listed_s, 3), " s, the recording has ",
-                      fixed(found_s, 3), " s")};
+      return BrokenSample{place, "short",
+                          str_cat("the manifest says ", fixed(listed_s, 3),
+                                  " s, the recording has ", fixed(found_s, 3), " s")};
     if (silent) warnings[k] = {place, "silent", "all samples are zero"};
-    return {};
+    return BrokenSample{};
   };
   AERIE_RETURN_IF_ERROR(pool.parallel_for(total, [&](size_t k) -> Status {
     if (options.stop && options.stop()) return cancelled("stopped on request");
     auto reader = readers.take();
-    BrokenSample found = check(k, *reader);
+    Result<BrokenSample> found = check(k, *reader);
     readers.give_back(std::move(reader));
+    if (!found.ok()) return found.status();
     if (options.on_sample) options.on_sample();
     const std::lock_guard lock(mutex);
     ++out.checked;
-    if (!found.kind.empty()) broken[k] = std::move(found);
+    if (!found->kind.empty()) broken[k] = std::move(found).value();
     return ok_status();
   }));
   if (dataset.shards() != nullptr) {

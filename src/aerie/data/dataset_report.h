@@ -41,8 +41,8 @@ struct DatasetReport {
   std::map<int, uint64_t> sample_rates;
   std::map<int, uint64_t> channels;
   double bytes_per_s = 0.0;
-  std::vector<PaddingEstimate> padding;
-  std::vector<double> duration_bins;  // edges for bucket_duration_bins, eight buckets
+  std::vector<PaddingEstimate> padding;  // the first one as configured
+  std::vector<double> duration_bins;     // edges for bucket_duration_bins, eight buckets
 
   std::string to_json() const;
   std::string to_text(int width = 80) const;
@@ -51,8 +51,8 @@ struct DatasetReport {
 struct ReportOptions {
   uint64_t probes = 500;  // recordings whose headers are read, evenly spaced; 0: none
   int num_bins = 16;
-  int64_t max_shapes = 16;
   int num_threads = 1;
+  config::AerieConfig aerie;  // of the run: what the loader goes by
 };
 Result<DatasetReport> report_dataset(const AudioDataset& dataset,
                                      const config::DatasetConfig& config,
@@ -60,7 +60,7 @@ Result<DatasetReport> report_dataset(const AudioDataset& dataset,
 
 struct BrokenSample {
   std::string place;  // "train.json:17 (clips/a.wav)"
-  std::string kind;   // unreadable, empty, short, silent
+  std::string kind;   // unreadable, empty, cut, short, silent
   std::string reason;
 };
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/log.h"
+#include "aerie/data/loader.h"
 #include "aerie/data/test_corpus.h"
 
 namespace aerie::data {
@@ -21,6 +22,7 @@ TEST(DatasetReportTest, CountsWhatIsThere) {
   ReportOptions options;
   options.num_threads = 2;
   options.probes = 40;
+  options.aerie = TestCorpus::aerie();
   const DatasetReport report = *report_dataset(*open(config), config, options);
   EXPECT_EQ(report.samples, 80u);
   EXPECT_EQ(report.probed, 40u);
@@ -46,6 +48,40 @@ TEST(DatasetReportTest, CountsWhatIsThere) {
   EXPECT_NE(text.find("bucket_duration_bins"), std::string::npos);
 }
 
+// Padding of a whole epoch as the loader really has it.
+double loader_padding(const config::DatasetConfig& config, const config::AerieConfig& aerie) {
+  LoaderOptions options;
+  options.seed = aerie.seed;
+  options.quiet = true;
+  options.single_epoch = true;
+  auto loader = *Loader::make(open(config), config, aerie, options);
+  while (const Batch* batch = *loader->next()) loader->release(batch);
+  return loader->stats().padding_share;
+}
+
+TEST(DatasetReportTest, PaddingIsThatOfTheLoader) {
+  TestCorpus corpus(120);
+  config::DatasetConfig config = corpus.config(8);
+  for (const double min_s : {0.06, 0.2, 1.0})
+    for (const bool drop_last : {false, true})
+      for (const bool bucketing : {false, true}) {
+        SCOPED_TRACE(testing::Message() << min_s << " " << drop_last << " " << bucketing);
+        config.drop_last = drop_last;
+        config.use_bucketing = bucketing;
+        config.num_buckets = 4;
+        ReportOptions options;
+        options.probes = 0;
+        options.aerie = TestCorpus::aerie();
+        options.aerie.data.min_audio_len_secs = min_s;
+        options.aerie.data.max_shapes = 5;
+        const DatasetReport report = *report_dataset(*open(config), config, options);
+        ASSERT_FALSE(report.padding.empty());
+        EXPECT_NEAR(report.padding[0].padding_share, loader_padding(config, options.aerie), 1e-3);
+        // Edges below what short clips are filled up to would part nothing.
+        for (const double edge : report.duration_bins) EXPECT_GT(edge, min_s);
+      }
+}
+
 TEST(ValidateTest, ListsWhatIsBrokenInOrder) {
   TestCorpus corpus(30);
   corpus.add_noise(3);
@@ -54,6 +90,7 @@ TEST(ValidateTest, ListsWhatIsBrokenInOrder) {
   write_file(corpus.dir.file("utt12.wav"),
              wav_bytes(std::vector<int16_t>(corpus.samples[12].size())));
   write_file(corpus.dir.file("utt20.wav"), wav_bytes({}));
+  write_file(corpus.dir.file("utt25.wav"), wav_bytes(corpus.samples[25]).substr(0, 1000));
   ASSERT_TRUE(Env::real().remove_file(corpus.dir.file("noise1.wav")).ok());
   const auto dataset = open(corpus.config(4));
   for (const int threads : {1, 4}) {
@@ -64,20 +101,23 @@ TEST(ValidateTest, ListsWhatIsBrokenInOrder) {
     const ValidateReport report = *validate_dataset(*dataset, options);
     EXPECT_EQ(report.checked, 33u);
     EXPECT_EQ(seen, 33);
-    ASSERT_EQ(report.broken.size(), 4u);
+    ASSERT_EQ(report.broken.size(), 5u);
     EXPECT_EQ(report.broken[0].kind, "unreadable");
     EXPECT_NE(report.broken[0].place.find("utt4.wav"), std::string::npos);
     EXPECT_EQ(report.broken[1].kind, "short");
     EXPECT_NE(report.broken[1].place.find("utt9.wav"), std::string::npos);
     EXPECT_NE(report.broken[2].place.find("utt20.wav"), std::string::npos);
-    EXPECT_NE(report.broken[3].place.find("noise1.wav"), std::string::npos);
+    EXPECT_EQ(report.broken[2].kind, "empty");
+    EXPECT_NE(report.broken[3].place.find("utt25.wav"), std::string::npos);
+    EXPECT_EQ(report.broken[3].kind, "cut");
+    EXPECT_NE(report.broken[4].place.find("noise1.wav"), std::string::npos);
     ASSERT_EQ(report.warnings.size(), 1u);
     EXPECT_NE(report.warnings[0].place.find("utt12.wav"), std::string::npos);
-    EXPECT_EQ(nlohmann::json::parse(report.to_json())["broken"].size(), 4u);
+    EXPECT_EQ(nlohmann::json::parse(report.to_json())["broken"].size(), 5u);
   }
   ValidateOptions quick;
   quick.quick = true;
-  EXPECT_EQ((*validate_dataset(*dataset, quick)).broken.size(), 4u);
+  EXPECT_EQ((*validate_dataset(*dataset, quick)).broken.size(), 5u);
   ValidateOptions stopped;
   stopped.stop = [] { return true; };
   EXPECT_EQ(validate_dataset(*dataset, stopped).status().code(), StatusCode::kCancelled);

@@ -288,6 +288,41 @@ TEST(TarShardsTest, CompressedArchivesAreRead) {
   for (const int i : {5, 0, 3}) EXPECT_EQ(read(*dataset, i), floats(samples[i]));
 }
 
+TEST(TarShardsTest, LargeMembersAreReadPieceByPiece) {
+  // A recording of half an hour that is nearly all silence: 60 kB when compressed.
+  std::vector<int16_t> long_one(16000 * 1800);
+  const std::vector<int16_t> part = noise_samples(8000, 3);
+  std::copy(part.begin(), part.end(), long_one.begin() + 16000 * 1200);
+  TarCase t;
+  t.write(TestCorpus::line("a.wav", 0.5, 1200.0) + TestCorpus::line("a-sub1.wav", -1) +
+              TestCorpus::line("zeros.wav", 1.0),
+          {{"a.wav", wav_bytes(long_one)}, {"zeros.wav", std::string(40 << 20, '\0')}});
+  ASSERT_EQ(std::system(str_cat("gzip -kf ", t.dir.file("audio_0.tar")).c_str()), 0);
+  for (const char* name : {"audio_0.tar", "audio_0.tar.gz"}) {
+    SCOPED_TRACE(name);
+    t.config.tarred_audio_filepaths = TestCorpus::paths(t.dir.file(name));
+    const auto dataset = open(t.config);
+    ASSERT_EQ(dataset->size(), 3u);
+    SampleReader reader(*dataset);
+    std::vector<float> got(8000);
+    const auto view = dataset->read(0, reader);
+    ASSERT_TRUE(view.ok()) << view.status().to_string();
+    ASSERT_EQ(view->frames, 8000);
+    view->copy_to(got.data());
+    EXPECT_EQ(got, floats(part));
+    EXPECT_EQ(dataset->read(2, reader).status().code(), StatusCode::kDataError);
+    // Without a duration: as much as there is room for, and no more.
+    reader.room_samples = 16000 * 60;
+    const Status status = dataset->read(1, reader).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataError);
+    EXPECT_NE(status.to_string().find("room for 60 s"), std::string::npos) << status.to_string();
+    EXPECT_LE(reader.bytes.capacity(), TarShards::kWholeBytes);
+    reader.room_samples = 16000 * 1800;
+    EXPECT_EQ(dataset->read(1, reader)->frames, 16000 * 1800);
+    EXPECT_LE(reader.bytes.capacity(), TarShards::kWholeBytes);
+  }
+}
+
 TEST(TarShardsTest, BrokenArchivesAreRefusedByName) {
   TarCase t;
   t.write(TestCorpus::line("a.wav", 0.25), {{"a.wav", wav_bytes(noise_samples(4000, 1))}});

@@ -75,9 +75,7 @@ const HostArray* Batch::find(std::string_view name) const {
 }
 
 double Batch::audio_s() const {
-  int64_t total = 0;
-  for (const int64_t length : audio_len_) total += length;
-  return sample_rate_ > 0 ? static_cast<double>(total) / sample_rate_ : 0.0;
+  return sample_rate_ > 0 ? static_cast<double>(source_samples_) / sample_rate_ : 0.0;
 }
 
 double Batch::padding_share() const {

@@ -120,7 +120,8 @@ class Batch {
   const MixPlan& mix_plan() const { return plan_; }
   bool mixed_on_cpu() const { return mixed_; }
 
-  double audio_s() const;        // valid audio
+  // Audio of the recordings, without what is repeated to fill up short ones.
+  double audio_s() const;
   double padding_share() const;  // of (rows x capacity), in [0, 1]
   // Hash of every array's valid part and of the ids; equal batches have equal hashes.
   uint64_t content_hash() const;
@@ -140,6 +141,7 @@ class Batch {
   int sample_rate_ = 0;
   int64_t capacity_ = 0;
   int64_t padded_length_ = 0;
+  int64_t source_samples_ = 0;  // of all rows, before short ones were filled up
   std::vector<PlannedSample> samples_;
   std::vector<uint32_t> sample_ids_;
   std::vector<int64_t> audio_len_, noisy_len_, noise_len_;

@@ -138,6 +138,7 @@ Result<const Batch*> Loader::Impl::next_batch() {
   delivered_samples += batch.num_samples();
   all_cells += batch.num_samples() * batch.capacity();
   for (const int64_t length : batch.audio_len_) valid_cells += length;
+  source_samples += batch.source_samples_;
   if (batch.last_ && dataset->cache() != nullptr && dataset->cache()->building()) {
     // What this epoch added to the packed cache becomes readable; the disk is not waited for.
     lock.unlock();
@@ -184,25 +185,24 @@ Result<std::unique_ptr<Loader>> Loader::make(std::shared_ptr<const AudioDataset>
   AERIE_RETURN_IF_ERROR(check_loader_keys(config));
   if (options.world < 1 || options.rank >= options.world)
     return invalid_argument(str_cat("rank ", options.rank, " of ", options.world));
-  Sampler::Options sampler_options;
-  sampler_options.seed = options.seed;
-  sampler_options.compat_nemo = aerie.compat_nemo_2_6;
-  sampler_options.shuffle_level = aerie.data.shuffle_level;
-  const int64_t lanes = aerie.data.virtual_ranks.value_or(options.world);
-  if (lanes < 1 || lanes > (1 << 20) || lanes % options.world != 0)
-    return invalid_argument(str_cat("aerie.data.virtual_ranks=", lanes,
-                                    " is no multiple of the number of ranks, ", options.world));
-  sampler_options.virtual_ranks = static_cast<uint32_t>(lanes);
+  AERIE_ASSIGN_OR_RETURN(const Sampler::Options sampler_options,
+                         loader_sampler_options(aerie, options));
   AERIE_ASSIGN_OR_RETURN(Sampler sampler,
                          Sampler::make(dataset->samples(), config, sampler_options));
   auto impl = std::make_unique<Impl>(std::move(sampler));
   impl->dataset = dataset;
   impl->options = options;
+  const double dropped = static_cast<double>(impl->sampler.dropped_too_long());
+  if (dropped > kFilterWarning * static_cast<double>(dataset->size()))
+    log_warn("data", impl->sampler.dropped_too_long(), " of ", dataset->size(),
+             " samples are longer than the last of bucket_duration_bins and left out");
   AERIE_ASSIGN_OR_RETURN(
       impl->setup, set_up_loader(dataset, config, aerie, options, impl->sampler, impl->rules));
   impl->budget =
       std::make_unique<MemoryBudget>(impl->setup.budget_bytes - impl->setup.worker_bytes);
   impl->rules.budget = impl->budget.get();
+  const uint64_t ring = static_cast<uint64_t>(impl->setup.num_slots) * impl->rules.usual_bytes;
+  impl->rules.spare_bytes = impl->budget->limit() - std::min(ring, impl->budget->limit());
   impl->rules.noise_stats = &impl->noise_stats;
   impl->max_bad_fraction = aerie.max_bad_fraction;
   impl->plan = impl->setup.first_plan;
@@ -317,7 +317,7 @@ LoaderStats Loader::stats() const {
   out.batches = impl_->delivered_batches;
   out.samples = static_cast<uint64_t>(impl_->delivered_samples);
   out.bad_samples = impl_->bad_ids.size();
-  out.audio_s = static_cast<double>(impl_->valid_cells) / rate;
+  out.audio_s = static_cast<double>(impl_->source_samples) / rate;
   out.padding_share = impl_->all_cells > 0 ? 1 - static_cast<double>(impl_->valid_cells) /
                                                      static_cast<double>(impl_->all_cells)
                                            : 0.0;

@@ -92,7 +92,7 @@ struct Loader::Impl {
   // Consumer's figures.
   int64_t consumer_wait_ns = 0, consumer_work_ns = 0, epoch_pause_ns = 0, first_batch_ns = -1;
   int64_t last_return_ns = 0, epochs_entered = 0;
-  int64_t valid_cells = 0, all_cells = 0, delivered_samples = 0;
+  int64_t valid_cells = 0, all_cells = 0, source_samples = 0, delivered_samples = 0;
   uint64_t delivered_batches = 0;
   std::vector<BadSample> bad;
   std::unordered_set<uint32_t> bad_ids;

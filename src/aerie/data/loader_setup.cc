@@ -22,36 +22,6 @@ constexpr int kAutoSlots = 8;
 // at twice the wanted rate.
 constexpr double kWorkerBytesPerSample = 24.0;
 
-struct Probe {
-  std::vector<int64_t> needs;  // longest row of each batch
-  std::vector<int64_t> rows;
-  std::vector<double> valid;  // samples
-};
-
-Probe probe_plan(const EpochPlan& plan, const AudioDataset& dataset, const BuildRules& rules) {
-  Probe out;
-  const int rate = dataset.read_options().sample_rate;
-  const uint64_t total = plan.num_steps() * plan.num_lanes();
-  const uint64_t stride = std::max<uint64_t>(1, total / kProbedBatches);
-  std::vector<PlannedSample> batch;
-  for (uint64_t k = 0; k < total; k += stride) {
-    plan.batch(k / plan.num_lanes(), static_cast<uint32_t>(k % plan.num_lanes()), batch);
-    int64_t need = rules.min_samples;
-    double valid = 0;
-    for (const PlannedSample& sample : batch) {
-      const double d = dataset.duration_s(sample.sample);
-      const int64_t n = std::isnan(d) ? rules.min_samples : row_samples(d, rate, rules.perturber);
-      need = std::max(need, n);
-      valid += static_cast<double>(std::max(n, rules.min_samples));
-    }
-    if (batch.empty()) continue;
-    out.needs.push_back(need);
-    out.rows.push_back(static_cast<int64_t>(batch.size()));
-    out.valid.push_back(valid);
-  }
-  return out;
-}
-
 // Rows of noise a batch needs: all, or (with the augmentor) not more than six standard deviations
 // above their mean number.
 int64_t noise_rows_of(const BuildRules& rules, int64_t rows) {
@@ -65,7 +35,7 @@ int64_t noise_rows_of(const BuildRules& rules, int64_t rows) {
 
 // The largest batch any epoch can ask for, in bytes.
 uint64_t largest_batch(const Sampler& sampler, const AudioDataset& dataset, const BuildRules& rules,
-                       const Probe& probe) {
+                       const PlanShapes& probe) {
   const int rate = dataset.read_options().sample_rate;
   const auto bytes = [&](int64_t rows, double longest_s) {
     const int64_t need = std::max(rules.min_samples, row_samples(longest_s, rate, rules.perturber));
@@ -88,7 +58,74 @@ uint64_t largest_batch(const Sampler& sampler, const AudioDataset& dataset, cons
   return std::max(out, bytes(1, dataset.longest_s()));
 }
 
+// "train.json:17 (a.wav), 3600 s".
+std::string longest_line(const AudioDataset& dataset) {
+  uint64_t longest = 0;
+  for (uint64_t i = 0; i < dataset.size(); ++i)
+    if (dataset.duration_s(i) > 0 && !(dataset.duration_s(i) <= dataset.duration_s(longest)))
+      longest = i;
+  return str_cat(dataset.describe(longest), ", ", dataset.duration_s(longest), " s");
+}
+
 }  // namespace
+
+Result<Sampler::Options> loader_sampler_options(const config::AerieConfig& aerie,
+                                                const LoaderOptions& options) {
+  Sampler::Options out;
+  out.seed = options.seed;
+  out.compat_nemo = aerie.compat_nemo_2_6;
+  out.shuffle_level = aerie.data.shuffle_level;
+  constexpr int64_t kMaxLanes = 1 << 20;
+  const int64_t lanes = aerie.data.virtual_ranks.value_or(options.world);
+  if (lanes < 1 || lanes > kMaxLanes)
+    return invalid_argument(
+        str_cat("aerie.data.virtual_ranks must be 1 to ", kMaxLanes, ", got ", lanes));
+  if (lanes % options.world != 0)
+    return invalid_argument(str_cat("aerie.data.virtual_ranks=", lanes,
+                                    " is no multiple of the number of ranks, ", options.world));
+  out.virtual_ranks = static_cast<uint32_t>(lanes);
+  return out;
+}
+
+int64_t loader_min_samples(const config::AerieConfig& aerie, int sample_rate) {
+  return std::max<int64_t>(1,
+                           audio::min_length_samples(aerie.data.min_audio_len_secs, sample_rate));
+}
+
+PlanShapes plan_shapes(const EpochPlan& plan, const AudioDataset& dataset,
+                       const Perturber& perturber, int64_t min_samples, int64_t max_shapes,
+                       int64_t capacity_multiple) {
+  PlanShapes out;
+  const int rate = dataset.read_options().sample_rate;
+  const double mean_factor = perturber.mean_length_factor();
+  const uint64_t total = plan.num_steps() * plan.num_lanes();
+  const uint64_t stride = std::max<uint64_t>(1, total / kProbedBatches);
+  double valid = 0.0;
+  std::vector<PlannedSample> batch;
+  for (uint64_t k = 0; k < total; k += stride) {
+    plan.batch(k / plan.num_lanes(), static_cast<uint32_t>(k % plan.num_lanes()), batch);
+    if (batch.empty()) continue;
+    int64_t need = min_samples;
+    for (const PlannedSample& sample : batch) {
+      const double d = dataset.duration_s(sample.sample);
+      if (d > 0) {
+        need = std::max(need, row_samples(d, rate, perturber));
+        valid += std::max(static_cast<double>(min_samples), std::floor(d * rate) * mean_factor);
+      } else {
+        valid += static_cast<double>(min_samples);
+      }
+    }
+    out.needs.push_back(need);
+    out.rows.push_back(static_cast<int64_t>(batch.size()));
+  }
+  const int64_t longest = std::max(min_samples, row_samples(dataset.longest_s(), rate, perturber));
+  out.capacities = Capacities::choose(out.needs, longest, max_shapes, capacity_multiple);
+  double cells = 0.0;
+  for (size_t k = 0; k < out.needs.size(); ++k)
+    cells += static_cast<double>(out.capacities.fit(out.needs[k]) * out.rows[k]);
+  out.padding_share = cells > 0 ? std::max(0.0, 1 - valid / cells) : 0.0;
+  return out;
+}
 
 Status check_loader_keys(const config::DatasetConfig& config) {
   const bool automatic = config.num_workers == config::DatasetConfig::kAutoWorkers;
@@ -105,7 +142,7 @@ Status check_loader_keys(const config::DatasetConfig& config) {
         .with_hint("there are no workers to keep; set num_workers or persistent_workers=false");
   if (config.prefetch_factor && (*config.prefetch_factor < 1 || *config.prefetch_factor > 1024))
     return invalid_argument(
-        str_cat("prefetch_factor must be at least 1, got ", *config.prefetch_factor));
+        str_cat("prefetch_factor must be 1 to 1024, got ", *config.prefetch_factor));
   return ok_status();
 }
 
@@ -149,9 +186,7 @@ Result<LoaderSetup> set_up_loader(std::shared_ptr<const AudioDataset> dataset,
   AERIE_ASSIGN_OR_RETURN(rules.perturber,
                          Perturber::make(config.augmentor, dataset->read_options().sample_rate));
   rules.seed = options.seed;
-  rules.min_samples =
-      std::max<int64_t>(1, audio::min_length_samples(aerie.data.min_audio_len_secs,
-                                                     dataset->read_options().sample_rate));
+  rules.min_samples = loader_min_samples(aerie, dataset->read_options().sample_rate);
   rules.pad_mode = aerie.data.pad_audio_mode == config::PadAudioMode::kRepeat
                        ? audio::PadMode::kRepeat
                        : audio::PadMode::kZero;
@@ -170,18 +205,14 @@ Result<LoaderSetup> set_up_loader(std::shared_ptr<const AudioDataset> dataset,
                                     " samples: ", sampler.max_batch_size(), " per batch, ",
                                     sampler.num_lanes(), " ranks, drop_last"))
         .with_hint("lower batch_size or set drop_last=false");
-  const Probe probe = probe_plan(*setup.first_plan, *dataset, rules);
+  const PlanShapes probe =
+      plan_shapes(*setup.first_plan, *dataset, rules.perturber, rules.min_samples,
+                  aerie.data.max_shapes, options.capacity_multiple);
+  rules.capacities = probe.capacities;
+  setup.expected_padding = probe.padding_share;
   const int64_t longest = std::max(
       rules.min_samples,
       row_samples(dataset->longest_s(), dataset->read_options().sample_rate, rules.perturber));
-  rules.capacities =
-      Capacities::choose(probe.needs, longest, aerie.data.max_shapes, options.capacity_multiple);
-  double cells = 0, valid = 0;
-  for (size_t k = 0; k < probe.needs.size(); ++k) {
-    cells += static_cast<double>(rules.capacities.fit(probe.needs[k]) * probe.rows[k]);
-    valid += probe.valid[k];
-  }
-  setup.expected_padding = cells > 0 ? 1 - valid / cells : 0.0;
 
   setup.auto_workers = config.num_workers == config::DatasetConfig::kAutoWorkers;
   setup.num_workers = setup.auto_workers ? cpu_count() : static_cast<int>(config.num_workers);
@@ -213,6 +244,14 @@ Result<LoaderSetup> set_up_loader(std::shared_ptr<const AudioDataset> dataset,
                                     setup.num_workers, " workers need ",
                                     human_bytes(static_cast<double>(total(slots)))))
         .with_hint("raise it, or lower batch_size, max_duration or num_workers");
+  // Not one batch would fit, however the ring is cut.
+  const uint64_t memory = memory_info().total_bytes;
+  if (!aerie.data.memory_budget_gib && memory > 0 && total(least) > memory)
+    return data_error(str_cat("batches of ", human_bytes(static_cast<double>(rules.usual_bytes)),
+                              " do not fit into this machine's ",
+                              human_bytes(static_cast<double>(memory)),
+                              "; the longest recording is ", longest_line(*dataset)))
+        .with_hint("correct its duration in the manifest, or lower max_duration or batch_size");
   if (slots < wanted && !options.quiet)
     log_warn("data", "the ring holds ", slots, " batches instead of ", wanted, " (",
              human_bytes(static_cast<double>(total(wanted))),

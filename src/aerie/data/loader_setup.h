@@ -1,4 +1,5 @@
-// What a loader works out before its first batch: sizes, memory, warnings. Used by loader.cc only.
+// What a loader works out before its first batch: sizes, memory, warnings. Used by loader.cc, and
+// by `data stats`, which tells what a loader would do.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,23 @@ struct LoaderSetup {
   double expected_padding = 0.0;
   std::shared_ptr<const EpochPlan> first_plan;  // epoch 0
 };
+
+// How the loader has its epochs planned.
+Result<Sampler::Options> loader_sampler_options(const config::AerieConfig& aerie,
+                                                const LoaderOptions& options);
+// Samples that shorter recordings are filled up to.
+int64_t loader_min_samples(const config::AerieConfig& aerie, int sample_rate);
+
+// The batches of an epoch as the manifest lets expect them (of a large one, evenly spaced ones).
+struct PlanShapes {
+  std::vector<int64_t> needs;  // longest row of each batch, in samples
+  std::vector<int64_t> rows;
+  Capacities capacities;
+  double padding_share = 0.0;  // of rows x capacity
+};
+PlanShapes plan_shapes(const EpochPlan& plan, const AudioDataset& dataset,
+                       const Perturber& perturber, int64_t min_samples, int64_t max_shapes,
+                       int64_t capacity_multiple);
 
 // Fills `rules` and the setup. The budget object must outlive the rules.
 Result<LoaderSetup> set_up_loader(std::shared_ptr<const AudioDataset> dataset,

@@ -9,7 +9,9 @@
 #include "aerie/base/check.h"
 #include "aerie/base/log.h"
 #include "aerie/base/path.h"
+#include "aerie/base/retry.h"
 #include "aerie/base/strings.h"
+#include "aerie/data/manifest_line.h"
 #include "aerie/data/manifest_path.h"
 
 namespace aerie::data {
@@ -18,16 +20,48 @@ namespace {
 
 constexpr size_t kReasonsShown = 20;
 
-Status refuse_bad_lines(const std::vector<std::shared_ptr<const ManifestIndex>>& indexes) {
+// Lines of one manifest that are of no use: not readable, or with a duration that cannot be.
+std::vector<BadLine> bad_lines_of(const ManifestIndex& index) {
+  std::vector<BadLine> out = index.bad_lines();
+  const size_t unreadable = out.size();
+  for (uint64_t row = 0; row < index.size(); ++row)
+    if (const Status status = check_duration(index.duration_s(row)); !status.ok())
+      out.push_back({index.line_number(row), status.message()});
+  if (out.size() > unreadable && unreadable > 0)
+    std::sort(out.begin(), out.end(),
+              [](const BadLine& a, const BadLine& b) { return a.line < b.line; });
+  return out;
+}
+
+// A file that is one JSON array looks like a manifest with nothing but bad lines.
+Status refuse_array(Env& env, const ManifestIndex& index) {
+  if (index.size() > 0 || index.bad_lines().empty()) return ok_status();
+  constexpr size_t kLook = 4096;
+  AERIE_ASSIGN_OR_RETURN(const auto file, env.open_random_access(index.path()));
+  std::string head(kLook, '\0');
+  AERIE_ASSIGN_OR_RETURN(const size_t got, file->read_at(0, head.data(), head.size()));
+  head.resize(got);
+  if (starts_with(head, "\xEF\xBB\xBF")) head.erase(0, 3);
+  if (!starts_with(trim(head), "[")) return ok_status();
+  return data_error("one JSON array; a manifest is one JSON object per line")
+      .with_context(index.path())
+      .with_hint(str_cat("`jq -c '.[]' ", index.path(), " > manifest.json` converts it"));
+}
+
+struct ManifestBadLines {
+  std::string path;
+  std::vector<BadLine> lines;
+};
+
+Status refuse_bad_lines(const std::vector<ManifestBadLines>& manifests) {
   std::string text;
   uint64_t total = 0;
-  for (const auto& index : indexes) {
-    const std::vector<BadLine>& bad = index->bad_lines();
+  for (const auto& [path, bad] : manifests) {
     if (bad.empty()) continue;
     total += bad.size();
-    text += str_cat("\n  ", index->path(), ": ", line_ranges(bad));
+    text += str_cat("\n  ", path, ": ", line_ranges(bad));
     for (size_t i = 0; i < std::min(bad.size(), kReasonsShown); ++i)
-      text += str_cat("\n    ", index->path(), ":", bad[i].line, ": ", bad[i].reason);
+      text += str_cat("\n    ", path, ":", bad[i].line, ": ", bad[i].reason);
     if (bad.size() > kReasonsShown)
       text += str_cat("\n    ... and ", bad.size() - kReasonsShown, " more");
   }
@@ -55,6 +89,26 @@ void log_totals(const ManifestTotals& totals) {
 
 }  // namespace
 
+std::string filter_warning(const ManifestTotals& totals, const ManifestOptions& options) {
+  const uint64_t lines = totals.kept + totals.filtered;
+  const double share =
+      lines > 0 ? static_cast<double>(totals.filtered) / static_cast<double>(lines) : 0.0;
+  if (share <= kFilterWarning) return {};
+  const uint64_t too_long = totals.filtered - totals.filtered_short;
+  std::vector<std::string> keys;
+  if (totals.filtered_short > 0)
+    keys.push_back(str_cat("min_duration=", options.min_duration_s.value_or(0.0), " (",
+                           totals.filtered_short, " are shorter)"));
+  if (too_long > 0)
+    keys.push_back(str_cat("max_duration=", options.max_duration_s.value_or(0.0), " (", too_long,
+                           " are longer)"));
+  char percent[16];
+  std::snprintf(percent, sizeof(percent), "%.1f%%", 100 * share);
+  return str_cat(totals.filtered, " of ", lines, " manifest lines (", percent, ", ",
+                 hours(totals.filtered_s), " of ", hours(totals.kept_s + totals.filtered_s),
+                 " hours) are left out by ", join(keys, " and "));
+}
+
 std::string line_ranges(const std::vector<BadLine>& lines) {
   std::string out;
   size_t ranges = 0;
@@ -77,7 +131,8 @@ Result<Manifest> Manifest::open(const std::vector<std::string>& paths,
     index_options.index_dir = options.index_dir;
     index_options.use_cache = options.use_index_cache;
     index_options.env = options.env;
-    auto index = ManifestIndex::open(path, index_options);
+    auto index =
+        retry_passing(RetryPolicy{}, [&] { return ManifestIndex::open(path, index_options); });
     if (index.status().code() == StatusCode::kNotFound)  // wrong data, not a failed run
       return data_error(index.status().message())
           .with_context(str_cat("manifest: ", path))
@@ -94,8 +149,13 @@ Result<Manifest> Manifest::from_indexes(std::vector<std::shared_ptr<const Manife
   out.env_ = options.env != nullptr ? options.env : &Env::real();
   out.indexes_ = std::move(indexes);
   ManifestTotals& totals = out.totals_;
-  for (const auto& index : out.indexes_) totals.bad_lines += index->bad_lines().size();
-  if (totals.bad_lines > 0 && !options.skip_bad_lines) return refuse_bad_lines(out.indexes_);
+  std::vector<ManifestBadLines> bad;
+  for (const auto& index : out.indexes_) {
+    AERIE_RETURN_IF_ERROR(refuse_array(*out.env_, *index));
+    bad.push_back({index->path(), bad_lines_of(*index)});
+    totals.bad_lines += bad.back().lines.size();
+  }
+  if (totals.bad_lines > 0 && !options.skip_bad_lines) return refuse_bad_lines(bad);
 
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double low = options.min_duration_s.value_or(-kInfinity);
@@ -109,14 +169,17 @@ Result<Manifest> Manifest::from_indexes(std::vector<std::shared_ptr<const Manife
     for (uint64_t row = 0; row < index->size(); ++row) {
       const double duration = index->duration_s(row);
       const bool known = !std::isnan(duration);
-      if (known && (duration < low || duration > high)) {
+      const bool wrong = known && !check_duration(duration).ok();
+      if (wrong || (known && (duration < low || duration > high))) {
         if (!dropped) {
           // Until now every row was kept; from here on the list is needed.
           dropped = true;
           kept.reserve(index->size());
           for (uint64_t k = 0; k < row; ++k) kept.push_back(static_cast<uint32_t>(k));
         }
+        if (wrong) continue;
         ++totals.filtered;
+        totals.filtered_short += duration < low;
         totals.filtered_s += duration;
         continue;
       }
@@ -206,8 +269,7 @@ bool Manifest::resolve_path(uint64_t i, std::string& out) const {
   if (!is_long_path(out)) {
     const std::string& folder = index.folder();
     out.insert(0, folder);
-    const Result<FileStat> stat = env_->stat(out);
-    if (stat.ok() && stat->is_regular) return true;
+    if (may_be_file(env_->stat(out))) return true;
     out.erase(0, folder.size());
   }
   if (out[0] == '~') out = expand_user(out);

@@ -29,7 +29,8 @@ struct ManifestOptions {
 struct ManifestTotals {
   uint64_t kept = 0;
   uint64_t filtered = 0;
-  uint64_t unknown = 0;  // kept lines without a duration
+  uint64_t filtered_short = 0;  // of them, those below min_duration
+  uint64_t unknown = 0;         // kept lines without a duration
   uint64_t bad_lines = 0;
   double kept_s = 0.0;
   double filtered_s = 0.0;
@@ -39,7 +40,9 @@ struct ManifestTotals {
 
 class Manifest {
  public:
-  // `paths` are file names (comma lists already split). The same file may be listed twice.
+  // `paths` are file names (comma lists already split). The same file may be listed twice. Lines
+  // whose duration cannot be (check_duration) are bad lines, also those that an index made by an
+  // older version still carries as good ones.
   static Result<Manifest> open(const std::vector<std::string>& paths,
                                const ManifestOptions& options);
   static Result<Manifest> from_indexes(std::vector<std::shared_ptr<const ManifestIndex>> indexes,
@@ -82,6 +85,11 @@ class Manifest {
   ManifestTotals totals_;
   uint64_t fingerprint_ = 0;
 };
+
+// Above this share of filtered lines the filter deserves a warning.
+constexpr double kFilterWarning = 0.2;
+// "24 of 100 lines (24.0%) are left out by max_duration=20", or empty below kFilterWarning.
+std::string filter_warning(const ManifestTotals& totals, const ManifestOptions& options);
 
 // "lines 3, 7-9 and 12": all of them, however many.
 std::string line_ranges(const std::vector<BadLine>& lines);

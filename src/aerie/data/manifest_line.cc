@@ -195,6 +195,14 @@ Status parse_plain(std::string_view line, ManifestLine& out) {
 
 }  // namespace
 
+Status check_duration(double duration_s) {
+  if (duration_s < 0) return data_error(str_cat("duration is negative: ", duration_s, " s"));
+  if (duration_s > kMaxDurationS)
+    return data_error(str_cat("duration is ", duration_s, " s; no recording is longer than ",
+                              static_cast<int64_t>(kMaxDurationS), " s"));
+  return ok_status();
+}
+
 struct ManifestLineParser::Impl {
   simdjson::dom::parser parser;
   std::vector<char> padded;

@@ -25,6 +25,12 @@ struct ManifestLine {
   int32_t channel = -1;  // -1: not given
 };
 
+// No recording is longer: eleven days.
+constexpr double kMaxDurationS = 1e6;
+// Whether a duration can be that of a recording: not negative, not longer than kMaxDurationS. 0 and
+// NaN say nothing and are fine.
+Status check_duration(double duration_s);
+
 // Keeps its buffers between lines. One thread.
 class ManifestLineParser {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "aerie/base/path.h"
+#include "aerie/base/retry.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::data {
@@ -45,12 +46,14 @@ std::vector<std::string> audio_path_candidates(std::string_view path, std::strin
   return {std::move(beside), std::move(plain)};
 }
 
+bool may_be_file(const Result<FileStat>& stat) {
+  return stat.ok() ? stat->is_regular : is_passing(stat.status());
+}
+
 std::string resolve_audio_path(Env& env, std::string_view path, std::string_view manifest) {
   std::vector<std::string> candidates = audio_path_candidates(path, manifest);
-  for (size_t i = 0; i + 1 < candidates.size(); ++i) {
-    const Result<FileStat> stat = env.stat(candidates[i]);
-    if (stat.ok() && stat->is_regular) return std::move(candidates[i]);
-  }
+  for (size_t i = 0; i + 1 < candidates.size(); ++i)
+    if (may_be_file(env.stat(candidates[i]))) return std::move(candidates[i]);
   return std::move(candidates.back());
 }
 

@@ -18,6 +18,9 @@ bool is_tar_member_name(std::string_view path, std::string_view manifest);
 // with "~" expanded. One candidate for absolute, long (255 characters and more) and tar paths.
 std::vector<std::string> audio_path_candidates(std::string_view path, std::string_view manifest);
 
+// A regular file, or one that cannot be asked now: opening it will tell.
+bool may_be_file(const Result<FileStat>& stat);
+
 // The first candidate that is a regular file, else the last one.
 std::string resolve_audio_path(Env& env, std::string_view path, std::string_view manifest);
 

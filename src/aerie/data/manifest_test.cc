@@ -253,6 +253,76 @@ TEST(ManifestTest, BadLinesAreAllNamedAndRefused) {
   EXPECT_FALSE(Manifest::open({dir.file("m.json")}, quiet()).ok());
 }
 
+TEST(ManifestTest, DurationsThatCannotBeAreBadLines) {
+  TempDir dir;
+  std::string text;
+  for (const char* duration : {"1", "-0.5", "1e7", "0", "1e308", "null", "999999"})
+    text += str_cat("{\"audio_filepath\":\"a\",\"duration\":", duration, "}\n");
+  text += "{broken\n{\"audio_filepath\":\"a\",\"duration\":-1e-9}\n";
+  write(dir.file("m.json"), text);
+  // The first time from the lines, the second time from the index, as older versions left one.
+  for (int time = 0; time < 2; ++time) {
+    const Status status = Manifest::open({dir.file("m.json")}, quiet()).status();
+    ASSERT_EQ(status.code(), StatusCode::kDataError);
+    const std::string message = status.to_string();
+    EXPECT_NE(message.find("lines 2-3, 5 and 8-9"), std::string::npos) << message;
+    EXPECT_NE(message.find("m.json:2: duration is negative: -0.5 s"), std::string::npos) << message;
+    EXPECT_NE(message.find("m.json:3: duration is 1e+07 s"), std::string::npos) << message;
+    EXPECT_NE(message.find("m.json:5: duration is 1e+308 s"), std::string::npos) << message;
+  }
+  EXPECT_TRUE(ManifestIndex::open(dir.file("m.json"), {}).value()->from_cache());
+  ManifestOptions options = quiet();
+  options.skip_bad_lines = true;
+  options.max_duration_s = 1000;
+  const Manifest manifest = *Manifest::open({dir.file("m.json")}, options);
+  EXPECT_EQ(manifest.size(), 3u);
+  EXPECT_EQ(manifest.totals().bad_lines, 5u);
+  EXPECT_EQ(manifest.totals().filtered, 1u);
+  EXPECT_EQ(manifest.place(2), dir.file("m.json") + ":6");
+}
+
+TEST(ManifestTest, AnArrayIsNoManifest) {
+  TempDir dir;
+  const std::string entry = "{\"audio_filepath\":\"a\",\"duration\":1}";
+  for (const std::string& text :
+       {"[" + entry + "," + entry + "]", "\n [\n" + entry + ",\n" + entry + "]\n",
+        std::string("\xEF\xBB\xBF[\n {\n  \"audio_filepath\": \"a\"\n }\n]\n")}) {
+    // The second form has lines that are entries but for a comma.
+    write(dir.file("m.json"), text);
+    for (const bool skip : {false, true}) {
+      ManifestOptions options = quiet();
+      options.skip_bad_lines = skip;
+      options.use_index_cache = false;
+      const Status status = Manifest::open({dir.file("m.json")}, options).status();
+      ASSERT_EQ(status.code(), StatusCode::kDataError) << text;
+      EXPECT_NE(status.to_string().find("one JSON array"), std::string::npos) << status.to_string();
+      EXPECT_NE(status.hint().find("jq -c"), std::string::npos);
+    }
+  }
+}
+
+TEST(ManifestTest, FiltersThatDropMuchAreNamed) {
+  TempDir dir;
+  std::string text;
+  for (int i = 1; i <= 10; ++i)
+    text += str_cat("{\"audio_filepath\":\"a\",\"duration\":", i, "}\n");
+  write(dir.file("m.json"), text);
+  const auto warning = [&](std::optional<double> low, std::optional<double> high) {
+    ManifestOptions options = quiet();
+    options.min_duration_s = low;
+    options.max_duration_s = high;
+    return filter_warning(Manifest::open({dir.file("m.json")}, options)->totals(), options);
+  };
+  EXPECT_EQ(warning({}, {}), "");
+  EXPECT_EQ(warning(2.0, 9.0), "");  // a fifth
+  EXPECT_NE(warning({}, 7.0).find("3 of 10 manifest lines (30.0%"), std::string::npos);
+  EXPECT_NE(warning({}, 7.0).find("max_duration=7 (3 are longer)"), std::string::npos);
+  EXPECT_EQ(warning({}, 7.0).find("min_duration"), std::string::npos);
+  EXPECT_NE(warning(3.0, 9.0).find("min_duration=3 (2 are shorter) and max_duration=9 (1 are"),
+            std::string::npos)
+      << warning(3.0, 9.0);
+}
+
 TEST(ManifestTest, MissingFileIsNamed) {
   const Status status = Manifest::open({"/nowhere/m.json"}, quiet()).status();
   EXPECT_EQ(status.code(), StatusCode::kDataError);

@@ -5,10 +5,15 @@
 #include <type_traits>
 
 #include "aerie/base/log.h"
+#include "aerie/base/retry.h"
 
 namespace aerie::data {
 
 namespace {
+
+// Of noise whose manifest gives no duration no more than this is looked at, which bounds the memory
+// a recording can take.
+constexpr double kLongestUnknownS = 3600.0;
 
 audio::ReadOptions read_options(const NoiseOptions& options) {
   audio::ReadOptions out;
@@ -17,6 +22,7 @@ audio::ReadOptions read_options(const NoiseOptions& options) {
   out.channels =
       options.compat_nemo ? audio::ChannelSelector::all() : audio::ChannelSelector::average();
   out.prefer_int16 = true;
+  out.strict = !options.compat_nemo;
   out.limits = options.limits;
   return out;
 }
@@ -76,8 +82,11 @@ Result<int64_t> NoiseReader::read_entry(uint64_t entry, int64_t n, int64_t wante
   std::vector<std::string> list;
   if (!pool_->resolve_path(entry, path_)) list = pool_->resolve_paths(entry);
   const auto read_segment = [&](const audio::Segment& segment) {
-    if constexpr (std::is_same_v<Sample, int16_t>) reader_.set_int16_target(out, wanted);
-    return list.empty() ? reader_.read_file(path_, segment) : reader_.read_file_list(list, segment);
+    return retry_passing(RetryPolicy{}, [&] {
+      if constexpr (std::is_same_v<Sample, int16_t>) reader_.set_int16_target(out, wanted);
+      return list.empty() ? reader_.read_file(path_, segment)
+                          : reader_.read_file_list(list, segment);
+    });
   };
 
   audio::AudioView view;
@@ -93,7 +102,7 @@ Result<int64_t> NoiseReader::read_entry(uint64_t entry, int64_t n, int64_t wante
   } else {
     audio::Segment segment;
     segment.offset_s = pool_->offset_s(entry);
-    segment.duration_s = duration_s;
+    segment.duration_s = duration_s > 0 ? duration_s : kLongestUnknownS;
     AERIE_ASSIGN_OR_RETURN(view, read_segment(segment));
   }
   if (view.channels > 1)
@@ -116,12 +125,18 @@ template <typename Sample>
 int64_t NoiseReader::read_any(int64_t n, int64_t wanted, NoiseDraws& draws, Sample* out) {
   static LogLimiter limiter(10.0);
   const uint64_t entries = pool_ == nullptr ? 0 : pool_->size();
+  error_ = ok_status();
   for (int attempt = 0; attempt < kMaxAttempts && entries > 0; ++attempt) {
     const uint64_t entry = draws.entry(entries);
     const Result<int64_t> count = read_entry(entry, n, wanted, draws, out);
     if (count.ok()) {
       stats_->read.fetch_add(1, std::memory_order_relaxed);
       return *count;
+    }
+    // Another entry would be another mixture because the machine was busy.
+    if (is_passing(count.status())) {
+      error_ = count.status().with_context(pool_->place(entry));
+      break;
     }
     stats_->failed.fetch_add(1, std::memory_order_relaxed);
     limiter.warn("noise", "data", "noise ", pool_->place(entry), ": ", count.status().to_string());

@@ -74,6 +74,9 @@ class NoiseReader {
   // rounded.
   int64_t read(int64_t n, int64_t wanted, NoiseDraws& draws, float* out);
   int64_t read(int64_t n, int64_t wanted, NoiseDraws& draws, int16_t* out);
+  // Of the last read. Entries that cannot be read are passed over; an error is the machine's
+  // (kUnavailable), and then there is no noise.
+  const Status& error() const { return error_; }
 
  private:
   template <typename Sample>
@@ -87,6 +90,7 @@ class NoiseReader {
   NoiseStats* stats_;
   audio::AudioReader reader_;
   std::string path_;
+  Status error_;
 };
 
 }  // namespace aerie::data

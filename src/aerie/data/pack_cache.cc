@@ -48,7 +48,9 @@ void PackCache::check_space() {
                                   "aerie.data.cache_format=flac"));
   if (!options_.quiet)
     log_info("data", "the packed cache is filled as samples are read: about ", gib(needed),
-             " GiB in ", options_.dir);
+             " GiB in ", options_.dir,
+             "; what is resampled or finer than 16 bits is rounded to 16 bits (`aerie data pack "
+             "--encoding float32` keeps it)");
 }
 
 Status PackCache::reopen() {

@@ -60,6 +60,18 @@ double Perturber::max_length_factor() const {
   return factor;
 }
 
+double Perturber::mean_length_factor() const {
+  double factor = 1.0;
+  for (const Step& step : steps_)
+    if (const auto* speed = std::get_if<config::SpeedPerturbation>(&step.config.params)) {
+      const double mean = speed->num_rates == 1
+                              ? speed->min_speed_rate
+                              : (speed->min_speed_rate + speed->max_speed_rate) / 2;
+      factor *= 1.0 + step.config.prob * (mean - 1.0);
+    }
+  return factor;
+}
+
 void Perturber::speed(const config::SpeedPerturbation& config, SpeedResampler& resampler,
                       std::vector<float>& samples, PerturbDraws& draws) {
   double rate;

@@ -52,6 +52,7 @@ class Perturber {
   void apply(std::vector<float>& samples, PerturbDraws& draws);
   // No utterance becomes longer than this many times its length.
   double max_length_factor() const;
+  double mean_length_factor() const;
 
  private:
   struct Step {

@@ -51,8 +51,9 @@ Result<Sampler> Sampler::make(std::shared_ptr<const SampleSet> set,
   out.config_ = config;
   out.options_ = options;
   if (options.virtual_ranks < 1) return invalid_argument("virtual_ranks must be at least 1");
-  if (config.batch_size && (*config.batch_size < 1 || *config.batch_size > (1 << 20)))
-    return invalid_argument(str_cat("batch_size must be at least 1, got ", *config.batch_size));
+  if (config.batch_size && (*config.batch_size < 1 || *config.batch_size > kMaxBatch))
+    return invalid_argument(
+        str_cat("batch_size must be 1 to ", kMaxBatch, ", got ", *config.batch_size));
   for (const double duration : out.set_->durations_s)
     if (duration > out.longest_s_) out.longest_s_ = duration;
   if (out.longest_s_ <= 0) out.longest_s_ = config.max_duration.value_or(60.0);
@@ -218,8 +219,9 @@ Status Sampler::set_up_durations() {
     int64_t size = c.batch_size.value_or(1 << 20);
     if (!c.bucket_batch_size.empty()) {
       size = c.bucket_batch_size[b];
-      if (size < 1 || size > (1 << 20))
-        return invalid_argument(str_cat("bucket_batch_size must be at least 1, got ", size));
+      if (size < 1 || size > kMaxBatch)
+        return invalid_argument(
+            str_cat("bucket_batch_size must be 1 to ", kMaxBatch, ", got ", size));
     } else if (c.batch_duration && c.use_bucketing) {
       size = std::min<int64_t>(size, clips_per_batch(*c.batch_duration, info.longest_s,
                                                      c.quadratic_duration.value_or(0)));

@@ -43,6 +43,7 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
     const int64_t length = std::max<int64_t>(
         1, static_cast<int64_t>(static_cast<double>(options.samples) * share + 1e-6));
     batch.audio_len_.push_back(length);
+    batch.source_samples_ += length;
     batch.samples_[b] = {static_cast<uint32_t>(b), b};
     batch.sample_ids_[b] = static_cast<uint32_t>(b);
     RandomStream random(options.seed, Purpose::kSynth, 0, b);

@@ -13,6 +13,7 @@
 #include "aerie/base/log.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/path.h"
+#include "aerie/base/retry.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/thread_pool.h"
 #include "aerie/tar/sample_key.h"
@@ -47,6 +48,29 @@ std::optional<uint64_t> shard_id(const Manifest& manifest, uint64_t row) {
     return std::nullopt;
   return json["shard_id"].get<uint64_t>();
 }
+
+}  // namespace
+
+namespace {
+
+// [offset, offset + size) of an archive.
+class FileRange final : public RandomAccessFile {
+ public:
+  FileRange(std::shared_ptr<const RandomAccessFile> file, uint64_t offset, uint64_t size)
+      : RandomAccessFile(file->path()), file_(std::move(file)), offset_(offset), size_(size) {}
+  uint64_t size() const override { return size_; }
+
+ protected:
+  Result<size_t> read_some(uint64_t offset, void* out, size_t n) const override {
+    if (offset >= size_) return size_t{0};
+    return file_->read_at(offset_ + offset, out,
+                          static_cast<size_t>(std::min<uint64_t>(n, size_ - offset)));
+  }
+
+ private:
+  std::shared_ptr<const RandomAccessFile> file_;
+  uint64_t offset_, size_;
+};
 
 }  // namespace
 
@@ -92,6 +116,14 @@ struct TarShards::OpenFiles {
     }
     return entry;
   }
+  // After an error that passes: a stale handle must be opened anew.
+  void forget(size_t shard) {
+    const std::lock_guard lock(mutex);
+    const auto found = by_shard.find(shard);
+    if (found == by_shard.end()) return;
+    entries.erase(found->second);
+    by_shard.erase(found);
+  }
 };
 
 TarShards::TarShards() : open_(std::make_unique<OpenFiles>()) {}
@@ -113,8 +145,10 @@ Result<std::unique_ptr<TarShards>> TarShards::open(const std::vector<Group>& gro
     AERIE_ASSIGN_OR_RETURN(std::vector<tar::TarIndex> indexes,
                            pool.parallel_map<tar::TarIndex>(
                                group.archives.size(), [&](size_t k) -> Result<tar::TarIndex> {
-                                 auto index = tar::TarIndex::open(group.archives[k],
-                                                                  options.index_dir, tar_options);
+                                 auto index = retry_passing(RetryPolicy{}, [&] {
+                                   return tar::TarIndex::open(group.archives[k], options.index_dir,
+                                                              tar_options);
+                                 });
                                  if (index.status().code() == StatusCode::kNotFound)
                                    return data_error(index.status().message())
                                        .with_context("tar shard")
@@ -281,9 +315,27 @@ std::string_view TarShards::member_name(uint64_t i) const {
 Status TarShards::read(uint64_t i, std::vector<uint8_t>& out) const {
   const size_t shard = shard_of(i);
   AERIE_ASSIGN_OR_RETURN(const OpenFiles::Entry entry, open_->get(archives_[shard], shard, *env_));
-  if (entry.archive != nullptr) return entry.archive->read(offsets_[i], &out);
-  out.resize(sizes_[i]);
-  return entry.file->read_exact_at(offsets_[i], out.data(), out.size());
+  Status status;
+  if (entry.archive != nullptr) {
+    status = entry.archive->read(offsets_[i], &out);
+  } else {
+    out.resize(sizes_[i]);
+    status = entry.file->read_exact_at(offsets_[i], out.data(), out.size());
+  }
+  if (is_passing(status)) open_->forget(shard);
+  return status;
+}
+
+Result<std::unique_ptr<RandomAccessFile>> TarShards::open_member(uint64_t i) const {
+  const size_t shard = shard_of(i);
+  AERIE_ASSIGN_OR_RETURN(const OpenFiles::Entry entry, open_->get(archives_[shard], shard, *env_));
+  if (entry.archive != nullptr) return tar::TarArchive::open_member(entry.archive, offsets_[i]);
+  return std::unique_ptr<RandomAccessFile>(
+      std::make_unique<FileRange>(entry.file, offsets_[i], sizes_[i]));
+}
+
+void TarShards::forget(uint64_t i) const {
+  open_->forget(shard_of(i));
 }
 
 }  // namespace aerie::data

@@ -50,8 +50,16 @@ class TarShards {
   const std::string& archive_path(uint64_t i) const { return archives_[shard_of(i)].path; }
   std::string_view member_name(uint64_t i) const;  // with keep_names
 
+  // Members up to this size are read whole, with one call; larger ones a piece at a time, so that
+  // memory follows what is decoded and not what an archive claims.
+  static constexpr uint64_t kWholeBytes = uint64_t{16} << 20;
+  uint64_t encoded_bytes(uint64_t i) const { return sizes_[i]; }
   // The encoded bytes of sample i.
   Status read(uint64_t i, std::vector<uint8_t>& out) const;
+  // The same as a file.
+  Result<std::unique_ptr<RandomAccessFile>> open_member(uint64_t i) const;
+  // The archive of sample i is opened anew for the next read.
+  void forget(uint64_t i) const;
 
   struct Report {
     uint64_t unmatched_members = 0;   // no manifest line

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "aerie/base/retry.h"
 #include "aerie/base/thread_pool.h"
 #include "aerie/data/manifest.h"
 #include "aerie/data/pack/pack_reader.h"
@@ -20,16 +21,16 @@ namespace {
 // much audio, which bounds the memory in use.
 constexpr double kGroupSeconds = 3600.0;
 constexpr size_t kGroupSamples = 1024;
-constexpr double kUnknownSeconds = 60.0;
 constexpr size_t kMaxBadShown = 100;
-constexpr uint64_t kAlwaysTolerated = 10;
+// Members of archives up to this size are read whole.
+constexpr uint64_t kWholeBytes = uint64_t{16} << 20;
 
 // One sample to be packed.
 struct Task {
   PackKey key;
   std::string source;
   std::vector<std::string> paths;  // files, or empty for a member
-  const tar::TarArchive* archive = nullptr;
+  std::shared_ptr<const tar::TarArchive> archive;
   size_t member = 0;
   double offset_s = 0.0;
   double duration_s = 0.0;
@@ -82,6 +83,7 @@ class Builder {
     PackSet::Options set_options;
     set_options.settings = settings;
     set_options.sample_rate = options_.read.sample_rate;
+    set_options.exact_only = options_.encoding == PackEncoding::kFloat32;
     set_options.env = options_.read.env;
     AERIE_ASSIGN_OR_RETURN(present_, PackSet::open(options_.out_dir, set_options));
     PackWriterOptions writer_options;
@@ -109,6 +111,7 @@ class Builder {
   static audio::ReadOptions reader_options(const PackBuildOptions& options) {
     audio::ReadOptions read = options.read;
     read.prefer_int16 = true;
+    read.strict = true;
     return read;
   }
 
@@ -146,13 +149,12 @@ class Builder {
         for (const uint64_t i : found->second) {
           matched[i] = true;
           Task task;
-          task.archive = archive.get();
+          task.archive = archive;
           task.member = sample.audio_member;
           task.source = pack_tar_source(path, archive->index().name(sample.audio_member));
           AERIE_RETURN_IF_ERROR(add(manifest, i, std::move(task)));
         }
       }
-      AERIE_RETURN_IF_ERROR(flush());  // tasks point into the archive
     }
     report_.num_unmatched =
         static_cast<uint64_t>(std::count(matched.begin(), matched.end(), false));
@@ -171,10 +173,23 @@ class Builder {
       return ok_status();
     }
     task.place = manifest.place(i);
-    group_s_ += task.duration_s > 0 ? task.duration_s : kUnknownSeconds;
+    group_s_ += task.duration_s > 0 ? task.duration_s : length_of(task);
     group_.push_back(std::move(task));
     if (group_s_ < kGroupSeconds && group_.size() < kGroupSamples) return ok_status();
     return flush();
+  }
+
+  // What a recording without a duration holds, by its header; where that is silent, enough to be
+  // packed by itself, as it may hold anything up to kGroupSeconds.
+  double length_of(const Task& task) const {
+    Env& env = options_.read.env != nullptr ? *options_.read.env : Env::real();
+    const Result<audio::AudioInfo> info =
+        task.archive != nullptr
+            ? audio::probe_stream(tar::TarArchive::open_member(task.archive, task.member),
+                                  task.source)
+            : audio::probe_file(task.paths[0], {}, env);
+    if (!info.ok()) return 0.0;  // found to be bad when it is read
+    return info->frames < 0 ? kGroupSeconds : info->duration_s();
   }
 
   Status flush() {
@@ -184,10 +199,11 @@ class Builder {
     AERIE_RETURN_IF_ERROR(pool_.parallel_for(group_.size(), [&](size_t i) -> Status {
       if (hooks_.stop && hooks_.stop()) return cancelled("stopped on request");
       std::unique_ptr<audio::AudioReader> reader = readers_.take();
-      failed[i] = pack_one(group_[i], *reader, &items[i]);
+      failed[i] =
+          retry_passing(RetryPolicy{}, [&] { return pack_one(group_[i], *reader, &items[i]); });
       readers_.give_back(std::move(reader));
       if (hooks_.on_sample) hooks_.on_sample();
-      return ok_status();
+      return is_passing(failed[i]) ? failed[i] : ok_status();
     }));
     for (size_t i = 0; i < items.size(); ++i) {
       if (!failed[i].ok()) {
@@ -195,6 +211,7 @@ class Builder {
         continue;
       }
       AERIE_RETURN_IF_ERROR(writer_->append(items[i]));
+      report_.num_rounded += items[i].rounded;
       report_.packed_s += static_cast<double>(items[i].frames) / options_.read.sample_rate;
     }
     group_.clear();
@@ -207,6 +224,7 @@ class Builder {
     segment.offset_s = task.offset_s;
     segment.duration_s = task.duration_s;
     segment.channels = &task.channels;
+    segment.room_samples = static_cast<int64_t>(kGroupSeconds * options_.read.sample_rate);
     item->key = task.key;
     item->name = str_cat(task.source, "@", task.offset_s, "+", task.duration_s);
     Env& env = options_.read.env != nullptr ? *options_.read.env : Env::real();
@@ -215,6 +233,9 @@ class Builder {
     item->source = {info.size, info.mtime_ns};
     std::vector<uint8_t> bytes;
     const auto read = [&]() -> Result<audio::AudioView> {
+      if (task.archive != nullptr && task.archive->index().entry(task.member).size > kWholeBytes)
+        return reader.read_stream(tar::TarArchive::open_member(task.archive, task.member),
+                                  task.source, segment);
       if (task.archive != nullptr) {
         AERIE_RETURN_IF_ERROR(task.archive->read(task.member, &bytes));
         return reader.read_memory(bytes, task.source, segment);
@@ -233,11 +254,13 @@ class Builder {
     if (report_.bad.size() < kMaxBadShown)
       report_.bad.push_back(str_cat(task.place, ": ", status.to_string()));
     const double allowed = options_.max_bad_fraction * static_cast<double>(total_);
-    if (report_.num_bad <= kAlwaysTolerated || static_cast<double>(report_.num_bad) <= allowed)
-      return ok_status();
-    return data_error(str_cat(report_.num_bad,
-                              " recordings cannot be read, among them: ", join(report_.bad, "; ")))
-        .with_hint("`aerie data validate` lists them all; max_bad_fraction is the limit");
+    if (static_cast<double>(report_.num_bad) <= allowed) return ok_status();
+    return data_error(str_cat(report_.num_bad, " of ", total_,
+                              " recordings cannot be read, more than max_bad_fraction=",
+                              options_.max_bad_fraction, ":\n  ", join(report_.bad, "\n  ")))
+        .with_hint(
+            "`aerie data validate` lists all of them; repair the data or raise "
+            "--max_bad_fraction");
   }
 
   const PackBuildOptions& options_;

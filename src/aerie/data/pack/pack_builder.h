@@ -24,14 +24,15 @@ struct PackBuildOptions {
   std::optional<double> min_duration_s;
   std::optional<double> max_duration_s;
   bool skip_bad_lines = false;
-  // More unreadable recordings than this share (and more than 10) end the run.
+  // More unreadable recordings than this share of all lines end the run, as in training.
   double max_bad_fraction = 0.01;
   int workers = 1;
 };
 
 struct PackBuildReport {
   uint64_t num_packed = 0;
-  uint64_t num_reused = 0;  // were in the folder already
+  uint64_t num_reused = 0;   // were in the folder already
+  uint64_t num_rounded = 0;  // of the packed ones, those that 16 bits do not hold exactly
   uint64_t num_bad = 0;
   std::vector<std::string> bad;  // the first 100, with their reasons
   uint64_t num_unmatched = 0;    // tarred: manifest lines without a member

@@ -9,12 +9,21 @@ namespace aerie::data {
 Result<PackEncoding> parse_pack_encoding(std::string_view text) {
   if (text == "pcm16") return PackEncoding::kPcm16;
   if (text == "flac") return PackEncoding::kFlac;
+  if (text == "float32") return PackEncoding::kFloat32;
   return invalid_argument(str_cat("unknown pack encoding '", text, "'"))
-      .with_hint("use pcm16 or flac");
+      .with_hint("use pcm16, flac or float32");
 }
 
 const char* pack_encoding_name(PackEncoding encoding) {
-  return encoding == PackEncoding::kFlac ? "flac" : "pcm16";
+  switch (encoding) {
+    case PackEncoding::kFlac:
+      return "flac";
+    case PackEncoding::kFloat32:
+      return "float32";
+    case PackEncoding::kPcm16:
+      break;
+  }
+  return "pcm16";
 }
 
 namespace {

@@ -1,5 +1,5 @@
-// The packed cache: decoded, resampled, cut audio as 16-bit samples (or FLAC) in shard files that
-// are mapped into memory. The bytes are described in docs/formats/pack.md.
+// The packed cache: decoded, resampled, cut audio as 16-bit samples (or FLAC, or floats) in shard
+// files that are mapped into memory. The bytes are described in docs/formats/pack.md.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace aerie::data {
 
-enum class PackEncoding : uint32_t { kPcm16 = 0, kFlac = 1 };
-Result<PackEncoding> parse_pack_encoding(std::string_view text);  // "pcm16", "flac"
+// kPcm16 and kFlac round to 16 bits. kFloat32 keeps what is not exactly 16-bit as 32-bit floats.
+enum class PackEncoding : uint32_t { kPcm16 = 0, kFlac = 1, kFloat32 = 2 };
+Result<PackEncoding> parse_pack_encoding(std::string_view text);  // "pcm16", "flac", "float32"
 const char* pack_encoding_name(PackEncoding encoding);
 
 // What a sample is found by: a hash of where it comes from and which part of it.
@@ -50,7 +51,9 @@ struct PackSourceStamp {
 // --- on disk, little endian ---
 
 constexpr char kPackMagic[8] = {'A', 'E', 'R', 'P', 'A', 'C', 'K', '1'};
+// 1: kPcm16 and kFlac, as every version writes them. 2: kFloat32 besides.
 constexpr uint32_t kPackVersion = 1;
+constexpr uint32_t kFloatPackVersion = 2;
 constexpr uint64_t kPackAlignment = 64;
 constexpr std::string_view kPackSuffix = ".aerie-pack";
 constexpr float kPackUnit = 1.0f / 32768.0f;

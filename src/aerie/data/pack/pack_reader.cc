@@ -36,9 +36,11 @@ Result<PackShard> PackShard::open(const std::string& path, Env* env) {
     std::memcpy(&head, bytes.data(), sizeof(head));
     if (std::memcmp(head.magic, kPackMagic, sizeof(kPackMagic)) != 0)
       return data_error("not a pack file");
-    if (head.version != kPackVersion)
-      return unsupported(
-          str_cat("pack of version ", head.version, "; this build reads ", kPackVersion));
+    if (head.version != kPackVersion && head.version != kFloatPackVersion)
+      return unsupported(str_cat("pack of version ", head.version, "; this build reads ",
+                                 kPackVersion, " and ", kFloatPackVersion));
+    const uint32_t last_encoding = static_cast<uint32_t>(
+        head.version == kPackVersion ? PackEncoding::kFlac : PackEncoding::kFloat32);
     std::memcpy(&footer, bytes.data() + bytes.size() - sizeof(footer), sizeof(footer));
     if (std::memcmp(footer.magic, kPackMagic, sizeof(kPackMagic)) != 0 ||
         XXH3_64bits(&footer, offsetof(PackFooter, footer_hash)) != footer.footer_hash)
@@ -55,7 +57,7 @@ Result<PackShard> PackShard::open(const std::string& path, Env* env) {
     if (XXH3_64bits(bytes.data() + footer.index_offset, index_end - footer.index_offset) !=
         footer.index_hash)
       return damaged("its index");
-    if (footer.encoding != head.encoding || footer.encoding > 1 ||
+    if (footer.encoding != head.encoding || footer.encoding > last_encoding ||
         footer.sample_rate != head.sample_rate || footer.sample_rate == 0 ||
         footer.sample_rate > 10'000'000)
       return damaged("its header");
@@ -74,8 +76,10 @@ Result<PackShard> PackShard::open(const std::string& path, Env* env) {
           entry.name_offset < name_before || entry.name_offset > footer.names_bytes ||
           !std::isfinite(entry.scale))
         return damaged("an entry");
-      if (shard.encoding_ == PackEncoding::kPcm16 &&
-          (entry.bytes % 2 != 0 || entry.frames != entry.bytes / 2))
+      const bool ints = entry.bytes % 2 == 0 && entry.frames == entry.bytes / 2;
+      const bool floats = entry.bytes % 4 == 0 && entry.frames == entry.bytes / 4;
+      if ((shard.encoding_ == PackEncoding::kPcm16 && !ints) ||
+          (shard.encoding_ == PackEncoding::kFloat32 && !ints && !floats))
         return damaged("an entry's length");
       name_before = entry.name_offset;
     }
@@ -112,7 +116,8 @@ Result<std::shared_ptr<const PackSet>> PackSet::open(const std::string& dir,
                                       : options.settings;
     const bool other_settings = !settings.empty() && shard.settings() != settings;
     const bool other_rate = options.sample_rate != 0 && shard.sample_rate() != options.sample_rate;
-    if (options.skip_others && (other_settings || other_rate)) {
+    const bool rounded = options.exact_only && shard.encoding() != PackEncoding::kFloat32;
+    if (rounded || (options.skip_others && (other_settings || other_rate))) {
       ++set->num_skipped_;
       continue;
     }
@@ -180,10 +185,16 @@ Result<audio::AudioView> PackReader::read(PackLocation at) {
       shard.encoding() == PackEncoding::kFlac ? audio::Codec::kFlac : audio::Codec::kWavPcm;
   view.source.sample_rate = view.sample_rate;
   view.source.channels = 1;
-  view.source.bits_per_sample = 16;
+  const bool floats = shard.encoding() == PackEncoding::kFloat32 &&
+                      entry.bytes == entry.frames * sizeof(float) && entry.frames > 0;
+  view.source.bits_per_sample = floats ? 32 : 16;
   view.source.frames = view.frames;
   view.source.bytes = view.bytes_read;
   if (view.frames == 0) return view;
+  if (floats) {
+    view.samples = reinterpret_cast<const float*>(bytes.data());
+    return view;
+  }
   if (shard.encoding() == PackEncoding::kFlac) {
     Result<audio::AudioView> decoded = flac_.read_memory(bytes, "packed FLAC");
     if (!decoded.ok()) return decoded.status().with_context(context());

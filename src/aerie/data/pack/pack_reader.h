@@ -57,6 +57,7 @@ class PackSet {
     std::string settings;
     int sample_rate = 0;
     bool skip_others = false;  // leave them out instead of refusing
+    bool exact_only = false;   // leave out shards whose samples may have been rounded to 16 bits
     Env* env = nullptr;
   };
   // A folder without shards (or an absent one) gives an empty set.

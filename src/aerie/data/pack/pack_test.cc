@@ -354,13 +354,68 @@ TEST_F(PackBuilderTest, BadRecordingsAreCountedAndLimited) {
   std::string text = line("pcm16.wav", 0, 0.05);
   for (int i = 0; i < 3; ++i) text += line(str_cat("missing", i, ".wav"), 0, 1.0);
   write_manifest(text);
+  options_.max_bad_fraction = 0.75;
   const PackBuildReport report = build();
   EXPECT_EQ(report.num_bad, 3u);
   ASSERT_EQ(report.bad.size(), 3u);
   EXPECT_NE(report.bad[0].find("m.json:2"), std::string::npos) << report.bad[0];
-  for (int i = 3; i < 20; ++i) text += line(str_cat("missing", i, ".wav"), 0, 1.0);
+  // However few there are: the share decides.
+  for (const double fraction : {0.74, 0.01, 0.0}) {
+    options_.max_bad_fraction = fraction;
+    const Status status = build_pack(options_).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataError) << fraction;
+    EXPECT_NE(status.to_string().find("max_bad_fraction"), std::string::npos);
+    EXPECT_NE(status.to_string().find("missing0.wav"), std::string::npos);
+  }
+}
+
+TEST_F(PackBuilderTest, FloatPacksKeepWhatSixteenBitsRound) {
+  const std::string text = line("pcm16.wav", 0, 0.05) + line("sr8000.wav", 0, 0.05) +
+                           line("pcm24.wav", 0, 0.05) + line("float.wav", 0, 0.05);
   write_manifest(text);
-  EXPECT_EQ(build_pack(options_).status().code(), StatusCode::kDataError);
+  EXPECT_EQ(build().num_rounded, 3u);
+  options_.encoding = PackEncoding::kFloat32;
+  // What was rounded before is packed again beside it.
+  const PackBuildReport report = build();
+  EXPECT_EQ(report.num_packed, 4u);
+  EXPECT_EQ(report.num_rounded, 0u);
+  EXPECT_EQ(report.num_reused, 0u);
+  EXPECT_EQ(build().num_reused, 4u);
+  PackSet::Options exact;
+  exact.exact_only = true;
+  const auto set = PackSet::open(options_.out_dir, exact).value();
+  EXPECT_EQ(set->size(), 4u);
+  EXPECT_EQ(set->num_skipped(), 1u);
+  EXPECT_EQ(PackSet::open(options_.out_dir, {}).value()->size(), 4u);  // of each the later one
+  audio::AudioReader reader(options_.read);
+  for (const char* file : {"pcm16.wav", "sr8000.wav", "pcm24.wav", "float.wav"}) {
+    SCOPED_TRACE(file);
+    const std::string path = kAudio + file;
+    const auto at =
+        set->find(pack_key(pack_source({&path, 1}), 0, 0.05, audio::ChannelSelector::all()));
+    ASSERT_TRUE(at.has_value());
+    const audio::AudioView want = reader.read_file(path, {0.0, 0.05}).value();
+    PackReader packed(set, {});
+    const audio::AudioView got = packed.read(*at).value();
+    ASSERT_EQ(got.frames, want.frames);
+    std::vector<float> a(static_cast<size_t>(want.frames)), b(a.size());
+    want.copy_to(a.data());
+    got.copy_to(b.data());
+    EXPECT_EQ(a, b);
+    // 16-bit audio stays small.
+    EXPECT_EQ(set->entry(*at).bytes, set->entry(*at).frames * (got.pcm16 != nullptr ? 2 : 4));
+    EXPECT_EQ(got.pcm16 != nullptr, std::string(file) == "pcm16.wav");
+  }
+  // Versions before this one say that they cannot read it; one to come is refused by its number.
+  std::string bytes = *Env::real().read_file(set->shard(0).path());
+  uint32_t version = 0;
+  std::memcpy(&version, bytes.data() + 8, sizeof(version));
+  EXPECT_EQ(version, 2u);
+  bytes[8] = 3;
+  ASSERT_TRUE(Env::real().write_file(dir_.file("pack_x.aerie-pack"), bytes).ok());
+  const Status newer = PackShard::open(dir_.file("pack_x.aerie-pack")).status();
+  EXPECT_EQ(newer.code(), StatusCode::kUnsupported);
+  EXPECT_NE(newer.to_string().find("version 3"), std::string::npos);
 }
 
 TEST_F(PackBuilderTest, PacksTarredSets) {

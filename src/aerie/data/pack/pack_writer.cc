@@ -50,10 +50,19 @@ Status encode_pack_item(const audio::AudioView& view, PackEncoding encoding, Pac
         .with_hint("set channel_selector");
   item->frames = static_cast<uint64_t>(view.frames);
   item->scale = kPackUnit;
+  item->rounded = false;
+  if (encoding == PackEncoding::kFloat32 && view.pcm16 == nullptr) {
+    item->scale = 1.0f;
+    item->bytes.resize(static_cast<size_t>(view.frames) * sizeof(float));
+    std::memcpy(item->bytes.data(), view.samples, item->bytes.size());
+    item->data_hash = XXH3_64bits(item->bytes.data(), item->bytes.size());
+    return ok_status();
+  }
   audio::AudioView ints = view;
   std::vector<int16_t> quantized;
   if (view.pcm16 == nullptr && view.frames > 0) {
     item->scale = quantize_pack_samples(view, &quantized);
+    item->rounded = true;
     ints.samples = nullptr;
     ints.pcm16 = quantized.data();
   }
@@ -127,6 +136,10 @@ PackWriter::~PackWriter() {
   (void)env_.remove_file(owner_);
 }
 
+uint32_t PackWriter::version() const {
+  return options_.encoding == PackEncoding::kFloat32 ? kFloatPackVersion : kPackVersion;
+}
+
 uint64_t PackWriter::num_entries() const {
   const std::lock_guard lock(mutex_);
   return num_entries_;
@@ -161,7 +174,7 @@ Status PackWriter::begin_shard() {
   }
   PackHead head{};
   std::memcpy(head.magic, kPackMagic, sizeof(kPackMagic));
-  head.version = kPackVersion;
+  head.version = version();
   head.encoding = static_cast<uint32_t>(options_.encoding);
   head.sample_rate = static_cast<uint32_t>(options_.sample_rate);
   position_ = sizeof(head);
@@ -211,7 +224,7 @@ Status PackWriter::finish_shard() {
   footer.total_frames = shard_frames_;
   footer.encoding = static_cast<uint32_t>(options_.encoding);
   footer.sample_rate = static_cast<uint32_t>(options_.sample_rate);
-  footer.version = kPackVersion;
+  footer.version = version();
   std::memcpy(footer.magic, kPackMagic, sizeof(kPackMagic));
   XXH3_state_t* state = XXH3_createState();
   if (state == nullptr) return out_of_memory("no memory to hash an index");

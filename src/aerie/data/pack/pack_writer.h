@@ -33,14 +33,15 @@ struct PackItem {
   uint64_t frames = 0;
   uint64_t data_hash = 0;
   float scale = kPackUnit;
+  bool rounded = false;  // to 16 bits, from something finer
   PackSourceStamp source;
 };
 
 // The view's samples as 16-bit integers of the returned unit, as a pack keeps them.
 float quantize_pack_samples(const audio::AudioView& view, std::vector<int16_t>* out);
 
-// Quantises to 16 bits and encodes. Single-channel audio only. Samples beyond full scale are kept
-// by scaling the whole sample down; 16-bit sources stay exact.
+// Quantises to 16 bits (unless the encoding keeps floats) and encodes. Single-channel audio only.
+// Samples beyond full scale are kept by scaling the whole sample down; 16-bit sources stay exact.
 Status encode_pack_item(const audio::AudioView& view, PackEncoding encoding, PackItem* item);
 
 // Any number of threads may append at once; the order of entries is that of the calls.
@@ -65,6 +66,7 @@ class PackWriter {
   void remove_abandoned(const std::vector<DirEntry>& entries);
   Status begin_shard();
   Status finish_shard();
+  uint32_t version() const;
 
   const PackWriterOptions options_;
   Env& env_;

@@ -8,6 +8,7 @@
 
 #include "aerie/audio/audio_writer.h"
 #include "aerie/base/path.h"
+#include "aerie/data/manifest_line.h"
 #include "aerie/data/shard/python_format.h"
 
 namespace aerie::data {
@@ -39,11 +40,12 @@ Status parse_entry(Env& env, const ShardOptions& options, ShardEntry* entry) {
   if (duration == line.end() || !duration->is_number()) return data_error("has no duration");
   entry->duration_s = duration->get<double>();
   if (!std::isfinite(entry->duration_s)) return data_error("has an infinite duration");
-  if (options.slice_with_offset) {
-    const auto offset = line.find("offset");
-    if (offset == line.end() || !offset->is_number())
-      return data_error("has no offset, which slice_with_offset needs");
-  }
+  AERIE_RETURN_IF_ERROR(check_duration(entry->duration_s));
+  const auto offset = line.find("offset");
+  const bool has_offset = offset != line.end() && offset->is_number();
+  if (has_offset) entry->offset_s = offset->get<double>();
+  if (options.slice_with_offset && !has_offset)
+    return data_error("has no offset, which slice_with_offset needs");
   entry->audio_path = path->get<std::string>();
   if (options.only_manifests && is_absolute_path(entry->audio_path)) return ok_status();
   if (is_file(env, entry->audio_path)) return ok_status();
@@ -119,13 +121,16 @@ Result<std::vector<ShardEntry>> read_shard_entries(const ShardOptions& options) 
   return entries;
 }
 
+bool is_in_bucket(const ShardEntry& entry, const ShardBucket& bucket) {
+  return (!bucket.max_duration_s || entry.duration_s < *bucket.max_duration_s) &&
+         (!bucket.min_duration_s || entry.duration_s >= *bucket.min_duration_s);
+}
+
 ShardSelection select_entries(const std::vector<ShardEntry>& entries, const ShardBucket& bucket,
                               const ShardOptions& options) {
   ShardSelection selection;
   for (const ShardEntry& entry : entries) {
-    const bool kept = (!bucket.max_duration_s || entry.duration_s < *bucket.max_duration_s) &&
-                      (!bucket.min_duration_s || entry.duration_s >= *bucket.min_duration_s);
-    if (kept) {
+    if (is_in_bucket(entry, bucket)) {
       selection.entries.push_back(&entry);
       selection.kept_s += entry.duration_s;
     } else {

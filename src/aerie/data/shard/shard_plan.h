@@ -31,6 +31,10 @@ struct ShardOptions {
   bool only_manifests = false;
   bool dry_run = false;
   bool overwrite = false;  // replace a folder that already holds something
+  // Every entry is decoded before anything is written. Those that cannot be read are left out, up
+  // to this share of all; more of them are an error.
+  bool check = true;
+  double max_bad_fraction = 0.01;
   int workers = 1;
   Env* env = nullptr;
 };
@@ -39,6 +43,7 @@ struct ShardEntry {
   std::string line;  // the manifest line
   uint32_t line_number = 0;
   std::string audio_path;  // where the file is
+  double offset_s = 0.0;
   double duration_s = 0.0;
 };
 
@@ -54,6 +59,9 @@ Result<std::vector<ShardBucket>> plan_buckets(const ShardOptions& options);
 // All entries of the manifest, in order, with their files found. Errors name every bad line (the
 // first 20 of them).
 Result<std::vector<ShardEntry>> read_shard_entries(const ShardOptions& options);
+
+// Whether the duration filter of a bucket lets an entry in.
+bool is_in_bucket(const ShardEntry& entry, const ShardBucket& bucket);
 
 struct ShardSelection {
   std::vector<const ShardEntry*> entries;  // filtered, shuffled

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "aerie/audio/audio_reader.h"
+#include "aerie/audio/audio_writer.h"
 #include "aerie/base/fault_env.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
@@ -321,6 +322,51 @@ TEST_F(ShardTest, BadInputIsNamedAndLeavesNothing) {
             std::string::npos);
   options_.force_codec = "aac";
   EXPECT_NE(run("{}").find("aac"), std::string::npos);
+}
+
+TEST_F(ShardTest, ChecksWhatItPacks) {
+  // Recordings that are copied as they are: one is cut, one has no audio, one is damaged inside.
+  TempDir in;
+  const auto samples = [](int n) {
+    std::vector<uint8_t> bytes;
+    std::vector<int16_t> values(static_cast<size_t>(n), 1000);
+    audio::AudioView view;
+    view.pcm16 = values.data();
+    view.frames = n;
+    view.sample_rate = 16000;
+    audio::EncodeOptions encode;
+    encode.format = audio::FileFormat::kWav;
+    EXPECT_TRUE(audio::encode_audio(view, encode, &bytes).ok());
+    return std::string(bytes.begin(), bytes.end());
+  };
+  std::string lines;
+  for (int i = 0; i < 10; ++i) {
+    std::string bytes = samples(8000);
+    if (i == 3) bytes.resize(1000);
+    if (i == 6) bytes = "not audio";
+    ASSERT_TRUE(Env::real().write_file(in.file(str_cat(i, ".wav")), bytes).ok());
+    lines += str_cat("{\"audio_filepath\": \"", i, ".wav\", \"duration\": 0.5}\n");
+  }
+  ASSERT_TRUE(Env::real().write_file(in.file("m.json"), lines).ok());
+  options_.manifest_path = in.file("m.json");
+  options_.num_shards = 2;
+  const Status refused = write_tarred_dataset(options_).status();
+  EXPECT_EQ(refused.code(), StatusCode::kDataError);
+  EXPECT_NE(refused.to_string().find("2 of 10"), std::string::npos) << refused.to_string();
+  EXPECT_NE(refused.to_string().find("m.json:4: "), std::string::npos);
+  EXPECT_NE(refused.to_string().find("m.json:7: "), std::string::npos);
+  EXPECT_FALSE(Env::real().exists(options_.target_dir));
+  options_.max_bad_fraction = 0.2;
+  const ShardReport report = write_tarred_dataset(options_).value();
+  EXPECT_EQ(report.num_bad, 2u);
+  EXPECT_EQ(report.buckets[0].num_written, 8u);
+  const std::string manifest =
+      *Env::real().read_file(options_.target_dir + "/tarred_audio_manifest.json");
+  EXPECT_EQ(manifest.find("3.wav"), std::string::npos) << manifest;
+  EXPECT_NE(manifest.find("4.wav"), std::string::npos);
+  options_.check = false;
+  options_.overwrite = true;
+  EXPECT_EQ(write_tarred_dataset(options_)->buckets[0].num_written, 10u);
 }
 
 TEST_F(ShardTest, KeepsAnExistingFolderUnlessToldOtherwise) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -10,6 +11,7 @@
 #include "aerie/audio/audio_reader.h"
 #include "aerie/audio/audio_writer.h"
 #include "aerie/base/path.h"
+#include "aerie/base/retry.h"
 #include "aerie/base/thread_pool.h"
 #include "aerie/data/shard/python_format.h"
 #include "aerie/tar/sample_key.h"
@@ -68,6 +70,15 @@ OtherNames find_other_names(const std::vector<const ShardEntry*>& entries) {
   return out;
 }
 
+audio::ReadOptions shard_read_options(const ShardOptions& options) {
+  audio::ReadOptions read;
+  read.sample_rate = 0;
+  read.prefer_int16 = true;
+  read.strict = true;
+  read.env = options.env;
+  return read;
+}
+
 // Makes one shard. One object per shard and thread.
 class ShardMaker {
  public:
@@ -79,7 +90,7 @@ class ShardMaker {
         env_(env_of(options)),
         dir_(std::move(dir)),
         shard_id_(shard_id),
-        reader_(read_options(options)) {}
+        reader_(shard_read_options(options)) {}
 
   Status run(std::vector<const ShardEntry*> entries) {
     if (options_.sort_in_shards)
@@ -113,14 +124,6 @@ class ShardMaker {
   uint64_t bytes = 0;
 
  private:
-  static audio::ReadOptions read_options(const ShardOptions& options) {
-    audio::ReadOptions read;
-    read.sample_rate = 0;
-    read.prefer_int16 = true;
-    read.env = options.env;
-    return read;
-  }
-
   // What goes into the archive under one name: a file, or a cut of it.
   struct Source {
     std::string member;  // without extension
@@ -387,6 +390,66 @@ Status publish(Env& env, const std::string& staging, const std::string& target) 
   return replace ? env.remove_tree(old) : ok_status();
 }
 
+// Decodes what the buckets will hold, as training would, and takes the entries that cannot be read
+// out of the list.
+Status leave_out_bad(const ShardOptions& options, const ShardHooks& hooks,
+                     const std::vector<ShardBucket>& buckets, std::vector<ShardEntry>* entries,
+                     ShardReport* report) {
+  constexpr size_t kMaxShown = 100;
+  std::vector<size_t> wanted;
+  for (size_t i = 0; i < entries->size(); ++i)
+    if (std::any_of(buckets.begin(), buckets.end(),
+                    [&](const ShardBucket& bucket) { return is_in_bucket((*entries)[i], bucket); }))
+      wanted.push_back(i);
+  if (hooks.on_check) hooks.on_check(wanted.size());
+  // One reader per thread, taken from those that are free.
+  std::mutex mutex;
+  std::vector<std::unique_ptr<audio::AudioReader>> readers;
+  std::vector<Status> found(entries->size());
+  ThreadPool pool({.name = "check", .num_threads = std::max(1, options.workers), .cpus = {}});
+  AERIE_RETURN_IF_ERROR(pool.parallel_for(wanted.size(), [&](size_t k) -> Status {
+    if (hooks.stop && hooks.stop()) return cancelled("stopped on request");
+    std::unique_ptr<audio::AudioReader> reader;
+    {
+      const std::lock_guard lock(mutex);
+      if (!readers.empty()) {
+        reader = std::move(readers.back());
+        readers.pop_back();
+      }
+    }
+    if (reader == nullptr)
+      reader = std::make_unique<audio::AudioReader>(shard_read_options(options));
+    const ShardEntry& entry = (*entries)[wanted[k]];
+    const audio::Segment segment{entry.offset_s, entry.duration_s};
+    found[wanted[k]] = retry_passing(
+        RetryPolicy{}, [&] { return reader->read_file(entry.audio_path, segment).status(); });
+    if (hooks.on_checked) hooks.on_checked();
+    const std::lock_guard lock(mutex);
+    readers.push_back(std::move(reader));
+    return is_passing(found[wanted[k]]) ? found[wanted[k]] : ok_status();
+  }));
+  std::vector<ShardEntry> good;
+  for (size_t i = 0; i < entries->size(); ++i) {
+    if (found[i].ok()) {
+      good.push_back(std::move((*entries)[i]));
+      continue;
+    }
+    if (++report->num_bad <= kMaxShown)
+      report->bad.push_back(str_cat(options.manifest_path, ":", (*entries)[i].line_number, ": ",
+                                    found[i].to_string()));
+  }
+  if (report->num_bad > kMaxShown)
+    report->bad.push_back(str_cat("... and ", report->num_bad - kMaxShown, " more"));
+  if (static_cast<double>(report->num_bad) >
+      options.max_bad_fraction * static_cast<double>(wanted.size()))
+    return data_error(str_cat(report->num_bad, " of ", wanted.size(),
+                              " recordings cannot be read, more than max_bad_fraction=",
+                              options.max_bad_fraction, ":\n  ", join(report->bad, "\n  ")))
+        .with_hint("repair them or take them out, or raise --max_bad_fraction to leave them out");
+  *entries = std::move(good);
+  return ok_status();
+}
+
 }  // namespace
 
 Result<ShardReport> write_tarred_dataset(const ShardOptions& given, const ShardHooks& hooks) {
@@ -396,9 +459,11 @@ Result<ShardReport> write_tarred_dataset(const ShardOptions& given, const ShardH
   Env& env = env_of(options);
   AERIE_ASSIGN_OR_RETURN(const std::vector<ShardBucket> buckets, plan_buckets(options));
   if (!options.dry_run) AERIE_RETURN_IF_ERROR(check_target(env, options));
-  AERIE_ASSIGN_OR_RETURN(const std::vector<ShardEntry> entries, read_shard_entries(options));
+  AERIE_ASSIGN_OR_RETURN(std::vector<ShardEntry> entries, read_shard_entries(options));
   std::vector<ShardSelection> selections;
   ShardReport report;
+  if (options.check && !options.dry_run && !options.only_manifests)
+    AERIE_RETURN_IF_ERROR(leave_out_bad(options, hooks, buckets, &entries, &report));
   uint64_t total = 0;
   const uint64_t num_shards = static_cast<uint64_t>(options.num_shards);
   for (const ShardBucket& bucket : buckets) {

@@ -29,9 +29,13 @@ struct ShardBucketReport {
 
 struct ShardReport {
   std::vector<ShardBucketReport> buckets;
+  uint64_t num_bad = 0;          // entries that cannot be read: left out
+  std::vector<std::string> bad;  // the first 100, with their reasons
 };
 
 struct ShardHooks {
+  std::function<void(uint64_t total)> on_check;  // entries that will be decoded
+  std::function<void()> on_checked;              // one of them is; any thread
   std::function<void(uint64_t total)> on_start;  // entries that will be written
   std::function<void()> on_entry;                // one entry is done; any thread
   std::function<bool()> stop;                    // true: give up, leave nothing behind
