@@ -115,6 +115,41 @@ TEST(ConfigCommandTest, OverrideFormsReachTheConfig) {
   EXPECT_EQ(config["model"]["train_ds"]["tarred_audio_filepaths"], "s_{0..3}.tar");
 }
 
+TEST(ConfigCommandTest, ValidateCatchesWhatOnlyTrainingFound) {
+  for (const char* text : {"", "# nothing\n", "---\n", "{}\n"}) {
+    const Outcome empty = run({"validate", write_config("empty.yaml", text)});
+    EXPECT_EQ(empty.exit_code(), 2) << text;
+    EXPECT_HAS(empty.status.to_string(), "the configuration is empty");
+    EXPECT_HAS(empty.status.to_string(), "empty.yaml");
+  }
+  const Outcome tarred =
+      with_config("validate", "nest_fast-conformer",
+                  {"model.train_ds.manifest_filepath=a.json", "model.train_ds.is_tarred=true"});
+  EXPECT_EQ(tarred.exit_code(), 2);
+  EXPECT_HAS(tarred.status.to_string(), "model.train_ds.tarred_audio_filepaths");
+  for (const char* number :
+       {"model.optim.lr=1e400", "model.train_ds.batch_size=1000000000", "model.optim.lr=inf",
+        "model.train_ds.batch_augmentor.max_r_noise=1e999", "trainer.gradient_clip_val=nan"}) {
+    const Outcome odd = with_config("validate", "nest_fast-conformer", {number});
+    EXPECT_EQ(odd.exit_code(), 2) << number;
+  }
+  EXPECT_HAS(
+      with_config("validate", "nest_fast-conformer", {"model.train_ds.batch_size=1000000000"})
+          .status.to_string(),
+      "expected a number in [1,1048576]");
+  // Where it means "no limit" infinity stays welcome.
+  for (const char* number : {"model.train_ds.max_duration=inf", "trainer.gradient_clip_val=inf"})
+    EXPECT_EQ(with_config("validate", "nest_fast-conformer", {number}).exit_code(), 0) << number;
+}
+
+TEST(ConfigCommandTest, TabsAreNamed) {
+  for (const char* text : {"model:\n\ttrain_ds: 1\n", "a:\n  b: 1\n \tc: 2\n"}) {
+    const Outcome tab = run({"validate", write_config("tab.yaml", text)});
+    EXPECT_EQ(tab.exit_code(), 2);
+    EXPECT_HAS(tab.status.to_string(), "this is a tab");
+  }
+}
+
 TEST(ConfigCommandTest, ValidateListsEverythingWrong) {
   const std::string file = write_config(
       "bad.yaml", "trainer:\n  precision: 16-true\n  max_step: 1\nexp_manager:\n  bogus: 1\n");

@@ -50,7 +50,7 @@ struct Anchor {
 class Reader {
  public:
   Reader(std::string_view text, std::string_view name, const YamlLimits& limits)
-      : name_(std::make_shared<const std::string>(name)), limits_(limits) {
+      : text_(text), name_(std::make_shared<const std::string>(name)), limits_(limits) {
     AERIE_CHECK(yaml_parser_initialize(&parser_), "libyaml: no memory");
     yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
                                  text.size());
@@ -110,7 +110,11 @@ class Reader {
       message +=
           str_cat(" ", parser_.context, " that starts at line ", parser_.context_mark.line + 1);
     }
-    return error(parser_.problem_mark, message);
+    const Status status = error(parser_.problem_mark, message);
+    const size_t at = parser_.problem_mark.index;
+    return at < text_.size() && text_[at] == '\t'
+               ? status.with_hint("this is a tab; YAML is indented with blanks")
+               : status;
   }
 
   Status charge(const yaml_mark_t& mark, const Cost& cost) {
@@ -378,6 +382,7 @@ class Reader {
                                            earlier.key_origin.to_string(), ")"));
   }
 
+  const std::string_view text_;
   yaml_parser_t parser_{};
   std::shared_ptr<const std::string> name_;
   YamlLimits limits_;

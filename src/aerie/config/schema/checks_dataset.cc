@@ -99,7 +99,7 @@ class DatasetCheck {
     const bool tarred = flag("is_tarred");
     const Value* tars = context_.written(path_ + "tarred_audio_filepaths");
     const Value* manifests = context_.written(path_ + "manifest_filepath");
-    if (tarred && tars == nullptr && manifests != nullptr && context_.options().for_training)
+    if (tarred && tars == nullptr && manifests != nullptr)
       context_.error(path_ + "tarred_audio_filepaths", "is needed when is_tarred is true");
     if (!tarred && tars != nullptr)
       context_.warn(path_ + "is_tarred", "is false, so tarred_audio_filepaths is not read",

@@ -92,7 +92,8 @@ constexpr KeySpec kOwn[] = {
     {"aerie.data.cache_dir", "str|null", "null", "", "", kWorks,
      "Folder of the packed audio cache; null: none."},
     {"aerie.data.build_cache", "bool", "false", "", "", kWorks,
-     "Fill cache_dir during the first epoch; audio is delivered in 16 bits from the start."},
+     "Fill cache_dir during the first epoch; audio is delivered in 16 bits from the start (`aerie "
+     "data pack --encoding float32` keeps what is finer)."},
     {"aerie.data.cache_format", "str", "pcm16", "", "pcm16|flac", kWorks,
      "How build_cache stores audio: plain 16-bit samples, or FLAC (smaller, decoded at every "
      "read)."},

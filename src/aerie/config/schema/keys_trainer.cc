@@ -75,7 +75,7 @@ constexpr KeySpec kTrainer[] = {
      "days, hours, minutes, seconds: added up."},
     {"trainer.accumulate_grad_batches", "int", "1", ">=1", "", kWorks,
      "Batches whose gradients are added up before each optimizer step."},
-    {"trainer.gradient_clip_val", "float|null", "null", "", "", kWorks,
+    {"trainer.gradient_clip_val", "float|null", "null", "[-inf,inf]", "", kWorks,
      "Upper bound of the gradient; null or not above 0: none."},
     {"trainer.gradient_clip_algorithm", "str|null", "null", "", "norm|value", kWorks,
      "What gradient_clip_val bounds: the norm of all (default), or each value."},

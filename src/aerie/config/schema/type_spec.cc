@@ -157,8 +157,8 @@ std::string TypeSpec::describe() const {
 RangeSpec RangeSpec::parse(std::string_view text) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const std::string copy(text);
-  if (starts_with(text, ">=")) return {std::strtod(copy.c_str() + 2, nullptr), kInf};
-  if (starts_with(text, ">")) return {std::strtod(copy.c_str() + 1, nullptr), kInf, true};
+  if (starts_with(text, ">=")) return {std::strtod(copy.c_str() + 2, nullptr), kInf, false, true};
+  if (starts_with(text, ">")) return {std::strtod(copy.c_str() + 1, nullptr), kInf, true, true};
   const std::vector<std::string> ends = split(text, ',');
   AERIE_CHECK(ends.size() == 2 && ends[0].size() > 1 && ends[1].size() > 1,
               "schema table: bad range '", copy, "'");

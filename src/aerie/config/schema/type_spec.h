@@ -37,7 +37,8 @@ struct RangeSpec {
   bool max_open = false;
 
   static RangeSpec parse(std::string_view text);  // AERIE_CHECKs the text
-  bool contains(double value) const;              // NaN is never inside
+  // NaN is never inside; infinity only where a bracket says so, as in "[-inf,inf]".
+  bool contains(double value) const;
 };
 
 // Whether `text` is one of "a|b|c*"; an empty list takes everything.

@@ -1,6 +1,7 @@
 #include "aerie/config/schema/validate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/checks.h"
@@ -193,13 +194,23 @@ class Validator {
 
   bool check_numbers(const Value& value, const KeySpec& spec, const TypeSpec& type,
                      const std::string& path) {
-    if (spec.range.empty()) return true;
     if (value.is_list()) {
       for (const Value& item : value.as_list())
         if (!check_numbers(item, spec, type, path)) return false;
       return true;
     }
-    if (!value.is_number() || RangeSpec::parse(spec.range).contains(value.as_float())) return true;
+    if (!value.is_number()) return true;
+    if (spec.range.empty()) {
+      // 1e400 is read as infinity, here as in Python.
+      if (std::isfinite(value.as_float()) || spec.status != KeyStatus::kWorks ||
+          !type.has(TypeSpec::Kind::kFloat))
+        return true;
+      add(Finding::Severity::kError, path, value.origin(),
+          str_cat(value.brief(), " is not a finite number"),
+          type.has(TypeSpec::Kind::kNull) ? "write null for none" : "");
+      return false;
+    }
+    if (RangeSpec::parse(spec.range).contains(value.as_float())) return true;
     add(Finding::Severity::kError, path, value.origin(),
         str_cat(value.brief(), " is out of range: expected a number ",
                 spec.range[0] == '>' ? "" : "in ", std::string(spec.range)),
