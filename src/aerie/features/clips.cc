@@ -50,6 +50,7 @@ Result<std::vector<float>> read_clip(Env& env, const std::vector<std::string>& p
   options.sample_rate = static_cast<int>(sample_rate);
   options.channels = channels;
   options.env = &env;
+  options.strict = true;
   audio::AudioReader reader(options);
   const auto view = is_list ? reader.read_file_list(paths) : reader.read_file(paths.front());
   if (!view.ok()) return view.status();

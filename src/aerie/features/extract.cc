@@ -149,7 +149,8 @@ class Extractor final {
         out.name = "array";
         out.shape = item.values.sizes().vec();
         out.data = item.values.const_data_ptr<float>();
-        AERIE_RETURN_IF_ERROR(archive::write_npy(env_, feature_path(item.recording), out));
+        AERIE_RETURN_IF_ERROR(
+            archive::write_npy(env_, join_path(output_, feature_name(item.recording)), out));
         item.values = at::Tensor();
         item.written = true;
         progress.add();
@@ -212,9 +213,7 @@ class Extractor final {
     }
   }
 
-  std::string feature_path(size_t recording) const {
-    return join_path(output_, stems_[recording] + ".npy");
-  }
+  std::string feature_name(size_t recording) const { return stems_[recording] + ".npy"; }
 
   Status write_manifest(ExtractReport& report) {
     std::string text;
@@ -227,7 +226,7 @@ class Extractor final {
       const Json path = recording.is_list ? Json(recording.paths) : Json(recording.paths.front());
       if (line.contains("audio_filename")) line["audio_filename"] = path;
       line["audio_filepath"] = path;
-      line["feature_path"] = feature_path(i);
+      line["feature_path"] = feature_name(i);  // beside this manifest: the folder may move
       text += line.dump(-1, ' ', false, Json::error_handler_t::replace);
       text += '\n';
     }

@@ -2,7 +2,9 @@
 // scripts/ssl/extract_features.py does, with its arguments and outputs. Free of torch.
 //
 //   OUTPUT/<path with _>.npy   float32 [layers, d, frames], one per recording
-//   OUTPUT/features.json       the input manifest with absolute audio paths and `feature_path`
+//   OUTPUT/features.json       the input manifest with absolute audio paths and `feature_path`,
+//   which
+//                              is relative to this manifest
 //
 // The model is in eval mode: no dither, no dropout, no masking. Recordings are read whole, whatever
 // duration and offset a manifest gives. One that cannot be read or encoded is reported, left out

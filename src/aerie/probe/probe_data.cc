@@ -36,6 +36,7 @@ Result<std::vector<float>> read_line(Env& env, const data::Manifest& manifest, u
                          ? audio::ChannelSelector::index(manifest.channel(line))
                          : audio::ChannelSelector::average();
   options.env = &env;
+  options.strict = true;
   audio::AudioReader reader(options);
   const std::vector<std::string> paths = manifest.resolve_paths(line);
   const auto view = manifest.is_list(line) ? reader.read_file_list(paths, segment)
