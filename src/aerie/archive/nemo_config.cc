@@ -5,14 +5,6 @@
 #include "aerie/config/yaml.h"
 
 namespace aerie::archive {
-namespace {
-
-constexpr const char* kTarget =
-    "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel";
-// The release whose configs and archives we follow.
-constexpr const char* kNemoVersion = "2.6.2";
-
-}  // namespace
 
 Result<std::string> nemo_config_yaml(const config::Value& config) {
   if (!config.is_map()) return invalid_argument("the configuration is not a mapping");
@@ -25,7 +17,7 @@ Result<std::string> nemo_config_yaml(const config::Value& config) {
   if (!model->is_map() || model->child("encoder") == nullptr)
     return invalid_argument("the configuration has no model with an encoder")
         .with_hint("give a run configuration with a `model` node, or a model_config.yaml");
-  if (model->child("target") == nullptr) model->as_map().set("target", kTarget);
+  if (model->child("target") == nullptr) model->as_map().set("target", kNemoTarget);
   if (model->child("nemo_version") == nullptr) model->as_map().set("nemo_version", kNemoVersion);
   return config::emit_yaml(*model);
 }

@@ -8,6 +8,11 @@
 
 namespace aerie::archive {
 
+// The class NeMo instantiates, and the release whose archives ours follow.
+inline constexpr char kNemoTarget[] =
+    "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel";
+inline constexpr char kNemoVersion[] = "2.6.2";
+
 // The resolved model node in its own key order, with `target` (the class NeMo instantiates) and
 // `nemo_version` appended when they are missing. `config` is a whole run configuration with a
 // `model` node, or the model node itself; interpolations are resolved, `???` stays, also

@@ -2,19 +2,12 @@
 
 #include "aerie/archive/any_archive.h"
 #include "aerie/archive/nemo.h"
+#include "aerie/archive/nemo_config.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/run_config.h"
 #include "aerie/config/yaml.h"
 
 namespace aerie::ckpt {
-namespace {
-
-constexpr const char* kTarget =
-    "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel";
-// The release whose numbers these are.
-constexpr const char* kNemoVersion = "2.6.0rc0";
-
-}  // namespace
 
 Result<std::string> nemo_config_text(const config::Value& model_node) {
   if (!model_node.is_map()) return invalid_argument("the model node is not a map");
@@ -22,8 +15,8 @@ Result<std::string> nemo_config_text(const config::Value& model_node) {
   // Both come last, also when the node was read from an archive that has them.
   node.as_map().erase("target");
   node.as_map().erase("nemo_version");
-  node.as_map().set("target", kTarget);
-  node.as_map().set("nemo_version", kNemoVersion);
+  node.as_map().set("target", archive::kNemoTarget);
+  node.as_map().set("nemo_version", archive::kNemoVersion);
   return config::emit_yaml(node);
 }
 
