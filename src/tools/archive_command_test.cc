@@ -1,9 +1,12 @@
 // aerie inspect and aerie convert, run as a user runs them.
+#include <cstring>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "aerie/archive/any_archive.h"
 #include "aerie/archive/nemo.h"
+#include "aerie/archive/safetensors.h"
 #include "aerie/base/hash.h"
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
@@ -171,6 +174,67 @@ TEST(ConvertTest, TheFolderOfARunMeansItsNewestWholeCheckpoint) {
   EXPECT_TRUE(written.status.ok()) << written.status.to_string();
   ASSERT_TRUE(Env::real().create_dirs(dir.file("empty")).ok());
   EXPECT_EQ(run(run_inspect, {dir.file("empty")}).status.code(), StatusCode::kDataError);
+}
+
+// The averages cover the parameters alone.
+TEST(ConvertTest, CompletesAveragedWeightsWithTheBuffers) {
+  const TempDir dir;
+  Env& env = Env::real();
+  const std::string stem = dir.file("checkpoints/NEST--step=3-last");
+  ASSERT_TRUE(env.create_dirs(stem).ok());
+  const auto whole = archive::read_nemo(env, kNemo);
+  ASSERT_TRUE(whole.ok());
+  std::vector<archive::OutTensor> model = archive::out_tensors(whole->weights), averages;
+  for (const archive::OutTensor& tensor : model) {
+    const bool buffer = starts_with(tensor.name, "preprocessor.") ||
+                        tensor.name.find("running_") != std::string::npos ||
+                        tensor.name.find("num_batches_tracked") != std::string::npos;
+    if (buffer) continue;
+    averages.push_back(tensor);
+    averages.back().fill = [](void* out, uint64_t bytes) {
+      std::memset(out, 0, bytes);
+      return ok_status();
+    };
+  }
+  ASSERT_LT(averages.size(), model.size());
+  ASSERT_TRUE(archive::write_safetensors(env, stem + "/model.safetensors", model).ok());
+  const std::string config = test_data("/golden/ragged/config.yaml");
+  ASSERT_TRUE(env.copy_file(config, dir.file("config.yaml")).ok());
+
+  const std::string out = dir.file("out.nemo");
+  EXPECT_NE(run(run_convert, {stem, out, "--ema"}).status.to_string().find("no averaged weights"),
+            std::string::npos);
+  EXPECT_EQ(run(run_convert, {kNemo, out, "--ema"}).status.code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(archive::write_safetensors(env, stem + "/ema.safetensors", averages).ok());
+  // Away from its checkpoint NeMo could not restore it.
+  ASSERT_TRUE(env.copy_file(stem + "/ema.safetensors", dir.file("alone.safetensors")).ok());
+  const Outcome alone = run(run_convert, {dir.file("alone.safetensors"), out, "--config", config});
+  EXPECT_EQ(alone.status.code(), StatusCode::kDataError);
+  EXPECT_NE(alone.status.to_string().find("preprocessor.featurizer.window"), std::string::npos)
+      << alone.status.to_string();
+  EXPECT_FALSE(env.exists(out));
+
+  ASSERT_TRUE(env.write_file(stem + "/manifest.json", "{}").ok());
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{stem, out, "--ema"}, {stem + "/ema.safetensors", out}}) {
+    const Outcome outcome = run(run_convert, args);
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+    const auto written = archive::read_nemo(env, out);
+    ASSERT_TRUE(written.ok());
+    ASSERT_EQ(written->weights.tensors().size(), model.size());
+    size_t zeros = 0;
+    for (size_t i = 0; i < model.size(); ++i) {
+      const archive::TensorInfo& info = written->weights.tensors()[i];
+      EXPECT_EQ(info.name, model[i].name);
+      const std::string bytes = written->weights.read(info).value();
+      if (bytes == std::string(bytes.size(), '\0')) ++zeros;
+      if (info.name == "preprocessor.featurizer.fb") {
+        EXPECT_EQ(bytes, whole->weights.read(*whole->weights.find(info.name)).value());
+      }
+    }
+    EXPECT_GE(zeros, averages.size());
+    ASSERT_TRUE(env.remove_file(out).ok());
+  }
 }
 
 TEST(ConvertTest, RewritesACheckpointWithoutForeignObjects) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "aerie/archive/any_archive.h"
+#include "aerie/archive/averages.h"
 #include "aerie/archive/nemo_config.h"
 #include "aerie/archive/omegaconf.h"
 #include "aerie/archive/safetensors.h"
@@ -15,6 +16,9 @@
 #include "aerie/config/yaml.h"
 #include "checkpoint_path.h"
 #include "command.h"
+#ifdef AERIE_WITH_TORCH
+#include "aerie/train/nest/lightning_export.h"
+#endif
 
 namespace aerie::tools {
 namespace {
@@ -26,20 +30,26 @@ using archive::OutTensor;
 using archive::Sink;
 
 constexpr const char* kHelp =
-    "usage: aerie convert IN OUT [--config FILE]\n\n"
+    "usage: aerie convert IN OUT [--config FILE] [--ema]\n\n"
     "Writes the weights of IN (.nemo, .ckpt, .pt, .safetensors, the folder of a checkpoint of "
     "aerie "
     "train, or the folder of\n"
     "a run, whose newest checkpoint is taken) as OUT; the "
     "extension of OUT says how:\n\n"
     "  .nemo         NeMo archive; needs the model's configuration: IN's own, or --config\n"
-    "  .ckpt         as Lightning writes it: from a .ckpt with optimizer, schedules and counters, "
-    "but without objects of\n"
-    "                foreign classes, so that torch.load(weights_only=True) takes it; else weights "
-    "alone\n"
+    "  .ckpt         as Lightning writes it. From the folder of a checkpoint with optimizer, "
+    "schedule, counters and the\n"
+    "                model's configuration: NeMo's trainer.fit(ckpt_path=OUT) goes on from it. "
+    "From "
+    "a .ckpt the same, but\n"
+    "                without objects of foreign classes, so that torch.load(weights_only=True) "
+    "takes it. Else weights alone\n"
     "  .pt           the bare state dict\n"
     "  .safetensors  with the configuration in its metadata, when IN has one\n\n"
-    "  --config FILE  a run configuration with a `model` node, or a model_config.yaml\n\n"
+    "  --config FILE  a run configuration with a `model` node, or a model_config.yaml\n"
+    "  --ema          the averaged weights of a checkpoint (exp_manager.ema), with the model's own "
+    "buffers; as .ckpt what NeMo\n"
+    "                 calls x-EMA.ckpt and asks for beside x.ckpt where it averages too\n\n"
     "OUT appears whole or not at all. Values, types and names are kept exactly.\n\n"
     "examples:\n"
     "  aerie convert nest.nemo nest.safetensors\n"
@@ -47,6 +57,8 @@ constexpr const char* kHelp =
     "  aerie convert nemo_experiments/NEST nest.nemo\n"
     "  aerie convert nemo_experiments/NEST/checkpoints/NEST--val_loss=5.1-step=2500-last "
     "nest.nemo\n"
+    "  aerie convert --ema nemo_experiments/NEST/checkpoints/NEST--val_loss=5.1-step=2500-last "
+    "nest-EMA.nemo\n"
     "  aerie convert weights.safetensors nest.nemo --config "
     "configs/nest/nest_fast-conformer.yaml\n\n"
     "exit code: 0 done, 2 the command line or config is wrong, 3 IN is damaged\n";
@@ -55,7 +67,10 @@ constexpr const char* kConfigKey = "model_config";  // in safetensors metadata
 
 struct Options {
   std::string in, out, config;
+  bool ema = false;
 };
+
+constexpr const char* kAverages = "ema.safetensors";
 
 Result<Options> parse(const std::vector<std::string>& args) {
   Options options;
@@ -65,6 +80,8 @@ Result<Options> parse(const std::vector<std::string>& args) {
       options.config = args[++i];
     } else if (starts_with(arg, "--config=")) {
       options.config = arg.substr(9);
+    } else if (arg == "--ema") {
+      options.ema = true;
     } else if (starts_with(arg, "-")) {
       return invalid_argument(str_cat("unknown or incomplete option '", arg, "'"))
           .with_hint("`aerie convert --help` shows the options");
@@ -79,6 +96,49 @@ Result<Options> parse(const std::vector<std::string>& args) {
   if (options.out.empty())
     return invalid_argument("IN and OUT are needed").with_hint("aerie convert IN OUT");
   return options;
+}
+
+// The folder of the native checkpoint that a file is part of; empty when it is none.
+std::string checkpoint_of(const std::string& path) {
+  const std::string name = base_name(path);
+  if (name != "model.safetensors" && name != kAverages) return "";
+  const std::string dir = parent_path(path);
+  return Env::real().exists(join_path(dir, "manifest.json")) ? dir : "";
+}
+
+// The averaged weights of a checkpoint as a whole model; `averages` keeps what they read from.
+Result<std::vector<OutTensor>> averaged_tensors(Env& env, const AnyArchive& file,
+                                                const std::string& in, AnyArchive& averages) {
+  const std::string path = join_path(in, kAverages);
+  if (file.kind != archive::FileKind::kCheckpoint)
+    return invalid_argument("--ema needs the folder of a checkpoint").with_context(in);
+  if (!env.exists(path))
+    return invalid_argument("the checkpoint holds no averaged weights")
+        .with_context(in)
+        .with_hint("they are kept with exp_manager.ema.enable=true");
+  AERIE_ASSIGN_OR_RETURN(averages, archive::open_any(env, path));
+  auto tensors = archive::with_averages(archive::out_tensors(file.tensors),
+                                        archive::out_tensors(averages.tensors));
+  if (!tensors.ok()) return tensors.status().with_context(path);
+  return tensors;
+}
+
+// Weights alone, without the buffers that NeMo's strict restore asks for, make no .nemo.
+Status check_whole(const std::vector<OutTensor>& tensors, const config::Value& model,
+                   const std::string& in) {
+  const config::Value* target = model.child("target");
+  if (target == nullptr || !target->is_string() ||
+      target->as_string().find("MaskedTokenPredModel") == std::string::npos)
+    return ok_status();
+  const config::Value* norm = model.find("encoder.conv_norm_type");
+  const bool batch_norm =
+      norm == nullptr || !norm->is_string() || norm->as_string() == "batch_norm";
+  const std::vector<std::string> missing = archive::missing_buffers(tensors, batch_norm);
+  if (missing.empty()) return ok_status();
+  return data_error(str_cat("NeMo could not restore this: ", missing.size(),
+                            " buffers are missing, the first is ", missing.front()))
+      .with_context(in)
+      .with_hint("averaged weights lie in the folder of a checkpoint: convert that, with --ema");
 }
 
 // The text of model_config.yaml, from wherever there is one; empty when there is none.
@@ -98,9 +158,11 @@ Result<std::string> find_config(const Options& options, const AnyArchive& file, 
     }
     return std::string();
   }
-  if (file.kind == archive::FileKind::kCheckpoint) {
+  if (file.kind == archive::FileKind::kCheckpoint || !checkpoint_of(options.in).empty()) {
     // <run>/checkpoints/<stem>: the run's own config lies two folders up.
-    const std::string run = join_path(options.in, "../../config.yaml");
+    const std::string dir =
+        file.kind == archive::FileKind::kCheckpoint ? options.in : checkpoint_of(options.in);
+    const std::string run = join_path(dir, "../../config.yaml");
     if (Env::real().exists(run)) {
       *from = run;
       AERIE_ASSIGN_OR_RETURN(const config::Value value, config::load_yaml(run));
@@ -126,12 +188,12 @@ Result<archive::TorchWriter> rewrite_checkpoint(const archive::LightningCheckpoi
                                     prefix);
 }
 
-Result<archive::TorchWriter> make_torch(const AnyArchive& file, const std::string& out) {
+Result<archive::TorchWriter> make_torch(const AnyArchive& file, std::vector<OutTensor> tensors,
+                                        const std::string& out) {
   const std::string prefix = file_stem(out).empty() ? "archive" : file_stem(out);
   const bool lightning = to_lower(file_extension(out)) == ".ckpt";
   if (lightning && file.lightning) return rewrite_checkpoint(*file.lightning, prefix);
   NodeTree tree;
-  std::vector<OutTensor> tensors = archive::out_tensors(file.tensors);
   const NodeId weights = archive::add_state_dict(tree, tensors);
   if (!lightning) return archive::TorchWriter::make(tree, weights, std::move(tensors), prefix);
   const NodeId root = tree.add_dict();
@@ -158,6 +220,11 @@ Status run_convert(const std::vector<std::string>& args) {
     return invalid_argument(str_cat("cannot tell the format of '", options.out, "'"))
         .with_hint("end it with .nemo, .ckpt, .pt or .safetensors");
   Env& env = Env::real();
+  // The averages are no model without the buffers beside them.
+  if (base_name(options.in) == kAverages && !checkpoint_of(options.in).empty()) {
+    options.in = checkpoint_of(options.in);
+    options.ema = true;
+  }
   AERIE_ASSIGN_OR_RETURN(options.in, checkpoint_or_file(env, options.in));
   AERIE_ASSIGN_OR_RETURN(const AnyArchive file, archive::open_any(env, options.in));
   std::string from;
@@ -183,7 +250,36 @@ Status run_convert(const std::vector<std::string>& args) {
     bar.add(done - std::min(done, shown));
     shown = std::max(done, shown);
   };
-  const std::vector<OutTensor> tensors = archive::out_tensors(file.tensors);
+#ifdef AERIE_WITH_TORCH
+  const bool whole = extension == ".ckpt" && file.kind == archive::FileKind::kCheckpoint &&
+                     env.exists(join_path(options.in, "state.json"));
+  if (whole && config.empty())
+    std::fprintf(stderr,
+                 "note: left out the training state, for which the configuration of the run is "
+                 "needed; name it with --config\n");
+  if (whole && !config.empty()) {
+    AERIE_ASSIGN_OR_RETURN(const train::ConvertedCheckpoint done,
+                           train::convert_native_checkpoint(env, options.in, options.out,
+                                                            options.config, options.ema, progress));
+    bar.finish();
+    std::printf("wrote %s: %zu tensors and the training state, %s, config from %s\n",
+                options.out.c_str(), done.num_tensors, archive::human_bytes(done.bytes).c_str(),
+                done.config.c_str());
+    if (done.has_averages && !options.ema)
+      std::fprintf(stderr,
+                   "note: NeMo with exp_manager.ema asks for the averages beside it: aerie convert "
+                   "--ema %s %s\n",
+                   options.in.c_str(), train::averaged_path(options.out).c_str());
+    return ok_status();
+  }
+#endif
+  AnyArchive averages;
+  std::vector<OutTensor> tensors;
+  if (options.ema) {
+    AERIE_ASSIGN_OR_RETURN(tensors, averaged_tensors(env, file, options.in, averages));
+  } else {
+    tensors = archive::out_tensors(file.tensors);
+  }
   if (extension == ".nemo") {
     if (config.empty())
       return invalid_argument(str_cat("'", options.in, "' carries no model configuration"))
@@ -193,6 +289,7 @@ Status run_convert(const std::vector<std::string>& args) {
       return data_error(parsed.status().to_string())
           .with_context(from)
           .with_hint("name a configuration with --config");
+    AERIE_RETURN_IF_ERROR(check_whole(tensors, *parsed, options.in));
     AERIE_RETURN_IF_ERROR(archive::write_nemo(env, options.out, config, tensors, progress));
   } else if (extension == ".safetensors") {
     std::map<std::string, std::string> metadata{{"format", "pt"}};
@@ -200,7 +297,8 @@ Status run_convert(const std::vector<std::string>& args) {
     AERIE_RETURN_IF_ERROR(
         archive::write_safetensors(env, options.out, tensors, metadata, progress));
   } else {
-    AERIE_ASSIGN_OR_RETURN(const archive::TorchWriter writer, make_torch(file, options.out));
+    AERIE_ASSIGN_OR_RETURN(const archive::TorchWriter writer,
+                           make_torch(file, tensors, options.out));
     AERIE_RETURN_IF_ERROR(archive::write_atomically(
         env, options.out, [&](const Sink& sink) { return writer.write(sink, progress); }));
   }

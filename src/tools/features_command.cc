@@ -54,6 +54,7 @@ Status run_features(const std::vector<std::string>& given) {
                  "--model_path)")
       ->required();
   app.add_option("--config", options.config, "YAML of the model, for weights that come without");
+  app.add_flag("--ema", options.averaged, "the averaged weights of a checkpoint (exp_manager.ema)");
   app.add_option("-i,--input", options.input, "manifest (.json, .jsonl), folder or audio file")
       ->required();
   app.add_option("-o,--output", options.output, "folder to write; made when absent")->required();

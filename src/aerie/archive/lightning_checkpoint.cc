@@ -93,6 +93,11 @@ Status Reader::read_group(NodeId id, ParamGroup& group) const {
 
 Status Reader::read_optimizer(NodeId id, size_t index) {
   OptimizerState optimizer;
+  // NeMo's `-EMA` files wrap the state together with the averages.
+  if (tree_.find(id, "opt") != kNoNode) {
+    out_.averaged_steps = tree_.as_int(tree_.find(id, "current_step"));
+    id = tree_.find(id, "opt");
+  }
   const NodeId state = tree_.find(id, "state");
   const NodeId groups = tree_.find(id, "param_groups");
   if (!tree_.is(state, NodeKind::kDict) || !tree_.is(groups, NodeKind::kList))

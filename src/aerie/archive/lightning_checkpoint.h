@@ -61,6 +61,8 @@ struct LightningCheckpoint {
   std::vector<OptimizerState> optimizers;
   std::vector<SchedulerState> schedulers;
   std::optional<ScalerState> scaler;
+  // Of NeMo's `-EMA` files, whose weights are averages: optimizer steps that these have seen.
+  std::optional<int64_t> averaged_steps;
   NodeId loops = kNoNode;
   NodeId callbacks = kNoNode;
   NodeId hyper_parameters = kNoNode;

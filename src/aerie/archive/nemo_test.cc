@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/archive/any_archive.h"
+#include "aerie/archive/averages.h"
 #include "aerie/archive/lightning_checkpoint.h"
 #include "aerie/archive/nemo_config.h"
 #include "aerie/archive/omegaconf.h"
@@ -201,6 +202,78 @@ TEST(LightningTest, DecodesTheConfigurationInside) {
   EXPECT_EQ(config->find("target")->as_string(),
             "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel");
   EXPECT_EQ(config->as_map().keys().back(), "nemo_version");
+}
+
+// NeMo's models take nothing but a DictConfig.
+TEST(LightningTest, WritesAConfigurationThatReadsBack) {
+  const config::Value map =
+      config::parse_yaml("a: 1\nb: [1.5, null, true]\nc:\n  d: \?\?\?\n  7: x\n", "t").value();
+  NodeTree tree;
+  const NodeId root = tree.add_dict();
+  ASSERT_TRUE(tree.set(root, "cfg", add_dict_config(tree, map)));
+  const auto writer = TorchWriter::make(tree, root, {});
+  ASSERT_TRUE(writer.ok()) << writer.status().to_string();
+  std::string bytes;
+  ASSERT_TRUE(writer
+                  ->write([&](std::string_view part) {
+                    bytes += part;
+                    return ok_status();
+                  })
+                  .ok());
+  const auto file = read_torch_file(memory_source(bytes, "x.ckpt"));
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  const NodeId cfg = file->tree.find(file->root, "cfg");
+  EXPECT_EQ(file->tree.object_class(cfg), "omegaconf.dictconfig.DictConfig");
+  const auto decoded = decode_omegaconf(file->tree, cfg);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
+  EXPECT_EQ(*decoded, map);
+  // Nothing else of foreign classes can be written.
+  NodeTree other;
+  const NodeId args = other.add_container(NodeKind::kTuple);
+  const NodeId object = other.add_object(other.add_global("os", "system"), args);
+  EXPECT_EQ(TorchWriter::make(other, object, {}).status().code(), StatusCode::kUnsupported);
+}
+
+TEST(AveragesTest, StandInTheParametersPlaceBesideTheBuffers) {
+  const float one = 1.0f, two = 2.0f;
+  const auto tensor = [](std::string name, const float* value) {
+    return OutTensor{std::move(name), DType::kF32, {1}, value, {}};
+  };
+  const std::vector<OutTensor> model{
+      tensor("preprocessor.featurizer.window", &one),
+      tensor("preprocessor.featurizer.fb", &one),
+      tensor("encoder.pre_encode.pre_encode.conv.0.weight", &one),
+      tensor("encoder.pre_encode.masking.mask_embedding", &one),
+      tensor("encoder.layers.0.conv.batch_norm.weight", &one),
+      tensor("encoder.layers.0.conv.batch_norm.running_mean", &one),
+      tensor("encoder.layers.0.conv.batch_norm.running_var", &one),
+      tensor("encoder.layers.0.conv.batch_norm.num_batches_tracked", &one),
+      tensor("mask_processor.mask_embedding", &one),
+      tensor("pre_encoder.pre_encode.conv.0.weight", &one)};
+  std::vector<OutTensor> averages{tensor("encoder.pre_encode.pre_encode.conv.0.weight", &two),
+                                  tensor("encoder.pre_encode.masking.mask_embedding", &two),
+                                  tensor("encoder.layers.0.conv.batch_norm.weight", &two)};
+  const auto merged = with_averages(model, averages);
+  ASSERT_TRUE(merged.ok()) << merged.status().to_string();
+  std::string twos;
+  for (size_t i = 0; i < merged->size(); ++i) {
+    EXPECT_EQ((*merged)[i].name, model[i].name);
+    twos += *static_cast<const float*>((*merged)[i].data) == 2.0f ? "2" : "1";
+  }
+  EXPECT_EQ(twos, "1122211122");  // further names of one tensor follow it
+  EXPECT_TRUE(missing_buffers(*merged, true).empty());
+  EXPECT_EQ(
+      missing_buffers(averages, true),
+      (std::vector<std::string>{"preprocessor.featurizer.window", "preprocessor.featurizer.fb",
+                                "encoder.layers.0.conv.batch_norm.running_mean",
+                                "encoder.layers.0.conv.batch_norm.running_var",
+                                "encoder.layers.0.conv.batch_norm.num_batches_tracked"}));
+  EXPECT_EQ(missing_buffers(averages, false).size(), 2u);  // layer_norm has the same names
+  averages.pop_back();
+  EXPECT_NE(with_averages(model, averages).status().to_string().find("batch_norm.weight"),
+            std::string::npos);
+  averages.push_back(tensor("encoder.other", &two));
+  EXPECT_FALSE(with_averages(model, averages).ok());
 }
 
 TEST(LightningTest, ReadsTheGradientScaler) {

@@ -1,6 +1,9 @@
 #include "aerie/archive/omegaconf.h"
 
+#include <cstdlib>
+
 #include "aerie/archive/text.h"
+#include "aerie/base/check.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::archive {
@@ -81,8 +84,12 @@ class Decoder {
       const bool container = ends_with(name, ".DictConfig") || ends_with(name, ".ListConfig");
       const NodeId content =
           state == kNoNode ? kNoNode : tree_.find(state, container ? "_content" : "_val");
-      if (content == kNoNode) return error(path, str_cat("is an empty ", quoted(name)));
-      return decode(content, path, depth + 1);
+      if (content != kNoNode) return decode(content, path, depth + 1);
+      // As we write it: DictConfig(dict).
+      const NodeId args = tree_.object_args(id);
+      if (state == kNoNode && tree_.is(args, NodeKind::kTuple) && tree_.items(args).size() == 1)
+        return decode(tree_.items(args)[0], path, depth + 1);
+      return error(path, str_cat("is an empty ", quoted(name)));
     }
     // A dict with extras, such as Lightning's AttributeDict.
     const NodeId items = tree_.object_items(id);
@@ -98,6 +105,52 @@ class Decoder {
 
 Result<config::Value> decode_omegaconf(const NodeTree& tree, NodeId id) {
   return Decoder(tree).decode(id, "", 0);
+}
+
+NodeId add_plain_value(NodeTree& tree, const config::Value& value) {
+  using Kind = config::Value::Kind;
+  switch (value.kind()) {
+    case Kind::kNull:
+      return tree.add_none();
+    case Kind::kBool:
+      return tree.add_bool(value.as_bool());
+    case Kind::kInt:
+      return tree.add_int(value.as_int());
+    case Kind::kBigInt:
+    case Kind::kFloat:
+      return tree.add_float(value.as_float());
+    case Kind::kString:
+    case Kind::kMissing:
+    case Kind::kInterpolation:
+      return tree.add_string(value.as_string());
+    case Kind::kList: {
+      const NodeId list = tree.add_list();
+      for (const config::Value& item : value.as_list()) {
+        const bool fits = tree.append(list, add_plain_value(tree, item));
+        AERIE_CHECK(fits, "a configuration is nested less deep than a tree of nodes");
+      }
+      return list;
+    }
+    case Kind::kMap:
+      break;
+  }
+  const NodeId map = tree.add_dict();
+  for (const config::MapEntry& entry : value.as_map()) {
+    const NodeId key = entry.key_kind == Kind::kInt
+                           ? tree.add_int(std::strtoll(entry.key.c_str(), nullptr, 10))
+                           : tree.add_string(entry.key);
+    const bool fits = tree.set(map, key, add_plain_value(tree, entry.value));
+    AERIE_CHECK(fits, "a configuration is nested less deep than a tree of nodes");
+  }
+  return map;
+}
+
+NodeId add_dict_config(NodeTree& tree, const config::Value& map) {
+  AERIE_CHECK(map.is_map(), "a DictConfig of a ", map.kind_name());
+  const NodeId args = tree.add_container(NodeKind::kTuple);
+  const bool fits = tree.append(args, add_plain_value(tree, map));
+  AERIE_CHECK(fits, "a configuration is nested less deep than a tree of nodes");
+  return tree.add_object(tree.add_global("omegaconf.dictconfig", "DictConfig"), args);
 }
 
 Result<config::Value> model_config_of(const LightningCheckpoint& checkpoint) {

@@ -255,9 +255,19 @@ Status Pickler::node(NodeId id, uint32_t depth) {
       global(full.substr(0, dot), full.substr(dot + 1));
       return ok_status();
     }
+    case NodeKind::kObject: {
+      // A call of the one foreign class that add_dict_config() makes; no state, no items.
+      if (tree_.object_class(id) != "omegaconf.dictconfig.DictConfig" ||
+          tree_.object_state(id) != kNoNode || tree_.object_items(id) != kNoNode)
+        break;
+      global("omegaconf.dictconfig", "DictConfig");
+      AERIE_RETURN_IF_ERROR(node(tree_.object_args(id), depth + 1));
+      op(kOpReduce);
+      written_.emplace(id, put());
+      return ok_status();
+    }
     case NodeKind::kSet:
     case NodeKind::kStorage:
-    case NodeKind::kObject:
       break;
   }
   return unsupported(str_cat("cannot write a ", node_kind_name(tree_.kind(id)),

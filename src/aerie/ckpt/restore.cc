@@ -160,6 +160,23 @@ Result<RestoredModel> restore_nest(Env& env, const std::string& path,
   if (!model.ok()) return model.status().with_context(files.config);
   AERIE_RETURN_IF_ERROR(
       load_state_dict(file.tensors, (*model)->parameters(), LoadOptions()).status());
+  if (options.averaged) {
+    const std::string averages = join_path(parent_path(files.weights), "ema.safetensors");
+    if (base_name(files.weights) != archive::kNativeWeights || !env.exists(averages))
+      return invalid_argument("there are no averaged weights beside these")
+          .with_context(files.weights)
+          .with_hint(
+              "native checkpoints of runs with exp_manager.ema.enable=true have them; NeMo's lie "
+              "in "
+              "files of their own, x-EMA.ckpt");
+    AERIE_ASSIGN_OR_RETURN(const archive::AnyArchive ema, archive::open_any(env, averages));
+    // The averages cover the parameters; buffers stay those of the model.
+    LoadOptions parameters;
+    parameters.strict = false;
+    AERIE_RETURN_IF_ERROR(load_state_dict(ema.tensors, (*model)->parameters(), parameters)
+                              .status()
+                              .with_context(averages));
+  }
   RestoredModel out;
   out.model = std::move(model).value();
   out.model_node = std::move(files.model_node);

@@ -21,6 +21,8 @@ struct RestoreOptions {
   std::string config;
   config::AerieConfig aerie;
   at::Device device = at::kCPU;
+  // The averaged weights of a native checkpoint (exp_manager.ema); an error where there are none.
+  bool averaged = false;
 };
 
 // Where weights and configuration were found.

@@ -1,5 +1,7 @@
 #include "aerie/ckpt/restore.h"
 
+#include <cstring>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
@@ -153,6 +155,35 @@ TEST_F(RestoreTest, NamesWhatIsWrongWithAPath) {
   const std::string dir = add_checkpoint("step=1", 1);
   ASSERT_TRUE(env_.remove_file(run_ + "/config.yaml").ok());
   EXPECT_HAS(error_of(dir), "add --config");
+}
+
+TEST_F(RestoreTest, TakesAveragedWeightsWithTheModelsBuffers) {
+  const std::string dir = add_checkpoint("a--step=3", 3);
+  RestoreOptions options;
+  options.averaged = true;
+  for (const std::string& path : {dir, kNemo})
+    EXPECT_NE(restore_nest(env_, path, options).status().to_string().find("no averaged weights"),
+              std::string::npos);
+  std::vector<archive::OutTensor> averages;
+  for (archive::OutTensor& tensor : archive::out_tensors(nemo_.weights)) {
+    if (starts_with(tensor.name, "preprocessor.") || ends_with(tensor.name, "running_var") ||
+        ends_with(tensor.name, "running_mean") || ends_with(tensor.name, "num_batches_tracked"))
+      continue;
+    tensor.fill = [](void* out, uint64_t bytes) {
+      std::memset(out, 0, bytes);
+      return ok_status();
+    };
+    averages.push_back(std::move(tensor));
+  }
+  ASSERT_TRUE(archive::write_safetensors(env_, dir + "/ema.safetensors", averages).ok());
+  for (const std::string& path : {dir, run_}) {
+    const auto restored = restore_nest(env_, path, options);
+    ASSERT_TRUE(restored.ok()) << restored.status().to_string();
+    const nn::ParameterRegistry& registry = restored->model->parameters();
+    EXPECT_EQ(registry[kName].abs().sum().item<float>(), 0.0f);
+    EXPECT_GT(registry["preprocessor.featurizer.fb"].abs().sum().item<float>(), 0.0f);
+  }
+  expect_golden(dir);  // the weights themselves
 }
 
 // config.yaml keeps what came from the environment as an expression; the model does not need it.

@@ -49,6 +49,7 @@ class Extractor final {
     ckpt::RestoreOptions restore;
     restore.config = options_.config;
     restore.device = device_;
+    restore.averaged = options_.averaged;
     AERIE_ASSIGN_OR_RETURN(restored_, ckpt::restore_nest(env_, options_.model_path, restore));
     const config::ModelConfig& config = model().settings().model;
     sample_rate_ = config.sample_rate;

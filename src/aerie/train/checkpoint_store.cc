@@ -30,6 +30,12 @@ constexpr char kFormerOld[] = ".tmp-old";  // before there were marks
 constexpr char kFormerNew[] = ".tmp-new";
 constexpr uint64_t kMaxJson = 64u << 20;
 
+constexpr char kNativeLast[] = "native-last-step=";
+
+bool is_last_stem(const std::string& stem) {
+  return ends_with(stem, "-last") || starts_with(stem, kNativeLast);
+}
+
 struct FileEntry {
   uint64_t bytes = 0;
   std::string xxh64;
@@ -219,6 +225,10 @@ bool looks_like_checkpoint(Env& env, const std::string& dir) {
   return has(kManifest) || has(kState) || has("model.safetensors");
 }
 
+std::string native_last_stem(int64_t step) {
+  return str_cat(kNativeLast, step);
+}
+
 CheckpointStore::CheckpointStore(Env& env, std::string folder)
     : env_(env), folder_(std::move(folder)) {}
 
@@ -326,7 +336,7 @@ Result<std::vector<CheckpointInfo>> CheckpointStore::list() const {
     CheckpointInfo info;
     info.path = path;
     info.stem = entry.name;
-    info.is_last = ends_with(entry.name, "-last");
+    info.is_last = is_last_stem(entry.name);
     info.is_unhealthy = ends_with(entry.name, kUnhealthySuffix);
     // A damaged manifest still makes a candidate: newest_valid() reports it.
     const auto manifest = read_manifest(env_, path);
@@ -366,7 +376,7 @@ Result<std::unique_ptr<LoadedCheckpoint>> CheckpointStore::open(const std::strin
   CheckpointInfo info;
   info.stem = stem;
   info.path = str_cat(folder_, "/", stem);
-  info.is_last = ends_with(stem, "-last");
+  info.is_last = is_last_stem(stem);
   return StoredCheckpoint::open(env_, info.path, info);
 }
 

@@ -51,6 +51,10 @@ struct UnusableCheckpoint {
 // Whether a directory holds files of a checkpoint, whole or damaged.
 bool looks_like_checkpoint(Env& env, const std::string& dir);
 
+// The name of the newest checkpoint where NeMo is to work in the same folder: it takes folders
+// whose names end in `last` for its own, and counts those with the monitor in their name.
+std::string native_last_stem(int64_t step);
+
 class LoadedCheckpoint : public StateSource {
  public:
   virtual const TrainState& state() const = 0;

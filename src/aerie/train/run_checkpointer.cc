@@ -32,6 +32,8 @@ RunCheckpointer::RunCheckpointer(Env& env, Clock& clock, RunCheckpointerOptions 
       options_(std::move(options)),
       store_(env, options_.folder.checkpoints),
       best_(options_.params.save_top_k, options_.params.mode_max) {
+  if (options_.write_lightning)
+    lightning_.emplace(env, options_.folder.checkpoints, options_.write_lightning);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -48,6 +50,7 @@ Status RunCheckpointer::adopt_existing() {
   // A template that cannot be filled in is better found now than at the first save.
   AERIE_RETURN_IF_ERROR(
       stem_for({}).status().with_context("exp_manager.checkpoint_callback_params.filename"));
+  if (lightning_) AERIE_RETURN_IF_ERROR(lightning_->adopt());
   AERIE_ASSIGN_OR_RETURN(std::vector<CheckpointInfo> existing, store_.list());
   std::lock_guard lock(mutex_);
   // The oldest first, as they came.
@@ -321,10 +324,12 @@ Status RunCheckpointer::write_best(Job& job, StateSnapshot& snapshot, std::strin
     best_.add({unique, *job.request.monitor, step});
     writing_->top_k = false;  // counted among the best now
   }
+  if (lightning_) AERIE_RETURN_IF_ERROR(lightning_->write(unique, job.request.state, snapshot));
   // More than one too many where a run was killed between writing the new and removing the old.
   std::string gone = same != nullptr && replaced != unique ? replaced : "";
   while (!gone.empty() || best_.too_many()) {
     if (gone.empty()) gone = best_.poorest();
+    if (lightning_) AERIE_RETURN_IF_ERROR(lightning_->remove(gone));
     AERIE_RETURN_IF_ERROR(store_.remove(gone));
     std::lock_guard lock(mutex_);
     best_.remove(std::exchange(gone, {}));
@@ -334,10 +339,11 @@ Status RunCheckpointer::write_best(Job& job, StateSnapshot& snapshot, std::strin
 
 Status RunCheckpointer::write_last(Job& job, StateSnapshot& snapshot, const std::string& stem,
                                    SaveReport* report) {
-  const std::string last = stem + "-last";
+  const std::string last = lightning_ ? native_last_stem(job.request.state.step) : stem + "-last";
   AERIE_ASSIGN_OR_RETURN(const uint64_t bytes, store_.save(last, job.request.state, snapshot));
   report->bytes += bytes;
   if (report->stem.empty()) report->stem = last;
+  if (lightning_) AERIE_RETURN_IF_ERROR(lightning_->write_last(stem, job.request.state, snapshot));
   // The earlier one goes only after the new one is whole.
   std::lock_guard lock(mutex_);
   if (!last_stem_.empty() && last_stem_ != last) outdated_[last_stem_] = last_step_;

@@ -19,6 +19,7 @@
 #include "aerie/train/best_checkpoints.h"
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/checkpointer.h"
+#include "aerie/train/lightning_mirror.h"
 #include "aerie/train/run_folder.h"
 
 namespace aerie::train {
@@ -31,6 +32,8 @@ struct RunCheckpointerOptions {
   // Writes a .nemo archive of a snapshot to the given path (atomically); called in the background
   // thread. May be empty.
   std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_nemo;
+  // Writes a Lightning file the same way; not empty: one is kept beside every native checkpoint.
+  LightningMirror::Write write_lightning;
 };
 
 class RunCheckpointer final : public Checkpointer {
@@ -73,6 +76,7 @@ class RunCheckpointer final : public Checkpointer {
   Clock& clock_;
   const RunCheckpointerOptions options_;
   CheckpointStore store_;
+  std::optional<LightningMirror> lightning_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "aerie/archive/lightning_checkpoint.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
 #include "aerie/train/checkpoint_store.h"
@@ -153,10 +154,29 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
     native.insert(native.end(), ends.begin(), ends.end());
   }
   if (!native.empty()) {
+    // NeMo may have gone on in the folder (aerie.lightning_checkpoints): then its file is newer.
+    int64_t newest = 0;
+    AERIE_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> stored,
+                           CheckpointStore(env, folder.checkpoints).list());
+    if (!stored.empty()) newest = stored.front().step;
+    if (last_files.size() == 1) {
+      const auto theirs = archive::read_lightning_checkpoint(env, last_files[0]);
+      if (theirs.ok() && theirs->global_step > newest) {
+        out.kind = ResumePlan::Kind::kForeign;
+        out.path = last_files[0];
+        out.sentence = str_cat("resuming weights and optimizer from the Lightning checkpoint ",
+                               out.path, " of step ", theirs->global_step,
+                               ", which has come further than the native ones, step ", newest);
+        return out;
+      }
+      if (!theirs.ok())
+        out.sentence = str_cat(last_files[0], " cannot be read and is passed over (",
+                               theirs.status().message(), "); ");
+    }
     out.kind = ResumePlan::Kind::kNative;
     out.path = folder.checkpoints;
-    out.sentence = str_cat("found ", native.size(), " checkpoint", native.size() == 1 ? "" : "s",
-                           " in ", folder.checkpoints, "; the newest valid one is used");
+    out.sentence += str_cat("found ", native.size(), " checkpoint", native.size() == 1 ? "" : "s",
+                            " in ", folder.checkpoints, "; the newest valid one is used");
     return out;
   }
   if (last_files.size() > 1)

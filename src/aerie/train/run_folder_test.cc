@@ -7,6 +7,7 @@
 
 #include "aerie/base/mem_env.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "aerie/train/checkpoint_store.h"
 
 namespace aerie::train {
@@ -150,6 +151,39 @@ TEST_F(RunFolderTest, PlansAResumeByExpManagersRules) {
   EXPECT_FALSE(plan_resume(*env, folder, exp).ok());
   exp.resume_past_end = true;
   EXPECT_TRUE(plan_resume(*env, folder, exp).ok());
+}
+
+// NeMo may have gone on in the folder of a run (aerie.lightning_checkpoints).
+TEST_F(RunFolderTest, TheNewerOfNativeAndLightningIsTaken) {
+  exp.resume_if_exists = true;
+  const RunFolder folder = choose();
+  const std::string theirs = folder.checkpoints + "/SSL-last.ckpt";
+  add(theirs);
+  ASSERT_TRUE(
+      env->write_file(theirs, Env::real().read_file(test_data("/archive/lightning.ckpt")).value())
+          .ok());  // of step 3
+  const auto native = [&](int64_t step) {
+    const std::string path = folder.checkpoints + "/native-last-step=x/manifest.json";
+    add(path);
+    EXPECT_TRUE(
+        env->write_file(path, str_cat(R"({"format": "aerie-checkpoint", "version": 1, "step": )",
+                                      step, R"(, "files": {"state.json": {"bytes": 1, "xxh64": "0"},
+                                              "model.safetensors": {"bytes": 1, "xxh64": "0"}}})"))
+            .ok());
+    const auto plan = plan_resume(*env, folder, exp);
+    EXPECT_TRUE(plan.ok()) << plan.status().to_string();
+    return *plan;
+  };
+  const ResumePlan behind = native(2);
+  EXPECT_EQ(behind.kind, ResumePlan::Kind::kForeign);
+  EXPECT_EQ(behind.path, theirs);
+  EXPECT_NE(behind.sentence.find("of step 3"), std::string::npos) << behind.sentence;
+  EXPECT_EQ(native(3).kind, ResumePlan::Kind::kNative);
+  EXPECT_EQ(native(4).kind, ResumePlan::Kind::kNative);
+  ASSERT_TRUE(env->write_file(theirs, "torn").ok());
+  const ResumePlan torn = native(2);
+  EXPECT_EQ(torn.kind, ResumePlan::Kind::kNative);
+  EXPECT_NE(torn.sentence.find("passed over"), std::string::npos) << torn.sentence;
 }
 
 TEST_F(RunFolderTest, FallsBackToAGivenCheckpoint) {

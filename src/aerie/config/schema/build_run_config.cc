@@ -40,6 +40,7 @@ void build_aerie(const NodeReader& node, AerieConfig& out) {
   node.read("loss_scale", out.loss_scale);
   node.read("no_weight_decay", out.no_weight_decay);
   node.read("spike_zscore", out.spike_zscore);
+  node.read("lightning_checkpoints", out.lightning_checkpoints);
 
   const NodeReader data = node.child("data");
   data.read("cache_dir", out.data.cache_dir);

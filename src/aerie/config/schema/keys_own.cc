@@ -89,6 +89,9 @@ constexpr KeySpec kOwn[] = {
      "Parameters whose name contains one of these get no weight decay, e.g. `[bias, norm]`."},
     {"aerie.spike_zscore", "float", "6.0", ">=0", "", kWorks,
      "A loss or gradient norm this many deviations from its recent mean is reported; 0: off."},
+    {"aerie.lightning_checkpoints", "bool", "false", "", "", kWorks,
+     "Write a Lightning `.ckpt` beside every native checkpoint, under the names NeMo looks for, so "
+     "that NeMo can go on in the folder of the run."},
     {"aerie.data.cache_dir", "str|null", "null", "", "", kWorks,
      "Folder of the packed audio cache; null: none."},
     {"aerie.data.build_cache", "bool", "false", "", "", kWorks,

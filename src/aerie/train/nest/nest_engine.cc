@@ -1,6 +1,11 @@
 #include "aerie/train/nest/nest_engine.h"
 
+#include <utility>
+
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include "aerie/archive/any_archive.h"
 #include "aerie/archive/lightning_checkpoint.h"
@@ -9,9 +14,11 @@
 #include "aerie/ckpt/nemo_model.h"
 #include "aerie/ckpt/restore.h"
 #include "aerie/ckpt/state_dict.h"
+#include "aerie/ckpt/tensor_io.h"
 #include "aerie/device/gpu.h"
 #include "aerie/optim/optimizer_state.h"
 #include "aerie/train/nest/fast_engine.h"
+#include "aerie/train/nest/lightning_export.h"
 #include "aerie/train/nest/reference_engine.h"
 
 namespace aerie::train {
@@ -125,6 +132,37 @@ Result<LoadedWeights> load_all_weights(Env& env, NestEngine& engine, const std::
   return out;
 }
 
+namespace {
+
+// The averages lie in a file of their own, as NeMo has it.
+Status import_averages(Env& env, NestCore& core, const archive::LightningCheckpoint& checkpoint,
+                       const std::string& path) {
+  const std::string averages = averaged_path(path);
+  if (!env.exists(averages)) {
+    log_warn("train", "there is no ", averages, ": the average of the weights starts anew");
+    return ok_status();
+  }
+  AERIE_ASSIGN_OR_RETURN(const archive::LightningCheckpoint file,
+                         archive::read_lightning_checkpoint(env, averages));
+  const nn::ParameterRegistry& registry = core.model().parameters();
+  at::NoGradGuard no_grad;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // target, value
+  for (const int64_t index : registry.parameters()) {
+    const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(index)];
+    if (info.flat_offset < 0) continue;  // frozen: its own average
+    auto value = ckpt::read_tensor(file.weights, info.name);
+    if (!value.ok()) return value.status().with_context(averages);
+    if (value->sizes() != at::IntArrayRef(info.shape))
+      return data_error(str_cat(info.name, " has another shape")).with_context(averages);
+    copies.emplace_back(registry.flat_view(core.ema()->flat(), index), std::move(value).value());
+  }
+  for (auto& [target, value] : copies) target.copy_(value);
+  core.ema()->restore(file.averaged_steps.value_or(checkpoint.global_step));
+  return ok_status();
+}
+
+}  // namespace
+
 Result<TrainState> import_lightning_checkpoint(Env& env, NestEngine& engine,
                                                const std::string& path) {
   NestCore& core = core_engine(engine).core();
@@ -138,6 +176,7 @@ Result<TrainState> import_lightning_checkpoint(Env& env, NestEngine& engine,
       optim::load_lightning_state(checkpoint, core.optimizer()).with_context(path));
   if (core.scaler() != nullptr && checkpoint.scaler)
     core.scaler()->restore(checkpoint.scaler->scale, checkpoint.scaler->growth_tracker);
+  if (core.ema() != nullptr) AERIE_RETURN_IF_ERROR(import_averages(env, core, checkpoint, path));
   AERIE_RETURN_IF_ERROR(core_engine(engine).state_written());
   TrainState state;
   state.step = checkpoint.global_step;

@@ -23,6 +23,7 @@
 #include "aerie/optim/schedule.h"
 #include "aerie/train/bad_sample_log.h"
 #include "aerie/train/checkpoint_store.h"
+#include "aerie/train/nest/lightning_export.h"
 #include "aerie/train/nest/nest_data.h"
 #include "aerie/train/nest/nest_engine.h"
 #include "aerie/train/nest/nest_measure.h"
@@ -295,6 +296,16 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     checkpoint_options.write_nemo = [&](const std::string& path, const StateSnapshot& snapshot) {
       return write_nemo_snapshot(env, path, model_yaml, snapshot);
     };
+    if (run.aerie.lightning_checkpoints) {
+      AERIE_ASSIGN_OR_RETURN(const config::Value model_node,
+                             config::parse_yaml(model_yaml, "model_config.yaml"));
+      AERIE_ASSIGN_OR_RETURN(LightningExport exporter, LightningExport::make(run, model_node));
+      checkpoint_options.write_lightning = [&env, exporter = std::move(exporter)](
+                                               const std::string& path, const TrainState& at,
+                                               const StateSnapshot& snapshot) {
+        return exporter.write(env, path, lightning_state(at, snapshot));
+      };
+    }
     checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
     AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "aerie/archive/nemo.h"
+#include "aerie/archive/nemo_config.h"
 #include "aerie/base/log.h"
 #include "aerie/base/path.h"
 #include "aerie/base/signals.h"
@@ -13,14 +14,6 @@
 #include "aerie/train/fresh_start.h"
 
 namespace aerie::train {
-
-namespace {
-
-constexpr char kTarget[] =
-    "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel";
-constexpr char kNemoVersion[] = "2.6.0rc0";
-
-}  // namespace
 
 Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::RunConfig& run) {
   config::ExpManagerConfig exp = run.exp_manager;
@@ -142,12 +135,19 @@ Status load_start_point(Env& env, NestEngine& engine, const config::RunConfig& r
   return load_initial_weights(env, engine, run.init_from);
 }
 
-std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadence& cadence) {
+std::optional<int64_t> schedule_steps(const config::RunConfig& run,
+                                      std::optional<int64_t> planned) {
   if (run.trainer.max_steps >= 0) return run.trainer.max_steps;
-  if (run.model.optim.sched && run.model.optim.sched->max_steps)
+  // -1 is left here only where fast_dev_run bounds the run.
+  if (run.model.optim.sched && run.model.optim.sched->max_steps &&
+      *run.model.optim.sched->max_steps >= 0)
     return *run.model.optim.sched->max_steps;
+  return planned;
+}
+
+std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadence& cadence) {
   const int64_t planned = cadence.planned_steps();
-  return planned >= 0 ? std::optional(planned) : std::nullopt;
+  return schedule_steps(run, planned >= 0 ? std::optional(planned) : std::nullopt);
 }
 
 Result<std::string> nemo_model_config(const config::Value& resolved) {
@@ -155,9 +155,9 @@ Result<std::string> nemo_model_config(const config::Value& resolved) {
   if (model == nullptr) return invalid_argument("the configuration has no model node");
   config::Value out = *model;
   if (out.find("target") == nullptr)
-    AERIE_RETURN_IF_ERROR(out.set("target", config::Value(kTarget)));
+    AERIE_RETURN_IF_ERROR(out.set("target", config::Value(archive::kNemoTarget)));
   if (out.find("nemo_version") == nullptr)
-    AERIE_RETURN_IF_ERROR(out.set("nemo_version", config::Value(kNemoVersion)));
+    AERIE_RETURN_IF_ERROR(out.set("nemo_version", config::Value(archive::kNemoVersion)));
   return config::emit_yaml(out);
 }
 

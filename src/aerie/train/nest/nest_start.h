@@ -50,6 +50,8 @@ Status load_start_point(Env& env, NestEngine& engine, const config::RunConfig& r
                         const ResumePlan& plan, StartPoint& point);
 
 // The M of the schedules: trainer.max_steps, else sched.max_steps, else what the epochs give.
+// `planned`: of the whole run as far as steps and epochs bound it.
+std::optional<int64_t> schedule_steps(const config::RunConfig& run, std::optional<int64_t> planned);
 std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadence& cadence);
 
 // The resolved `model` node with what NeMo appends to it: model_config.yaml of a .nemo.
