@@ -35,7 +35,8 @@ endfunction()
 
 # aerie_add_test(name SOURCES ... [DEPS ...] [LABELS unit|golden|slow|crash|gpu|tsan ...] [TIMEOUT s]): one gtest executable,
 # one ctest entry. Tests find their files by aerie/base/testing/paths.h.
-# One thread for torch: tests run side by side, and a team of threads each would only get in each other's way.
+# One thread for torch: tests run side by side, and a team of threads each would only get in each other's way. No AMX: see
+# nn/cpu_runtime.cc, which does the same for what is not a bare layer.
 # The label tsan marks what the thread-sanitizer run repeats; torch-linked tests never carry it.
 # The label gpu adds a second entry, <name>_gpu, with the suites called *GpuTest: only they may skip (where there is no GPU);
 # a skip anywhere else fails.
@@ -70,7 +71,7 @@ function(aerie_add_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_color=no --gtest_filter=-*GpuTest*)
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${A_TIMEOUT}
-                       FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]" ENVIRONMENT "OMP_NUM_THREADS=1")
+                       FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]" ENVIRONMENT "OMP_NUM_THREADS=1;ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16")
   if("gpu" IN_LIST A_LABELS)
     add_test(NAME ${name}_gpu COMMAND ${name} --gtest_color=no --gtest_filter=*GpuTest*)
     set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${A_TIMEOUT})

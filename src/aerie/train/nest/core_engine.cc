@@ -4,7 +4,6 @@
 
 #include <ATen/DeviceAccelerator.h>
 
-#include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
 #include "aerie/config/schema/run_config.h"
@@ -49,14 +48,6 @@ Result<std::unique_ptr<StateSnapshot>> CoreEngine::snapshot() {
 
 void CoreEngine::reserve_snapshots() {
   snapshot_memory_->reserve(core_->device(), snapshot_bytes(*core_));
-}
-
-bool CoreEngine::give_up_snapshot_stage() {
-  if (!snapshot_memory_->drop_stage()) return false;
-  log_warn("train",
-           "device memory is short: checkpoints are read from the device directly from now on, "
-           "and training waits for that");
-  return true;
 }
 
 Status CoreEngine::restore(const StateSource& source) {

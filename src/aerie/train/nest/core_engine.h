@@ -32,7 +32,7 @@ class CoreEngine : public Engine {
   Status set_precision(config::Precision precision);
   // Parts of making the engine, in seconds, for the line about the start of a run.
   const std::vector<std::pair<std::string, double>>& start_times() const { return start_times_; }
-  // Reserves what snapshots need on the device, so that the first save finds it.
+  // Begins to reserve the host memory of snapshots, so that the first save finds it.
   void reserve_snapshots();
 
   // The core's state was written from outside: weights, buffers, moments, counts, scale, precision.
@@ -47,9 +47,6 @@ class CoreEngine : public Engine {
 
   // Device memory beside torch's.
   virtual size_t own_memory_bytes() const { return 0; }
-  // The device's copy for snapshots, for something that needs its memory more. False: none.
-  bool give_up_snapshot_stage();
-
   std::unique_ptr<NestCore> core_;
   std::vector<StepOutcome> finished_;
   std::vector<std::pair<std::string, double>> start_times_;

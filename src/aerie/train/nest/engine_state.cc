@@ -123,39 +123,22 @@ class CoreSnapshot final : public StateSnapshot {
         fallen_back_to_(fallen_back ? config::precision_name(core.precision()) : "") {
     at::NoGradGuard no_grad;
     layout_ = layout_of(core);
-    host_ = memory_->take();
-    const bool fits =
-        host_.size() == layout_.buffers.size() &&
-        std::equal(host_.begin(), host_.end(), layout_.buffers.begin(),
-                   [](const at::Tensor& a, const at::Tensor& b) {
-                     return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
-                   });
-    if (!fits) {
-      host_.clear();
-      for (const at::Tensor& buffer : layout_.buffers)
-        host_.push_back(snapshot_host_tensor(buffer));
-    }
-    for (size_t b = 0; b < host_.size(); ++b)  // host tensors may change while we wait
-      if (layout_.buffers[b].is_cpu()) host_[b].copy_(layout_.buffers[b]);
-    if (core.device().is_cuda()) drain_ = memory_->start(layout_.buffers, host_, core.device());
+    host_ = memory_->take(layout_.buffers);
+    memory_->read(layout_.buffers, host_);
     layout_.buffers.clear();
   }
 
-  ~CoreSnapshot() override {
-    if (drain_ != nullptr) drain_->cancel();
-    memory_->give_back(std::move(host_));
-  }
+  ~CoreSnapshot() override { memory_->give_back(std::move(host_)); }
 
   Status wait() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (done_) return ok_status();
     try {
-      if (drain_ != nullptr) drain_->run();
       describe();
       done_ = true;
       return ok_status();
     } catch (const std::exception& error) {
-      return torch_status(error).with_context("reading the state from the device");
+      return torch_status(error).with_context("describing the state");
     }
   }
 
@@ -194,7 +177,6 @@ class CoreSnapshot final : public StateSnapshot {
   std::string fallen_back_to_;
   Layout layout_;
   std::vector<at::Tensor> host_;
-  std::shared_ptr<Drain> drain_;  // null on the CPU
   std::mutex mutex_;
   bool done_ = false;
   std::vector<SnapshotTensor> tensors_;

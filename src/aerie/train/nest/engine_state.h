@@ -19,8 +19,7 @@ namespace aerie::train {
 
 // Bytes of a snapshot's tensors on the device, averaged weights included where they will come.
 int64_t snapshot_bytes(NestCore& core);
-// Copies the state. On the CPU all is done when this returns; on a GPU see snapshot_memory.h:
-// wait() brings it to the host from whichever thread calls it.
+// Copies the state to the host (snapshot_memory.h); training may change it when this returns.
 Result<std::unique_ptr<StateSnapshot>> take_snapshot(NestCore& core,
                                                      std::shared_ptr<SnapshotMemory> memory,
                                                      bool fallen_back);

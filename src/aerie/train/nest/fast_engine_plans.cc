@@ -175,17 +175,13 @@ bool FastEngine::has_room_for(const kernels::NestStep& step) const {
 }
 
 // Graphs hold addresses: they go where memory cannot grow in place. Memory that torch keeps for
-// later, and the device's copy for checkpoints, give way.
+// later gives way.
 Status FastEngine::grow(device::Arena& arena, size_t bytes) {
   const void* before = arena.data();
   Status status = arena.grow(bytes);
   if (status.code() == StatusCode::kOutOfMemory && device_.is_cuda()) {
     at::accelerator::emptyCache();
     status = arena.grow(bytes);
-    if (status.code() == StatusCode::kOutOfMemory && give_up_snapshot_stage()) {
-      at::accelerator::emptyCache();
-      status = arena.grow(bytes);
-    }
   }
   if (before != nullptr && arena.data() != before) drop_recordings();
   return status;

@@ -105,7 +105,6 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   engine_options.config = &config;
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.ids.front();
-  engine_options.saves = true;  // memory is that of a run
   const std::unique_ptr<metrics::NvmlSampler> nvml =
       devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.02)
                   : nullptr;

@@ -7,35 +7,30 @@
 #include <sys/mman.h>
 #include <utility>
 
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "aerie/device/gpu.h"
 
 namespace aerie::train {
 namespace {
 
 constexpr int64_t kChunk = 16 << 20;
 constexpr size_t kChunks = 4;
-constexpr int64_t kAlign = 256;
+constexpr size_t kAlign = 256;
+constexpr size_t kTensors = 4096;  // room for so many boundaries
 
-int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
-}
-int64_t aligned(int64_t bytes) {
+size_t aligned(size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
 }
-at::Tensor as_bytes(const at::Tensor& tensor) {
-  return tensor.detach().reshape({-1}).view(at::kByte);
-}
 
-}  // namespace
-
-at::Tensor snapshot_host_tensor(const at::Tensor& like) {
+// Large ones on huge pages, whose first use costs little.
+at::Tensor ordinary_memory(const at::Tensor& like) {
   const auto options = at::TensorOptions().dtype(like.scalar_type());
   constexpr size_t kHugePage = size_t{2} << 20;
   const size_t bytes = like.nbytes();
@@ -48,136 +43,155 @@ at::Tensor snapshot_host_tensor(const at::Tensor& like) {
       data, like.sizes(), [](void* block) { std::free(block); }, options);
 }
 
-Drain::Drain(std::vector<at::Tensor> from, std::vector<at::Tensor> to,
-             std::vector<at::Tensor> pinned, at::Device device)
-    : from_(std::move(from)), to_(std::move(to)), pinned_(std::move(pinned)), device_(device) {
-  const c10::impl::VirtualGuardImpl guard(device_.type());
-  ready_.emplace(device_.type());
-  ready_->record(guard.getStream(device_));
-}
-
-void Drain::cancel() {
-  const std::lock_guard lock(mutex_);
-  done_ = true;
-  from_.clear();
-}
-
-void Drain::run() {
-  const std::lock_guard lock(mutex_);
-  if (done_) return;
-  at::NoGradGuard no_grad;
-  const c10::impl::VirtualGuardImpl guard(device_.type());
-  guard.setDevice(device_);
-  const c10::Stream stream = guard.getStreamFromGlobalPool(device_);
-  const c10::StreamGuard on_stream(stream);
-  ready_->block(stream);
+// From a device to ordinary memory, through page-locked chunks: a copy to ordinary memory would
+// hold up every other call to the driver.
+void read_through_chunks(const at::Tensor& from, const at::Tensor& to,
+                         const std::vector<at::Tensor>& chunks) {
+  const c10::impl::VirtualGuardImpl guard(from.device().type());
+  const c10::Stream stream = guard.getStream(from.device());
+  const at::Tensor bytes = from.detach().reshape({-1}).view(at::kByte);
+  auto* out = static_cast<unsigned char*>(to.mutable_data_ptr());
   struct Slot {
     c10::Event sent;
-    void* to = nullptr;
+    unsigned char* to = nullptr;
     int64_t bytes = 0;
   };
   std::vector<Slot> slots;
-  for (size_t i = 0; i < pinned_.size(); ++i) slots.push_back({c10::Event(device_.type())});
+  for (size_t i = 0; i < chunks.size(); ++i) slots.push_back({c10::Event(from.device().type())});
   const auto finish = [&](size_t i) {
-    Slot& slot = slots[i];
-    if (slot.bytes == 0) return;
-    slot.sent.synchronize();
-    std::memcpy(slot.to, pinned_[i].const_data_ptr(), static_cast<size_t>(slot.bytes));
-    slot.bytes = 0;
+    if (slots[i].bytes == 0) return;
+    slots[i].sent.synchronize();
+    std::memcpy(slots[i].to, chunks[i].const_data_ptr(), static_cast<size_t>(slots[i].bytes));
+    slots[i].bytes = 0;
   };
   size_t next = 0;
-  for (size_t b = 0; b < from_.size(); ++b) {
-    if (!from_[b].is_cuda() || from_[b].numel() == 0) continue;
-    const at::Tensor bytes = as_bytes(from_[b]);
-    auto* to = static_cast<unsigned char*>(to_[b].mutable_data_ptr());
-    for (int64_t at = 0; at < bytes.numel(); at += kChunk) {
-      const size_t i = next++ % slots.size();
-      finish(i);
-      const int64_t count = std::min(kChunk, bytes.numel() - at);
-      pinned_[i].narrow(0, 0, count).copy_(bytes.narrow(0, at, count), /*non_blocking=*/true);
-      slots[i].sent.record(stream);
-      slots[i].to = to + at;
-      slots[i].bytes = count;
-    }
+  for (int64_t at = 0; at < bytes.numel(); at += kChunk) {
+    const size_t i = next++ % slots.size();
+    finish(i);
+    const int64_t count = std::min(kChunk, bytes.numel() - at);
+    chunks[i].narrow(0, 0, count).copy_(bytes.narrow(0, at, count), /*non_blocking=*/true);
+    slots[i].sent.record(stream);
+    slots[i].to = out + at;
+    slots[i].bytes = count;
   }
   for (size_t k = 0; k < slots.size(); ++k) finish(next++ % slots.size());
-  from_.clear();
-  done_ = true;
 }
 
-std::vector<at::Tensor> SnapshotMemory::take() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(spare_, {});
-}
+}  // namespace
 
-void SnapshotMemory::give_back(std::vector<at::Tensor> buffers) {
-  const std::lock_guard lock(mutex_);
-  spare_ = std::move(buffers);
-}
+// One block of page-locked memory.
+class SnapshotMemory::Pinned {
+ public:
+  static std::unique_ptr<Pinned> make(at::Device device, size_t bytes) {
+    const Result<device::GpuModule*> module = device::gpu_module();
+    if (!module.ok()) return nullptr;
+    const int index = std::max<int>(0, device.index());
+    if (!(*module)->make_context(index).ok()) return nullptr;
+    auto block = (*module)->allocate_pinned(bytes);
+    if (!block.ok()) return nullptr;
+    return std::unique_ptr<Pinned>(new Pinned(*module, *block, bytes));
+  }
+  ~Pinned() { module_->free_pinned(data_); }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
 
-std::vector<at::Tensor> SnapshotMemory::pinned() {
-  const std::lock_guard lock(mutex_);
-  while (pinned_.size() < kChunks)
-    pinned_.push_back(
-        at::empty({kChunk}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
-  return pinned_;
+  unsigned char* data() const { return static_cast<unsigned char*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Pinned(device::GpuModule* module, void* data, size_t bytes)
+      : module_(module), data_(data), bytes_(bytes) {}
+  device::GpuModule* module_;
+  void* data_;
+  size_t bytes_;
+};
+
+SnapshotMemory::SnapshotMemory() = default;
+
+SnapshotMemory::~SnapshotMemory() {
+  if (reserving_.joinable()) reserving_.join();
 }
 
 void SnapshotMemory::reserve(at::Device device, int64_t bytes) {
-  if (!device.is_cuda()) return;
+  if (!device.is_cuda() || reserving_.joinable()) return;
+  const size_t wanted = static_cast<size_t>(bytes) + kTensors * kAlign;
   try {
-    (void)pinned();
-    // Each tensor begins at a boundary of its own; there are a few hundred at most.
-    const int64_t wanted = bytes + 1024 * kAlign;
-    const auto [free, total] =
-        at::accelerator::getMemoryInfo(std::max<c10::DeviceIndex>(device.index(), 0));
-    const auto needed = static_cast<size_t>(wanted);
-    if (needed > total / 8 || needed + total / 32 > free) return;
-    const at::Tensor stage = at::empty({wanted}, at::TensorOptions(device).dtype(at::kByte));
-    const std::lock_guard lock(mutex_);
-    stage_ = stage;
-  } catch (const std::exception&) {  // saves then read the state directly
+    reserving_ = std::thread([this, device, wanted] {
+      auto block = Pinned::make(device, wanted);
+      const std::lock_guard lock(mutex_);
+      pinned_ = std::move(block);
+    });
+  } catch (const std::system_error&) {  // ordinary memory will do
   }
 }
 
-bool SnapshotMemory::drop_stage() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(stage_, at::Tensor()).defined();
+bool SnapshotMemory::is_pinned(const at::Tensor& tensor) const {
+  if (pinned_ == nullptr) return false;
+  const auto* data = static_cast<const unsigned char*>(tensor.const_data_ptr());
+  return data >= pinned_->data() && data < pinned_->data() + pinned_->bytes();
 }
 
-std::shared_ptr<Drain> SnapshotMemory::start(const std::vector<at::Tensor>& from,
-                                             std::vector<at::Tensor> to, at::Device device) {
-  // One copy, one set of page-locked chunks: an earlier snapshot that still waits for the disk is
-  // brought to the host first.
-  if (last_ != nullptr) std::exchange(last_, nullptr)->run();
-  at::Tensor stage;
+std::vector<at::Tensor> SnapshotMemory::take(const std::vector<at::Tensor>& buffers) {
+  if (reserving_.joinable()) reserving_.join();
+  const std::lock_guard lock(mutex_);
+  size_t needed = 0;
+  for (const at::Tensor& buffer : buffers) needed += aligned(buffer.nbytes());
+  std::vector<at::Tensor> out;
+  if (pinned_ != nullptr && !pinned_in_use_ && needed <= pinned_->bytes()) {
+    unsigned char* at = pinned_->data();
+    for (const at::Tensor& buffer : buffers) {
+      out.push_back(
+          at::from_blob(at, buffer.sizes(), at::TensorOptions().dtype(buffer.scalar_type())));
+      at += aligned(buffer.nbytes());
+    }
+    pinned_in_use_ = true;
+    return out;
+  }
+  const bool fits =
+      std::equal(spare_.begin(), spare_.end(), buffers.begin(), buffers.end(),
+                 [](const at::Tensor& a, const at::Tensor& b) {
+                   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
+                 });
+  if (fits) return std::exchange(spare_, {});
+  spare_.clear();
+  for (const at::Tensor& buffer : buffers) out.push_back(ordinary_memory(buffer));
+  return out;
+}
+
+void SnapshotMemory::give_back(std::vector<at::Tensor> tensors) {
+  const std::lock_guard lock(mutex_);
+  if (!tensors.empty() && is_pinned(tensors.front())) {
+    pinned_in_use_ = false;
+  } else {
+    spare_ = std::move(tensors);
+  }
+}
+
+void SnapshotMemory::read(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
+  at::NoGradGuard no_grad;
+  bool pinned = false;
   {
     const std::lock_guard lock(mutex_);
-    stage = stage_;
+    pinned = !to.empty() && is_pinned(to.front());
   }
-  int64_t needed = 0;
-  for (const at::Tensor& tensor : from)
-    if (tensor.is_cuda()) needed += aligned(bytes_of(tensor));
-  std::vector<at::Tensor> source = from;
-  const bool staged = stage.defined() && needed <= stage.numel();
-  if (staged) {
-    int64_t at = 0;
-    for (at::Tensor& tensor : source) {
-      if (!tensor.is_cuda() || tensor.numel() == 0) continue;
-      const int64_t bytes = bytes_of(tensor);
-      const at::Tensor copy = stage.narrow(0, at, bytes);
-      copy.copy_(as_bytes(tensor), /*non_blocking=*/true);
-      tensor = copy;
-      at += aligned(bytes);
+  for (size_t b = 0; b < from.size(); ++b) {
+    if (pinned || !from[b].is_cuda() || from[b].numel() == 0) {
+      // Page-locked copies are queued one behind the other; the last one waits for all.
+      to[b].copy_(from[b], /*non_blocking=*/pinned && b + 1 < from.size());
+      continue;
     }
+    while (chunks_.size() < kChunks)
+      chunks_.push_back(
+          at::empty({kChunk}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
+    read_through_chunks(from[b], to[b], chunks_);
   }
-  auto drain = std::make_shared<Drain>(std::move(source), std::move(to), pinned(), device);
-  if (staged) {
-    last_ = drain;
-  } else {
-    drain->run();
-  }
-  return drain;
+  if (!pinned) return;
+  for (const at::Tensor& tensor : from)
+    if (tensor.is_cuda()) {
+      const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+      guard.synchronizeStream(guard.getStream(tensor.device()));
+      break;
+    }
 }
 
 }  // namespace aerie::train
