@@ -167,12 +167,11 @@ Result<LoadedConfig> load_run_config(const ConfigArgs& args, const LoadOptions& 
   LoadedConfig loaded;
   AERIE_ASSIGN_OR_RETURN(const ComposeRequest request, make_request(args));
   AERIE_ASSIGN_OR_RETURN(loaded.composed, compose(request));
-  if (loaded.composed.config.is_null() ||
-      (loaded.composed.config.is_map() && loaded.composed.config.as_map().empty()))
+  fill_defaults(loaded.composed.config, aerie_defaults());
+  if (python_equal(loaded.composed.config, aerie_defaults()))  // nothing was written anywhere
     return invalid_argument("the configuration is empty")
         .with_context(loaded.composed.primary_file)
         .with_hint("configs/nest holds ready ones; `aerie config keys` lists every key");
-  fill_defaults(loaded.composed.config, aerie_defaults());
   ResolveOptions resolve_options = default_resolve_options();
   resolve_options.reads = &loaded.reads;
   AERIE_ASSIGN_OR_RETURN(loaded.resolved, resolve_all(loaded.composed.config, resolve_options));
