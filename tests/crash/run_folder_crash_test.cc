@@ -186,10 +186,11 @@ TEST_F(RunFolderCrashTest, ASignalEndsAValidationAndTheResumedRunDoesIt) {
   const std::string long_dev = path("corpus/long_dev.json");
   ASSERT_TRUE(Env::real().write_file(long_dev, manifest).ok());
   const std::vector<std::string> more = {
-      "trainer.limit_val_batches=1.0", "+trainer.num_sanity_val_steps=0",
+      "trainer.limit_val_batches=1.0", "++trainer.num_sanity_val_steps=0",
       str_cat("model.validation_ds.manifest_filepath=", long_dev)};
   auto run = start("validating", more);
-  ASSERT_TRUE(wait_until(*run, [] { return steps("validating").size() >= 10; }));
+  ASSERT_TRUE(wait_until(*run, [] { return steps("validating").size() >= 10; }))
+      << log("validating");
   ::usleep(300000);
   const double begin = Clock::real().monotonic_s();
   run->send(SIGTERM);

@@ -66,6 +66,7 @@ class ScriptedEngine final : public Engine {
   int64_t num_parameters() const override { return 1; }
   int64_t max_in_flight() const override { return in_flight; }
   Status submit(const StepRequest& request) override {
+    ++submitted;
     StepOutcome outcome;
     outcome.step = request.step;
     outcome.loss = train_losses[static_cast<size_t>(request.step) % train_losses.size()];
@@ -98,6 +99,7 @@ class ScriptedEngine final : public Engine {
   int64_t in_flight = 0;
   std::vector<double> train_losses, val_losses;
   size_t validations = 0;
+  int64_t submitted = 0;
 
  private:
   std::vector<StepOutcome> pending_;
@@ -147,7 +149,10 @@ struct ScriptedRun {
     parts.metrics = &log;
     parts.checkpointer = &checkpointer;
     parts.clock = &clock;
-    parts.stop_signal = [&] { return --steps_until_signal == 0 ? 15 : 0; };
+    const int64_t last = engine.submitted + steps_until_signal;
+    parts.stop_signal = [&, last] {
+      return steps_until_signal > 0 && engine.submitted >= last ? 15 : 0;
+    };
     AERIE_ASSIGN_OR_RETURN(const Cadence cadence,
                            Cadence::make(config.trainer, 6, validates, false));
     resumed_at = loaded != nullptr ? loaded->state().step : 0;

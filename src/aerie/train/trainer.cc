@@ -676,9 +676,10 @@ Status Trainer::validate(bool sanity) {
     ++progress.done;
     if (parts_.progress) parts_.progress(progress);
   };
-  options.stop = [this] { return stop_signal() != 0; };
+  bool asked = false;
+  options.stop = [&] { return asked = stop_signal() != 0; };
   auto evaluated = evaluate_sets(*parts_.engine, parts_.validation, options);
-  const bool stopped = evaluated.status().code() == StatusCode::kCancelled && stop_signal() != 0;
+  const bool stopped = evaluated.status().code() == StatusCode::kCancelled && asked;
   if (!evaluated.ok() && !stopped) return evaluated.status();
   if (swap) AERIE_RETURN_IF_ERROR(parts_.engine->use_ema_weights(false));
   span.end();
