@@ -128,6 +128,7 @@ def close(a, b, tolerance=TOLERANCE):
 def one(aerie, case, tmp):
     data, whole, split = os.path.join(tmp, "data"), os.path.join(tmp, case, "whole"), split_of(case)
     os.makedirs(os.path.join(tmp, case))
+    os.chdir(data)  # the manifests are named relative to it
     extra = ["++aerie.lightning_checkpoints=true"] if case == "folder" else []
     losses, rates = train_aerie(aerie, data, whole, END, case, extra)
     folders = [d for d in glob.glob(os.path.join(whole, "checkpoints", "*")) if os.path.isdir(d)]
@@ -150,7 +151,6 @@ def one(aerie, case, tmp):
         run(aerie, "convert", at[split], ckpt)
         if case == "ema":
             run(aerie, "convert", "--ema", at[split], ckpt.replace(".ckpt", "-EMA.ckpt"))
-        os.chdir(data)
         loaded = Nest.load_from_checkpoint(ckpt, map_location="cpu")
         weights = load_file(os.path.join(at[split], "model.safetensors"))
         assert all(torch.equal(t, weights[n]) for n, t in loaded.state_dict().items()) and len(weights) == len(loaded.state_dict())
