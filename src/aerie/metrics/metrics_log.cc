@@ -25,11 +25,12 @@ bool quick_step(std::string_view line, int64_t* step) {
   return starts_with(line, ",\"epoch\":") && line.find('{') == std::string_view::npos;
 }
 
-bool is_kept(std::string_view line, int64_t last_step) {
+bool is_kept(std::string_view line, int64_t last_step, bool validates_again) {
   int64_t step = 0;
-  if (quick_step(line, &step)) return step <= last_step;
+  if (quick_step(line, &step) && !(validates_again && step == last_step)) return step <= last_step;
   const auto record = Record::from_json(line);
-  return record.ok() && record->step() <= last_step;
+  if (!record.ok() || record->step() > last_step) return false;
+  return !(validates_again && record->step() == last_step && record->kind() == RecordKind::kVal);
 }
 
 }  // namespace
@@ -74,12 +75,12 @@ Result<MetricsFile> read_metrics(Env& env, const std::string& path) {
   return out;
 }
 
-Status MetricsLog::cut_back_to(int64_t step) {
+Status MetricsLog::cut_back_to(int64_t step, bool validates_again) {
   AERIE_CHECK(file_ == nullptr, "cut_back_to() after writing");
   if (!env_.exists(path_)) return ok_status();
   uint64_t kept_bytes = 0;
   AERIE_RETURN_IF_ERROR(scan_lines(env_, path_, [&](std::string_view line) {
-    if (is_kept(line, step)) kept_bytes += line.size() + 1;
+    if (is_kept(line, step, validates_again)) kept_bytes += line.size() + 1;
   }));
   AERIE_ASSIGN_OR_RETURN(const FileStat before, env_.stat(path_));
   if (kept_bytes == before.size) return ok_status();
@@ -91,7 +92,7 @@ Status MetricsLog::cut_back_to(int64_t step) {
     AERIE_ASSIGN_OR_RETURN(const auto file, env_.open_writable(temporary, WriteMode::kCreateNew));
     Status failed;
     AERIE_RETURN_IF_ERROR(scan_lines(env_, path_, [&](std::string_view line) {
-      if (!failed.ok() || !is_kept(line, step)) return;
+      if (!failed.ok() || !is_kept(line, step, validates_again)) return;
       failed = file->append(line);
       if (failed.ok()) failed = file->append("\n");
     }));

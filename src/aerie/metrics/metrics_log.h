@@ -26,8 +26,9 @@ class MetricsLog {
   MetricsLog(Env& env, std::string path) : env_(env), path_(std::move(path)) {}
 
   // Before a resumed run writes: drops every record after `step` (they will be written again) and
-  // torn lines. Line by line, whatever the size of the file.
-  Status cut_back_to(int64_t step);
+  // torn lines. Line by line, whatever the size of the file. `validates_again`: the validation of
+  // that step too.
+  Status cut_back_to(int64_t step, bool validates_again = false);
 
   // Appends one record. An error means that the record is waiting (or, past kMaxPending, that the
   // oldest was dropped).

@@ -92,6 +92,30 @@ TEST(MetricsLogTest, CutsBackWithoutTouchingWhatNeedsNoCut) {
   EXPECT_EQ(*env->read_file("/run/metrics.jsonl"), "");
 }
 
+// A checkpoint that was taken before the validation of its step: the resumed run does that again.
+TEST(MetricsLogTest, CutsBackTheValidationThatIsDoneAgain) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(env->create_dirs("/run").ok());
+  const auto val = [](int64_t step) {
+    Record record(RecordKind::kVal, step, 0, 1.0);
+    record.add("val_loss", 2.0);
+    return record;
+  };
+  {
+    MetricsLog log(*env, "/run/metrics.jsonl");
+    for (int64_t step = 1; step <= 3; ++step) {
+      ASSERT_TRUE(log.write(train(step, 1.0)).ok());
+      ASSERT_TRUE(log.write(val(step)).ok());
+    }
+  }
+  const auto count = [&] { return read_metrics(*env, "/run/metrics.jsonl")->records.size(); };
+  ASSERT_TRUE(MetricsLog(*env, "/run/metrics.jsonl").cut_back_to(2).ok());
+  EXPECT_EQ(count(), 4u);
+  ASSERT_TRUE(MetricsLog(*env, "/run/metrics.jsonl").cut_back_to(2, true).ok());
+  EXPECT_EQ(count(), 3u);
+  EXPECT_EQ(read_metrics(*env, "/run/metrics.jsonl")->records.back().kind(), RecordKind::kTrain);
+}
+
 TEST(MetricsLogTest, LinesAcrossChunksAreWhole) {
   const auto env = new_mem_env();
   std::string text;

@@ -288,7 +288,8 @@ Result<TrainSummary> Trainer::run() {
   const bool untrained = summary_.reason == StopReason::kSignal && position_.total_batch == 0;
   if (untrained) log_info("train", "nothing was trained yet: there is nothing to save");
   if (status.ok() && parts_.checkpointer != nullptr && !untrained &&
-      (position_.step != state_.last_saved_step || state_.validation_pending != saved_pending_)) {
+      (position_.step != state_.last_saved_step ||
+       (state_.validation_pending && !saved_pending_))) {
     const SaveReason reason = summary_.reason == StopReason::kSignal      ? SaveReason::kSignal
                               : summary_.reason == StopReason::kTimeLimit ? SaveReason::kTimeLimit
                                                                           : SaveReason::kTrainEnd;
@@ -478,7 +479,12 @@ Status Trainer::submit_window(int64_t window) {
     if (validate_now) {
       validate_now = false;
       AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
-      if (request.finish) AERIE_RETURN_IF_ERROR(interval_saves());
+      if (request.finish) {
+        // What goes on from a checkpoint that comes before the validation has that to do first.
+        state_.validation_pending = true;
+        AERIE_RETURN_IF_ERROR(interval_saves());
+        state_.validation_pending = false;
+      }
       AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
       // The rest of the window is finished first: half of it cannot be saved.
       if (state_.validation_pending) continue;

@@ -105,10 +105,11 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   engine_options.config = &config;
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.ids.front();
+  AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
+  // From here on: what an earlier measurement held has been given back.
   const std::unique_ptr<metrics::NvmlSampler> nvml =
       devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.02)
                   : nullptr;
-  AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
   NestMeasurement out;
   out.build_s = clock.monotonic_s() - start;
   out.engine = engine.engine->description();

@@ -244,7 +244,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   ScheduleRates rates(std::move(schedule));
 
   metrics::MetricsLog metrics(env, folder.path + "/metrics.jsonl");
-  AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1));
+  AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1, state.validation_pending));
   std::unique_ptr<metrics::TfEventsWriter> tensorboard;
   if (run.exp_manager.create_tensorboard_logger && keep) {
     const std::string events = event_folder(env, folder, run.exp_manager);
