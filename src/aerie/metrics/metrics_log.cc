@@ -1,5 +1,6 @@
 #include "aerie/metrics/metrics_log.h"
 
+#include <algorithm>
 #include <charconv>
 #include <unistd.h>
 
@@ -33,6 +34,12 @@ bool is_kept(std::string_view line, int64_t last_step, bool validates_again) {
   return !(validates_again && record->step() == last_step && record->kind() == RecordKind::kVal);
 }
 
+// The record of a training step, as Record::to_json() writes it.
+bool is_step(std::string_view line) {
+  return line.substr(0, 160).find("\"kind\":\"train\"") != std::string_view::npos;
+}
+constexpr int64_t kLatest = 1000;  // steps at the end that are always read
+
 }  // namespace
 
 Status scan_lines(Env& env, const std::string& path,
@@ -61,9 +68,20 @@ Status scan_lines(Env& env, const std::string& path,
   return ok_status();
 }
 
-Result<MetricsFile> read_metrics(Env& env, const std::string& path) {
+Result<MetricsFile> read_metrics(Env& env, const std::string& path, int64_t most_steps) {
   MetricsFile out;
+  int64_t steps = 0, stride = 1;
+  if (most_steps > 0) {
+    AERIE_RETURN_IF_ERROR(
+        scan_lines(env, path, [&](std::string_view line) { steps += is_step(line) ? 1 : 0; }));
+    stride = std::max<int64_t>(1, (steps + most_steps - 1) / most_steps);
+  }
+  int64_t step = 0;
   AERIE_RETURN_IF_ERROR(scan_lines(env, path, [&](std::string_view line) {
+    if (stride > 1 && is_step(line)) {
+      const int64_t index = step++;
+      if (index % stride != 0 && index < steps - kLatest) return;
+    }
     if (trim(line).empty()) return;
     auto record = Record::from_json(line);
     if (record.ok()) {

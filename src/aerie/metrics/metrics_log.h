@@ -58,6 +58,10 @@ struct MetricsFile {
   std::vector<Record> records;
   int64_t bad_lines = 0;
 };
-Result<MetricsFile> read_metrics(Env& env, const std::string& path);
+// With `most_steps`, of a longer run only about so many training steps, evenly spread, and the
+// latest thousand; everything else is read whatever its number.
+Result<MetricsFile> read_metrics(Env& env, const std::string& path, int64_t most_steps = 0);
+// As many as a report can show.
+inline constexpr int64_t kReportSteps = 20000;
 
 }  // namespace aerie::metrics

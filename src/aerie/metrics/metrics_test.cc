@@ -92,6 +92,29 @@ TEST(MetricsLogTest, CutsBackWithoutTouchingWhatNeedsNoCut) {
   EXPECT_EQ(*env->read_file("/run/metrics.jsonl"), "");
 }
 
+TEST(MetricsLogTest, LongRunsAreReadInPart) {
+  const auto env = new_mem_env();
+  ASSERT_TRUE(env->create_dirs("/run").ok());
+  {
+    MetricsLog log(*env, "/run/metrics.jsonl");
+    for (int64_t step = 1; step <= 9000; ++step) {
+      ASSERT_TRUE(log.write(train(step, 1.0)).ok());
+      if (step % 1000 != 0) continue;
+      ASSERT_TRUE(log.write(Record(RecordKind::kVal, step, 0, 1.0).add("val_loss", 2.0)).ok());
+    }
+  }
+  const auto part = read_metrics(*env, "/run/metrics.jsonl", 100);
+  ASSERT_TRUE(part.ok());
+  int64_t steps = 0, validations = 0;
+  for (const Record& record : part->records)
+    ++(record.kind() == RecordKind::kTrain ? steps : validations);
+  EXPECT_EQ(validations, 9);
+  EXPECT_EQ(steps, 89 + 1000);  // one in ninety, then all of the last thousand
+  EXPECT_EQ(part->records.front().step(), 1);
+  EXPECT_EQ(part->records.back().step(), 9000);
+  EXPECT_EQ(read_metrics(*env, "/run/metrics.jsonl", 20000)->records.size(), 9009u);
+}
+
 // A checkpoint that was taken before the validation of its step: the resumed run does that again.
 TEST(MetricsLogTest, CutsBackTheValidationThatIsDoneAgain) {
   const auto env = new_mem_env();

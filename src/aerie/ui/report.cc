@@ -296,7 +296,7 @@ std::string render_report(const std::vector<ReportInput>& given) {
 Result<ReportInput> load_report_input(Env& env, const std::string& run_dir) {
   ReportInput out;
   const std::string metrics_path = run_dir + "/metrics.jsonl";
-  auto file = metrics::read_metrics(env, metrics_path);
+  auto file = metrics::read_metrics(env, metrics_path, metrics::kReportSteps);
   if (!file.ok()) {
     if (file.status().code() == StatusCode::kNotFound)
       return data_error(str_cat(run_dir, " is not the folder of a run: it has no metrics.jsonl"))

@@ -386,7 +386,8 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   }
   if (auto report = ui::write_report(env, folder.path); report.ok()) {
     if (keep) out.report = *report;
-    if (const auto records = metrics::read_metrics(env, folder.path + "/metrics.jsonl");
+    if (const auto records =
+            metrics::read_metrics(env, folder.path + "/metrics.jsonl", metrics::kReportSteps);
         records.ok())
       out.verdict = ui::judge(records->records).sentence;
   } else {
