@@ -61,6 +61,7 @@
   X(repack_rows, RepackRows)                          \
   X(dropout_draws, DropoutDraws)                      \
   X(normal_draws, NormalDraws)                        \
+  X(uniform_draws, UniformDraws)                      \
   X(save_state, SavedState)                           \
   X(restore_if_skipped, SavedState)
 

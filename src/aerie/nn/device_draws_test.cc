@@ -12,7 +12,9 @@
 
 #include "aerie/device/gpu.h"
 #include "aerie/kernels/testing/backend.h"
+#include "aerie/nn/init.h"
 #include "aerie/nn/ops.h"
+#include "aerie/nn/param_registry.h"
 
 namespace aerie::nn {
 namespace {
@@ -75,6 +77,26 @@ void check_all(at::Device device) {
                         dither_normals(key, 1, 3, 1021)));
 }
 
+// Initial weights of a model with one tensor of each kind.
+at::Tensor initial_weights(at::Device device) {
+  ParameterRegistry registry;
+  const Scope root(registry);
+  root.param("wide", {300, 257}, Init::uniform(0.0625));
+  root.param("normal", {33}, Init::normal(0.1));
+  root.param("bias", {5}, Init::uniform(0.5));
+  registry.materialize(device);
+  initialize(registry, 42);
+  return registry.flat_params().to(at::kCPU).clone();
+}
+
+TEST(DeviceDrawsTest, InitialWeightsAreTheHosts) {
+  const at::Tensor host = initial_weights(at::kCPU);
+  const auto backend = kernels::testing::emulated_backend();
+  const DrawOnCpuWith kernels(backend->kernels());
+  EXPECT_TRUE(at::equal(initial_weights(at::kCPU), host));
+  EXPECT_GT(host.abs().max().item<float>(), 0.06f);
+}
+
 TEST(DeviceDrawsTest, WithoutKernelsTheHostDraws) {
   EXPECT_EQ(draw_kernels(at::kCPU), nullptr);
   check_all(at::kCPU);
@@ -119,6 +141,7 @@ TEST(DeviceDrawsGpuTest, TheDeviceDrawsWhatTheHostDraws) {
   const at::Device gpu(at::kCUDA, 0);
   ASSERT_NE(draw_kernels(gpu), nullptr) << device::gpu_module().status().to_string();
   check_all(gpu);
+  EXPECT_TRUE(at::equal(initial_weights(gpu), initial_weights(at::kCPU)));
   // As long as training's.
   const RandomKey key = key_of_step();
   check_dropout(gpu, dropout_of_btc(key, 33, 0.1, 16, 188, 2048), {16, 188, 2048}, "large");

@@ -15,6 +15,7 @@
 #include "aerie/base/check.h"
 #include "aerie/base/philox.h"
 #include "aerie/base/philox_fill.h"
+#include "aerie/nn/device_draws.h"
 
 namespace aerie::nn {
 namespace {
@@ -45,10 +46,8 @@ at::Tensor draw(const ParamInfo& info, uint64_t seed) {
       for (int64_t i = begin; i < end; i += static_cast<int64_t>(draws.size())) {
         const int64_t count = std::min<int64_t>(end - i, static_cast<int64_t>(draws.size()));
         philox_fill_u32(key, 0, position, static_cast<uint64_t>(i), count, draws.data());
-        for (int64_t k = 0; k < count; ++k) {
-          const double u = (draws[static_cast<size_t>(k)] + 0.5) * 2.3283064365386963e-10;
-          values[i + k] = static_cast<float>(bound * (2.0 * u - 1.0));
-        }
+        for (int64_t k = 0; k < count; ++k)
+          values[i + k] = kernels::uniform_of_draw(draws[static_cast<size_t>(k)], bound);
       }
     });
     return out.view(info.shape);
@@ -64,6 +63,23 @@ at::Tensor draw(const ParamInfo& info, uint64_t seed) {
   if (info.init.kind == Init::Kind::kUnitNormalRows)
     out.div_(at::linalg_vector_norm(out, 2, at::IntArrayRef{-1}, true).clamp_min_(1e-12));
   return out;
+}
+
+// The same made where the tensor is. False: not there, or not by these kernels.
+bool draw_on_device(const ParamInfo& info, uint64_t seed, const at::Tensor& tensor) {
+  if (info.init.kind != Init::Kind::kUniform || tensor.scalar_type() != at::kFloat ||
+      !tensor.is_contiguous())
+    return false;
+  const kernels::KernelTable* table = draw_kernels(tensor.device());
+  if (table == nullptr) return false;
+  kernels::UniformDraws draws;
+  draws.key = philox_key(seed, Purpose::kWeightInit);
+  draws.position = fnv1a(info.name);
+  draws.bound = info.init.a;
+  draws.count = info.numel;
+  draws.out = tensor.mutable_data_ptr<float>();
+  return queue_draws(tensor.device(), "initial weights",
+                     [&](void* stream) { return table->uniform_draws(draws, stream); });
 }
 
 }  // namespace
@@ -90,7 +106,7 @@ void initialize(ParameterRegistry& registry, uint64_t seed) {
       case Init::Kind::kUniform:
       case Init::Kind::kNormal:
       case Init::Kind::kUnitNormalRows:
-        tensor.copy_(draw(info, seed));
+        if (!draw_on_device(info, seed, tensor)) tensor.copy_(draw(info, seed));
         break;
     }
   }

@@ -110,6 +110,16 @@ __global__ void __launch_bounds__(kThreads)
              aligned);
 }
 
+__global__ void __launch_bounds__(kThreads) uniform_kernel(UniformDraws a, bool aligned) {
+  const int64_t block = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (block * 4 >= a.count) return;
+  const PhiloxBlock draws = philox_block(a.key, 0, a.position, uint32_t(block));
+  float values[4];
+  AERIE_UNROLL
+  for (int k = 0; k < 4; ++k) values[k] = uniform_of_draw(draws.v[k], a.bound);
+  write_quad(a.out + block * 4, values, clamped(a.count - block * 4, 4), aligned);
+}
+
 // Grids have up to 2^31 - 1 blocks of threads.
 bool fits_grid(int64_t threads) {
   return ceil_div(threads, kThreads) <= 0x7fffffff;
@@ -147,6 +157,14 @@ int normal_draws(const NormalDraws& a, void* stream) {
                 {dim3(unsigned(ceil_div(a.items * blocks_per_item, kThreads))), dim3(kThreads)},
                 normal_kernel, a, blocks_per_item,
                 a.samples % 4 == 0 && is_aligned(a.out, sizeof(Quad<float>)));
+}
+
+int uniform_draws(const UniformDraws& a, void* stream) {
+  if (a.count <= 0) return kOk;
+  const int64_t blocks = ceil_div(a.count, 4);
+  if (!fits_grid(blocks)) return kUnsupported;
+  return launch(stream, {dim3(unsigned(ceil_div(blocks, kThreads))), dim3(kThreads)},
+                uniform_kernel, a, is_aligned(a.out, sizeof(Quad<float>)));
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -5,6 +5,8 @@
 //                   `scale` where its dropout_draw() (base/dropout.h) reaches the threshold, else
 //                   0. Without x the factors themselves, in float32.
 //   normal_draws    normals as philox_fill_normals() makes them (base/normals.h)
+//   uniform_draws   uniform values of initial weights (nn/init.cc), computed in double, rounded
+//   once
 //
 // Item b of a batch has the stream (epoch, position) = (site or signal, (micro_step << 20) |
 // (first_item + b)). Keys are part of the arguments: these calls are not recorded and replayed.
@@ -46,7 +48,20 @@ struct NormalDraws {
   float* out = nullptr;  // (items, samples)
 };
 
+struct UniformDraws {
+  PhiloxKey key{};
+  uint64_t position = 0;  // the stream is (0, position)
+  double bound = 0.0;     // values lie in (-bound, bound)
+  int64_t count = 0;
+  float* out = nullptr;
+};
+AERIE_HD float uniform_of_draw(uint32_t draw, double bound) {
+  const double u = (static_cast<double>(draw) + 0.5) * 2.3283064365386963e-10;
+  return static_cast<float>(bound * (2.0 * u - 1.0));
+}
+
 AERIE_DECLARE_KERNEL(dropout_draws, DropoutDraws)
+AERIE_DECLARE_KERNEL(uniform_draws, UniformDraws)
 AERIE_DECLARE_KERNEL(normal_draws, NormalDraws)
 
 }  // namespace aerie::kernels

@@ -32,4 +32,10 @@ int normal_draws(const NormalDraws& a, void*) {
   return kOk;
 }
 
+int uniform_draws(const UniformDraws& a, void*) {
+  for (int64_t i = 0; i < a.count; ++i)
+    a.out[i] = uniform_of_draw(philox_u32(a.key, 0, a.position, static_cast<uint64_t>(i)), a.bound);
+  return kOk;
+}
+
 }  // namespace aerie::kernels::reference

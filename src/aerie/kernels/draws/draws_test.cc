@@ -134,6 +134,28 @@ AERIE_KERNEL_TEST(NormalDraws, AreTheHostsToTheBit) {
   }
 }
 
+AERIE_KERNEL_TEST(UniformDraws, AreTheHostsToTheBit) {
+  for (const int64_t count : {1, 6, 4096, 70001}) {
+    UniformDraws a;
+    a.key = philox_key(7, Purpose::kWeightInit);
+    a.position = 0xfedcba9876543210ull;
+    a.bound = 0.0441941738;
+    a.count = count;
+    a.out = backend.scratch<float>(static_cast<size_t>(count) + 1);
+    ASSERT_EQ(backend.kernels().uniform_draws(a, nullptr), kOk);
+    const std::vector<float> actual = backend.download(a.out, static_cast<size_t>(count) + 1);
+    std::vector<uint32_t> draws(static_cast<size_t>(count));
+    philox_fill_u32(a.key, 0, a.position, 0, count, draws.data());
+    std::vector<float> expected;
+    for (const uint32_t draw : draws) {
+      const double u = (draw + 0.5) * 2.3283064365386963e-10;
+      expected.push_back(static_cast<float>(a.bound * (2.0 * u - 1.0)));
+    }
+    expect_same_bits({actual.begin(), actual.end() - 1}, expected, "uniform values");
+    EXPECT_TRUE(std::isnan(actual.back())) << "wrote past the end";
+  }
+}
+
 // Many enough that the rare roundings of logarithm and sine are among them.
 TEST(NormalDrawsGpuTest, MillionsAreTheHostsToTheBit) {
   std::string reason;
