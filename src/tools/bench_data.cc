@@ -13,6 +13,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
@@ -20,6 +21,7 @@
 #include "aerie/device/gpu.h"
 #include "bench_command.h"
 #include "data_input.h"
+#include "json_output.h"
 
 namespace aerie::tools {
 
@@ -226,7 +228,7 @@ Status run_peers(const std::string& folder, const config::DatasetConfig& dataset
         continue;
       }
       std::printf("%s, %d workers: %.0f audio-s/s, %.0f per CPU second\n",
-                  line["peer"].get<std::string>().c_str(), line["workers"].get<int>(),
+                  printable(line["peer"].get<std::string>()).c_str(), line["workers"].get<int>(),
                   line["audio_s_per_s"].get<double>(), line["audio_s_per_cpu_s"].get<double>());
     }
   }
@@ -329,7 +331,7 @@ Status run_bench_data(const std::vector<std::string>& args) {
   }
   if (const std::string peer = text("--peer"); !peer.empty() && caught_signal() == 0)
     AERIE_RETURN_IF_ERROR(run_peers(peer, dataset_config, worker_counts, json ? &all : nullptr));
-  if (json) std::printf("%s\n", all.dump(1).c_str());
+  if (json) print_document(all);
   return ok_status();
 }
 

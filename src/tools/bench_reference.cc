@@ -8,12 +8,14 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/parse.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/config/schema/config_text.h"
 #include "aerie/config/schema/run_config.h"
 #include "aerie/train/nest/nest_measure.h"
+#include "json_output.h"
 #include "peer_process.h"
 
 namespace aerie::tools {
@@ -275,10 +277,10 @@ void print_rows(const ordered_json& rows, bool peer) {
   for (const ordered_json& row : rows) {
     if (row.contains("error"))
       std::printf("%s was not measured: %s\n", row["case"].get<std::string>().c_str(),
-                  row["error"].get<std::string>().c_str());
+                  printable_lines(row["error"].get<std::string>()).c_str());
     if (row.contains("peer") && row["peer"].contains("error"))
       std::printf("no peer for %s: %s\n", row["case"].get<std::string>().c_str(),
-                  row["peer"]["error"].get<std::string>().c_str());
+                  printable_lines(row["peer"]["error"].get<std::string>()).c_str());
   }
   if (measured > 0) std::printf("%d of %d rows take at most the peer's time\n", as_fast, measured);
 }
@@ -378,7 +380,7 @@ Status run_reference_table(const config::ConfigArgs& parsed) {
   const bool peer = !request.peer_tree.empty() && !cases.empty() && caught_signal() == 0;
   if (peer) add_peer(request, cases, scratch, rows);
   if (request.json)
-    std::printf("%s\n", rows.dump(1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+    print_document(rows);
   else
     print_rows(rows, peer);
   return ok_status();

@@ -8,6 +8,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/log.h"
 #include "aerie/base/parse.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
@@ -20,6 +21,7 @@
 #include "aerie/train/nest/nest_measure.h"
 #include "bench_command.h"
 #include "bench_reference.h"
+#include "json_output.h"
 #include "peer_process.h"
 #include "version.h"
 
@@ -311,7 +313,7 @@ void print_table(const ordered_json& all) {
     if (one.contains("peer") && one["peer"].contains("error"))
       std::printf("no peer for %s in %s: %s\n", one["case"].get<std::string>().c_str(),
                   one["precision"].get<std::string>().c_str(),
-                  one["peer"]["error"].get<std::string>().c_str());
+                  printable_lines(one["peer"]["error"].get<std::string>()).c_str());
 }
 
 }  // namespace
@@ -362,11 +364,11 @@ Status run_bench_step(const std::vector<std::string>& args) {
       json["peer"] = run_peer_case(request, *measured, model_file);
       const ordered_json& peer = json["peer"];
       if (!request.json && peer.contains("error"))
-        std::printf("  peer: %s\n", peer["error"].get<std::string>().c_str());
+        std::printf("  peer: %s\n", printable_lines(peer["error"].get<std::string>()).c_str());
       else if (!request.json)
         std::printf("  peer: %.3f ms a step (%s); aerie is %.2f times as fast\n",
                     peer.value("ms", std::nan("")),
-                    peer.value("what", std::string("Python")).c_str(),
+                    printable(peer.value("what", std::string("Python"))).c_str(),
                     peer.value("speedup", std::nan("")));
     }
     std::fflush(stdout);
@@ -374,7 +376,7 @@ Status run_bench_step(const std::vector<std::string>& args) {
     if (caught_signal() != 0) break;
   }
   if (request.json)
-    std::printf("%s\n", all.dump(1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+    print_document(all);
   else if (all.size() > 1)
     print_table(all);
   if (!fell_back.empty())

@@ -5,12 +5,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/config_text.h"
 #include "aerie/config/schema/key_table.h"
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/config/schema/type_spec.h"
 #include "command.h"
+#include "json_output.h"
 
 namespace aerie::tools {
 namespace {
@@ -41,7 +43,7 @@ void print_help() {
 
 void print_warnings(const LoadedConfig& loaded) {
   for (const Finding& finding : loaded.findings.warnings())
-    std::fprintf(stderr, "warning: %s\n", finding.to_string().c_str());
+    std::fprintf(stderr, "warning: %s\n", printable_lines(finding.to_string()).c_str());
 }
 
 Status show(const ConfigArgs& args) {
@@ -54,7 +56,7 @@ Status show(const ConfigArgs& args) {
   print_warnings(loaded);
   std::string text;
   if (args.extra.contains("--json")) {
-    text = config::config_json(loaded.resolved, loaded.idle_keys);
+    text = printable_json(config::config_json(loaded.resolved, loaded.idle_keys));
   } else {
     AERIE_ASSIGN_OR_RETURN(text, config::annotated_yaml(loaded.resolved, loaded.idle_keys));
   }
@@ -82,11 +84,11 @@ Status validate(const ConfigArgs& args) {
     root["findings"] = Json::array();
     for (const Finding& finding : loaded.findings.all())
       root["findings"].push_back(finding_json(finding));
-    std::printf("%s\n", root.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    print_document(root, 2);
   } else {
     print_warnings(loaded);
     if (status.ok())
-      std::printf("%s: ok%s\n", loaded.composed.primary_file.c_str(),
+      std::printf("%s: ok%s\n", printable(loaded.composed.primary_file).c_str(),
                   loaded.findings.warnings().empty() ? "" : ", with warnings");
   }
   return status;
@@ -131,19 +133,19 @@ Status diff(const ConfigArgs& args) {
                           {"before_origin", origin(difference.before)},
                           {"after", text(difference.after)},
                           {"after_origin", origin(difference.after)}});
-    std::printf("%s\n", list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    print_document(list, 2);
     return ok_status();
   }
-  std::printf("--- %s\n+++ %s\n", before.composed.primary_file.c_str(),
-              after.composed.primary_file.c_str());
+  std::printf("--- %s\n+++ %s\n", printable(before.composed.primary_file).c_str(),
+              printable(after.composed.primary_file).c_str());
   for (const auto& difference : differences) {
-    std::printf("%s\n", difference.key.c_str());
+    std::printf("%s\n", printable(difference.key).c_str());
     if (difference.before != nullptr)
-      std::printf("  - %-40s # %s\n", text(difference.before).c_str(),
-                  origin(difference.before).c_str());
+      std::printf("  - %-40s # %s\n", printable(text(difference.before)).c_str(),
+                  printable(origin(difference.before)).c_str());
     if (difference.after != nullptr)
-      std::printf("  + %-40s # %s\n", text(difference.after).c_str(),
-                  origin(difference.after).c_str());
+      std::printf("  + %-40s # %s\n", printable(text(difference.after)).c_str(),
+                  printable(origin(difference.after)).c_str());
   }
   if (differences.empty()) std::printf("no difference\n");
   return ok_status();
@@ -187,7 +189,7 @@ Status keys(const ConfigArgs& args) {
   if (shown == 0)
     return invalid_argument(str_cat("no key starts with '", prefix, "'"))
         .with_hint("`aerie config keys` lists all");
-  if (json) std::printf("%s\n", list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  if (json) print_document(list, 2);
   return ok_status();
 }
 

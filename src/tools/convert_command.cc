@@ -11,6 +11,7 @@
 #include "aerie/archive/text.h"
 #include "aerie/archive/tree_copy.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/yaml.h"
@@ -154,7 +155,7 @@ Result<std::string> find_config(const Options& options, const AnyArchive& file, 
     auto value = archive::model_config_of(*file.lightning);
     if (value.ok()) return archive::nemo_config_yaml(*value).with_context(options.in);
     if (value.status().code() != StatusCode::kNotFound) {
-      std::fprintf(stderr, "warning: %s\n", value.status().to_string().c_str());
+      std::fprintf(stderr, "warning: %s\n", printable_lines(value.status().to_string()).c_str());
     }
     return std::string();
   }
@@ -181,7 +182,7 @@ Result<archive::TorchWriter> rewrite_checkpoint(const archive::LightningCheckpoi
   const archive::PlainCopy copy =
       archive::copy_plain(checkpoint.file.tree, checkpoint.file.root, tree);
   for (const std::string& path : copy.left_out)
-    std::fprintf(stderr, "note: left out %s\n", archive::printable(path).c_str());
+    std::fprintf(stderr, "note: left out %s\n", printable(path).c_str());
   if (copy.root == archive::kNoNode)
     return data_error("nothing but foreign objects").with_context(checkpoint.file.tensors.name());
   return archive::TorchWriter::make(tree, copy.root, archive::out_tensors(checkpoint.file.tensors),
@@ -237,7 +238,7 @@ Status run_convert(const std::vector<std::string>& args) {
   } else {
     // The other formats do not need it.
     std::fprintf(stderr, "note: left out the configuration: %s\n",
-                 found.status().to_string().c_str());
+                 printable_lines(found.status().to_string()).c_str());
   }
 
   ProgressOptions bar_options;
@@ -263,13 +264,14 @@ Status run_convert(const std::vector<std::string>& args) {
                                                             options.config, options.ema, progress));
     bar.finish();
     std::printf("wrote %s: %zu tensors and the training state, %s, config from %s\n",
-                options.out.c_str(), done.num_tensors, archive::human_bytes(done.bytes).c_str(),
-                done.config.c_str());
+                printable(options.out).c_str(), done.num_tensors,
+                archive::human_bytes(done.bytes).c_str(), printable(done.config).c_str());
     if (done.has_averages && !options.ema)
       std::fprintf(stderr,
                    "note: NeMo with exp_manager.ema asks for the averages beside it: aerie convert "
                    "--ema %s %s\n",
-                   options.in.c_str(), train::averaged_path(options.out).c_str());
+                   printable(options.in).c_str(),
+                   printable(train::averaged_path(options.out)).c_str());
     return ok_status();
   }
 #endif
@@ -303,9 +305,9 @@ Status run_convert(const std::vector<std::string>& args) {
         env, options.out, [&](const Sink& sink) { return writer.write(sink, progress); }));
   }
   bar.finish();
-  std::printf("wrote %s: %zu tensors, %s%s\n", options.out.c_str(), tensors.size(),
+  std::printf("wrote %s: %zu tensors, %s%s\n", printable(options.out).c_str(), tensors.size(),
               archive::human_bytes(file.tensors.total_bytes()).c_str(),
-              extension == ".nemo" ? str_cat(", config from ", from).c_str() : "");
+              extension == ".nemo" ? str_cat(", config from ", printable(from)).c_str() : "");
   return ok_status();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "aerie/base/parse.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
 
@@ -58,7 +59,7 @@ Result<DataInput> read_data_input(const ConfigArgs& args, bool train_only) {
   if (has_config) {
     AERIE_ASSIGN_OR_RETURN(config::LoadedConfig loaded, config::load_run_config(args));
     for (const config::Finding& finding : loaded.findings.warnings())
-      std::fprintf(stderr, "warning: %s\n", finding.to_string().c_str());
+      std::fprintf(stderr, "warning: %s\n", printable_lines(finding.to_string()).c_str());
     out.aerie = loaded.run.aerie;
     out.parts.push_back({"train_ds", loaded.run.model.train_ds});
     if (!train_only)

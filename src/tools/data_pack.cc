@@ -15,6 +15,7 @@
 #include "aerie/tar/brace_expand.h"
 #include "cli.h"
 #include "data_command.h"
+#include "json_output.h"
 
 namespace aerie::tools {
 
@@ -34,14 +35,14 @@ void print_json(const PackBuildOptions& options, const PackBuildReport& report, 
                                    {"hours", report.packed_s / 3600.0},
                                    {"bytes", report.bytes},
                                    {"elapsed_s", elapsed_s}};
-  std::printf("%s\n",
-              out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  print_document(out);
 }
 
 void print_text(const PackBuildOptions& options, const PackBuildReport& report, double elapsed_s) {
   std::printf("packed %s samples, %.3f hours, %s into %s (%.0f s of audio per second)\n",
               group_digits(report.num_packed).c_str(), report.packed_s / 3600.0,
-              human_bytes(static_cast<double>(report.bytes)).c_str(), options.out_dir.c_str(),
+              human_bytes(static_cast<double>(report.bytes)).c_str(),
+              printable(options.out_dir).c_str(),
               elapsed_s > 0 ? report.packed_s / elapsed_s : 0.0);
   if (report.num_reused > 0)
     std::printf("%s were there already\n", group_digits(report.num_reused).c_str());

@@ -6,12 +6,14 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/system.h"
 #include "aerie/data/shard/shard_writer.h"
 #include "cli.h"
 #include "data_command.h"
+#include "json_output.h"
 
 namespace aerie::tools {
 
@@ -34,8 +36,7 @@ void print_json(const ShardOptions& options, const ShardReport& report, double e
                               {"hours", bucket.kept_s / 3600.0},
                               {"filtered_hours", bucket.filtered_s / 3600.0},
                               {"bytes", bucket.bytes}});
-  std::printf("%s\n",
-              out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  print_document(out);
 }
 
 void print_table(const ShardOptions& options, const ShardReport& report) {
@@ -43,7 +44,7 @@ void print_table(const ShardOptions& options, const ShardReport& report) {
   std::printf("%-32s %9s %9s %9s %7s %9s %9s\n", "folder", "entries", "hours", "filtered", "shards",
               "per shard", "left out");
   for (const ShardBucketReport& bucket : report.buckets)
-    std::printf("%-32s %9llu %9.3f %9llu %7d %9llu %9llu\n", bucket.target_dir.c_str(),
+    std::printf("%-32s %9llu %9.3f %9llu %7d %9llu %9llu\n", printable(bucket.target_dir).c_str(),
                 static_cast<unsigned long long>(bucket.num_entries), bucket.kept_s / 3600.0,
                 static_cast<unsigned long long>(bucket.num_filtered), options.num_shards,
                 static_cast<unsigned long long>(bucket.num_entries / shards),
@@ -52,11 +53,11 @@ void print_table(const ShardOptions& options, const ShardReport& report) {
   for (const ShardBucketReport& bucket : report.buckets) bytes += bucket.bytes;
   if (!options.dry_run && !options.only_manifests)
     std::printf("%s in %s\n", human_bytes(static_cast<double>(bytes)).c_str(),
-                options.target_dir.c_str());
+                printable(options.target_dir).c_str());
   if (report.num_bad == 0) return;
   std::printf("%s recordings could not be read and were left out:\n",
               group_digits(report.num_bad).c_str());
-  for (const std::string& line : report.bad) std::printf("  %s\n", line.c_str());
+  for (const std::string& line : report.bad) std::printf("  %s\n", printable_lines(line).c_str());
 }
 
 }  // namespace

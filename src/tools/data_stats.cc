@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "aerie/base/log.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 #include "aerie/data/dataset_report.h"
 #include "data_command.h"
@@ -50,9 +51,9 @@ Status run_data_stats(const std::vector<std::string>& args) {
     AERIE_ASSIGN_OR_RETURN(const data::DatasetReport report,
                            data::report_dataset(*dataset, part.dataset, report_options));
     if (json)
-      all += str_cat(all.empty() ? "[" : ",", report.to_json());
+      all += str_cat(all.empty() ? "[" : ",", printable_json(report.to_json()));
     else
-      all += str_cat(all.empty() ? "" : "\n", part.name, "\n", report.to_text());
+      all += str_cat(all.empty() ? "" : "\n", printable(part.name), "\n", report.to_text());
   }
   std::printf("%s%s", all.c_str(), json ? "]\n" : "");
   return ok_status();

@@ -6,11 +6,13 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/system.h"
 #include "aerie/data/synth/corpus.h"
 #include "cli.h"
 #include "data_command.h"
+#include "json_output.h"
 
 namespace aerie::tools {
 
@@ -30,7 +32,7 @@ void print_json(const CorpusOptions& options, const CorpusReport& report) {
                                {"files", part.num_files},
                                {"hours", part.hours},
                                {"speakers", part.num_speakers}};
-  std::printf("%s\n", out.dump(1).c_str());
+  print_document(out);
 }
 
 void print_table(const CorpusOptions& options, const CorpusReport& report) {
@@ -40,10 +42,10 @@ void print_table(const CorpusOptions& options, const CorpusReport& report) {
                 static_cast<unsigned long long>(part.num_files), part.hours,
                 part.num_speakers > 0 ? std::to_string(part.num_speakers).c_str() : "-");
   if (report.reused) {
-    std::printf("%s holds this corpus already\n", options.out.c_str());
+    std::printf("%s holds this corpus already\n", printable(options.out).c_str());
   } else {
     std::printf("%s in %s, %s\n", human_bytes(static_cast<double>(report.bytes)).c_str(),
-                options.out.c_str(), human_duration(report.elapsed_s).c_str());
+                printable(options.out).c_str(), human_duration(report.elapsed_s).c_str());
   }
 }
 

@@ -86,12 +86,12 @@ Status run_data_validate(const std::vector<std::string>& args) {
     broken += report->broken.size();
     checked += report->checked;
     if (json) {
-      all += str_cat(all.empty() ? "[" : ",", report->to_json());
+      all += str_cat(all.empty() ? "[" : ",", printable_json(report->to_json()));
       continue;
     }
-    std::printf("%s: %s samples, %.2f hours, %.0f s of audio per second\n", part.name.c_str(),
-                group_digits(report->checked).c_str(), report->audio_s / 3600,
-                report->audio_s / std::max(1e-9, watch.elapsed_s()));
+    std::printf("%s: %s samples, %.2f hours, %.0f s of audio per second\n",
+                printable(part.name).c_str(), group_digits(report->checked).c_str(),
+                report->audio_s / 3600, report->audio_s / std::max(1e-9, watch.elapsed_s()));
     print_list("broken", report->broken);
     print_list("warnings", report->warnings);
   }

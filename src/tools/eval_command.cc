@@ -3,6 +3,7 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/log.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/train/nest/nest_eval.h"
@@ -70,7 +71,8 @@ Status run_eval(const std::vector<std::string>& args) {
   options.test = parsed.extra.contains("--test");
   options.stop = [] { return caught_signal() != 0; };
   AERIE_ASSIGN_OR_RETURN(const train::NestEvalReport report, train::evaluate_nest(options));
-  std::printf("%s%s", json ? report.to_json().c_str() : report.to_text().c_str(), json ? "\n" : "");
+  std::printf("%s%s", json ? printable_json(report.to_json()).c_str() : report.to_text().c_str(),
+              json ? "\n" : "");
   return ok_status();
 }
 

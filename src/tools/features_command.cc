@@ -6,11 +6,13 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/base/log.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/features/extract.h"
 #include "cli.h"
 #include "command.h"
+#include "json_output.h"
 
 namespace aerie::tools {
 namespace {
@@ -27,8 +29,7 @@ void print_json(const ExtractReport& report, double elapsed_s) {
       {"manifest", report.manifest},         {"bad", nlohmann::ordered_json::array()}};
   for (const BadRecording& bad : report.bad)
     out["bad"].push_back({{"place", bad.place}, {"reason", bad.status.to_string()}});
-  std::printf("%s\n",
-              out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  print_document(out);
 }
 
 }  // namespace
@@ -94,13 +95,13 @@ Status run_features(const std::vector<std::string>& given) {
                 group_digits(report.num_files).c_str(), group_digits(report.num_recordings).c_str(),
                 human_duration(report.audio_s).c_str(), human_duration(watch.elapsed_s()).c_str(),
                 static_cast<long long>(report.num_layers), static_cast<long long>(report.width),
-                report.manifest.c_str());
+                printable(report.manifest).c_str());
   }
   if (report.bad.empty()) return ok_status();
   std::string text = str_cat(report.bad.size(), " of ", report.num_files + report.bad.size(),
                              " recordings have no features:");
   for (const BadRecording& bad : report.bad)
-    text += str_cat("\n  ", bad.place, ": ", bad.status.to_string());
+    text += str_cat("\n  ", printable(bad.place), ": ", bad.status.to_string());
   return data_error(std::move(text));
 }
 

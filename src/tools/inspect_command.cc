@@ -17,6 +17,7 @@
 #include "aerie/config/yaml.h"
 #include "checkpoint_path.h"
 #include "command.h"
+#include "json_output.h"
 
 namespace aerie::tools {
 namespace {
@@ -346,7 +347,7 @@ class TextReport {
 
 Json json_of(const Options& options, const AnyArchive& file, const Checksums& checksums) {
   Json root;
-  root["file"] = printable(options.file);
+  root["file"] = options.file;
   root["kind"] = archive::file_kind_name(file.kind);
   root["bytes"] = file.file_bytes;
   if (file.nemo) {
@@ -431,7 +432,7 @@ Status run_inspect(const std::vector<std::string>& args) {
   }
   if (options.json) {
     const Json json = json_of(options, file, checksums);
-    std::printf("%s\n", json.dump(1, ' ', false, Json::error_handler_t::replace).c_str());
+    print_document(json);
   } else {
     TextReport(file, checksums).print(options);
   }

@@ -122,7 +122,7 @@ int main(int argc, char** argv) {
     return finish(aerie::thread_error(error));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: internal error: %s\nThis is a bug in aerie; please report it.\n",
-                 error.what());
+                 aerie::printable_lines(error.what()).c_str());
     return 1;
   }
 }

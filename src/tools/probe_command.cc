@@ -3,6 +3,7 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/probe/run_probe.h"
 #include "cli.h"
@@ -95,7 +96,9 @@ Status run_probe(const std::vector<std::string>& args) {
 
   const SignalCatcher signals;
   AERIE_ASSIGN_OR_RETURN(const probe::ProbeReport report, probe::run_probe(options));
-  std::printf("%s", (json ? probe::report_json(report) : probe::report_text(report)).c_str());
+  std::printf(
+      "%s",
+      (json ? printable_json(probe::report_json(report)) : probe::report_text(report)).c_str());
   return ok_status();
 }
 

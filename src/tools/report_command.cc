@@ -3,6 +3,7 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/ui/report.h"
 #include "cli.h"
 #include "command.h"
@@ -36,7 +37,7 @@ Status run_report(const std::vector<std::string>& args) {
     output = output.empty() ? "report.html" : expand_user(output);
     AERIE_RETURN_IF_ERROR(ui::write_report_of(env, runs, output));
   }
-  std::printf("%s\n", output.c_str());
+  std::printf("%s\n", printable(output).c_str());
   return ok_status();
 }
 

@@ -5,6 +5,7 @@
 #include "aerie/base/log.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
+#include "aerie/base/strings.h"
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/train/nest/dry_run.h"
 #include "aerie/train/nest/nest_run.h"
@@ -44,7 +45,8 @@ Status dry_run(const config::LoadedConfig& loaded, bool json) {
   options.env = &Env::real();
   options.stop = [] { return caught_signal() != 0; };
   AERIE_ASSIGN_OR_RETURN(const train::DryRunReport report, train::dry_run_nest(options));
-  std::printf("%s%s", json ? report.to_json().c_str() : report.to_text().c_str(), json ? "\n" : "");
+  std::printf("%s%s", json ? printable_json(report.to_json()).c_str() : report.to_text().c_str(),
+              json ? "\n" : "");
   return ok_status();
 }
 
@@ -80,7 +82,7 @@ Status run_train(const std::vector<std::string>& args) {
   train::NestRunOptions options;
   options.config = &loaded;
   options.command = "aerie train";
-  for (const std::string& arg : args) options.command += " " + arg;
+  for (const std::string& arg : args) options.command += str_cat(" ", printable(arg));
   std::string version = version_text();
   options.version_text = version.substr(0, version.find('\n'));
   options.env = &Env::real();
@@ -88,15 +90,15 @@ Status run_train(const std::vector<std::string>& args) {
 
   // Health first: a run that went wrong must not look like one that did not.
   std::printf("\n%s: %s%s%s\n", result.healthy ? "healthy" : "UNHEALTHY",
-              result.stop_sentence.c_str(), result.health.empty() ? "" : "; ",
-              result.health.c_str());
+              printable_lines(result.stop_sentence).c_str(), result.health.empty() ? "" : "; ",
+              printable_lines(result.health).c_str());
   if (!result.healthy)
     std::printf(
         "Lower model.optim.lr or set trainer.gradient_clip_val; nonfinite/ in the run folder "
         "names the batches.\n");
-  std::printf("%s\n\n", result.verdict.c_str());
+  std::printf("%s\n\n", printable_lines(result.verdict).c_str());
   const auto row = [](const char* name, const std::string& value) {
-    if (!value.empty()) std::printf("  %-12s %s\n", name, printable_lines(value).c_str());
+    if (!value.empty()) std::printf("  %-12s %s\n", name, printable(value).c_str());
   };
   row("run folder", result.run_dir);
   row("last", result.last_checkpoint);

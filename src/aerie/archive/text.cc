@@ -1,44 +1,22 @@
 #include "aerie/archive/text.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::archive {
-namespace {
-
-std::string escape(std::string_view text, size_t max) {
-  std::string out;
-  for (size_t i = 0; i < text.size();) {
-    if (out.size() >= max) return out + "...";
-    const size_t length = utf8_length(text.substr(i));
-    const auto byte = static_cast<unsigned char>(text[i]);
-    // C1 controls are two bytes in UTF-8: 0xc2 0x80..0x9f.
-    const bool control =
-        byte < 0x20 || byte == 0x7f ||
-        (length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0);
-    if (length == 0 || control) {
-      char buffer[8];
-      std::snprintf(buffer, sizeof buffer, "\\x%02x", byte);
-      out += buffer;
-      ++i;
-    } else {
-      out.append(text.substr(i, length));
-      i += length;
-    }
-  }
-  return out;
-}
-
-}  // namespace
 
 std::string Quoted::operator()(std::string_view text, size_t max) const {
-  return str_cat("'", escape(text, max), "'");
-}
-
-std::string printable(std::string_view text) {
-  return escape(text, SIZE_MAX);
+  std::string out = "'";
+  while (!text.empty()) {
+    if (out.size() > max) return out + "...'";
+    const size_t length = std::max<size_t>(1, utf8_length(text));
+    out += printable(text.substr(0, length));
+    text.remove_prefix(length);
+  }
+  return out + "'";
 }
 
 bool is_utf8(std::string_view text) {

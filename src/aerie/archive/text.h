@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "aerie/base/printable.h"
+
 namespace aerie::archive {
 
 // 'text' with quotes, control characters and broken UTF-8 written as \xNN (a terminal must not obey
@@ -14,8 +16,8 @@ struct Quoted {
   std::string operator()(std::string_view text, size_t max = 120) const;
 };
 inline constexpr Quoted quoted;
-// As quoted() without the quotes and the cut; for listings.
-std::string printable(std::string_view text);
+// Without the quotes and the cut; for listings.
+using aerie::printable;
 
 // Strict UTF-8: no overlong forms, no surrogates, nothing beyond U+10FFFF.
 bool is_utf8(std::string_view text);

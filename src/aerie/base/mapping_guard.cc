@@ -7,6 +7,8 @@
 #include <mutex>
 #include <unistd.h>
 
+#include "aerie/base/printable.h"
+
 namespace aerie {
 
 namespace {
@@ -71,8 +73,9 @@ void add_guarded_mapping(const void* data, size_t size, const std::string& path)
     mappings.store(place);
   }
   delete[] place->path.load();  // of a mapping that has ended: nobody can fault in it any more
-  char* const name = new char[path.size() + 1];
-  std::memcpy(name, path.c_str(), path.size() + 1);
+  const std::string shown = printable(path);
+  char* const name = new char[shown.size() + 1];
+  std::memcpy(name, shown.c_str(), shown.size() + 1);
   place->path.store(name);
   place->size.store(size);
   place->begin.store(reinterpret_cast<uintptr_t>(data));

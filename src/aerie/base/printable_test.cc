@@ -29,5 +29,18 @@ TEST(PrintableTest, NoNameMakesALineOfItsOwn) {
   EXPECT_EQ(printable_lines("ends\n"), "ends\n");
 }
 
+TEST(PrintableTest, SingleNamesStayOnTheirLine) {
+  EXPECT_EQ(printable("a/b c.wav Größe"), "a/b c.wav Größe");
+  EXPECT_EQ(printable("a\n\t\r\x1b"
+                      "c\x7f\xc2\x9b\xff"),
+            "a\\x0a\\x09\\x0d\\x1bc\\x7f\\xc2\\x9b\\xff");
+}
+
+TEST(PrintableTest, JsonMeansWhatItMeant) {
+  const std::string plain = "{\n\t\"a\": \"\\u001b Größe 声\"\n}";
+  EXPECT_EQ(printable_json(plain), plain);
+  EXPECT_EQ(printable_json("\"\x7f\xc2\x9b\xc2\xa0\""), "\"\\u007f\\u009b\xc2\xa0\"");
+}
+
 }  // namespace
 }  // namespace aerie

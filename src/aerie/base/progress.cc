@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "aerie/base/log.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 
 namespace aerie {
@@ -127,8 +128,8 @@ void Progress::draw(int64_t now_ns) {
   const double elapsed_s = static_cast<double>(now_ns - start_ns_) * 1e-9;
   // "\033[K" clears what a longer line left behind.
   write(str_cat("\r",
-                format_progress(options_.label, done(), options_.total, options_.unit, elapsed_s,
-                                note_, width),
+                format_progress(printable(options_.label), done(), options_.total, options_.unit,
+                                elapsed_s, printable(note_), width),
                 "\033[K"));
   visible_ = true;
 }

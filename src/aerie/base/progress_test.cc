@@ -56,6 +56,23 @@ TEST(ProgressTest, DrawsAfterTwoSecondsAndCleansUp) {
   EXPECT_EQ(out, "\r\033[K");
 }
 
+TEST(ProgressTest, NamesCannotMoveTheCursor) {
+  FakeClock clock;
+  std::string out;
+  ProgressOptions named = options(clock, &out);
+  named.label =
+      "a\x1b"
+      "c\n\r.json";
+  Progress progress(std::move(named));
+  clock.advance_s(2.5);
+  progress.set_note(
+      "b\x1b"
+      "c");
+  progress.add(5);
+  EXPECT_EQ(out.substr(0, 22), "\ra\\x1bc\\x0a\\x0d.json [");
+  EXPECT_NE(out.find("b\\x1bc\033[K"), std::string::npos) << out;
+}
+
 TEST(ProgressTest, IsSilentWithoutATerminal) {
   FakeClock clock;
   std::string out;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
 #include "aerie/probe/run_probe.h"
@@ -41,7 +42,9 @@ std::string row(const std::string& title, const std::string& layer, const std::s
 }
 
 std::string task_text(const ProbeReport& report, const TaskReport& task) {
-  if (!task.skipped.empty()) return str_cat("\n", task.name, ": not probed, ", task.skipped, "\n");
+  if (!task.skipped.empty())
+    return str_cat("\n", printable(task.name), ": not probed, ", printable_lines(task.skipped),
+                   "\n");
   std::string out = "\n";
   if (task.of_frames()) {
     out +=
@@ -50,8 +53,8 @@ std::string task_text(const ProbeReport& report, const TaskReport& task) {
                 count(task.num_dev), " to choose the layer, ", count(task.num_test), " to test; ",
                 task.num_unseen_speakers, " of ", task.num_test_speakers, " test voices unseen\n");
   } else {
-    out += str_cat(task.name, " of an utterance (mean over its frames), ", task.num_classes,
-                   " classes\n  ", count(task.num_train), " utterances to fit, ",
+    out += str_cat(printable(task.name), " of an utterance (mean over its frames), ",
+                   task.num_classes, " classes\n  ", count(task.num_train), " utterances to fit, ",
                    count(task.num_dev), " to choose the layer, ", count(task.num_test));
     if (!task.on_test_part) {
       out += task.name == "speaker" ? " others of the same voices to test\n"
@@ -113,13 +116,14 @@ double TaskReport::margin(const std::string& source) const {
 
 std::string report_text(const ProbeReport& report) {
   std::string out = str_cat(
-      "model       ", report.model, " (", report.num_layers, " layers of ", report.width,
+      "model       ", printable(report.model), " (", report.num_layers, " layers of ", report.width,
       ")\nutterances  ", count(report.num_train), " train, ", count(report.num_dev), " dev, ",
       count(report.num_test), " test",
       report.noisy ? str_cat(", noise at ", report.min_snr_db, " to ", report.max_snr_db, " dB")
                    : std::string(", clean"),
       "\n");
-  for (const std::string& note : report.notes) out += str_cat("note        ", note, "\n");
+  for (const std::string& note : report.notes)
+    out += str_cat("note        ", printable_lines(note), "\n");
   for (const TaskReport& task : report.tasks) out += task_text(report, task);
   out += str_cat("\n", human_duration(report.elapsed_s), "\n");
   return out;

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/yaml.h"
 
@@ -21,16 +22,13 @@ bool is_branch(const Value& value) {
 
 // The comment must stay on its line whatever an override or a file name contains.
 std::string comment_text(const Origin& origin) {
-  std::string text = short_origin(origin);
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  return text;
+  return printable(short_origin(origin));
 }
 
 void append_comment(std::string& line, const Origin& origin, const IdleKey* idle) {
   line.append(line.size() < kCommentColumn ? kCommentColumn - line.size() : 1, ' ');
   line += str_cat(" # ", comment_text(origin));
-  if (idle != nullptr) line += str_cat("; no effect: ", idle->why);
+  if (idle != nullptr) line += str_cat("; no effect: ", printable(idle->why));
 }
 
 using IdleKeys = std::map<std::string, IdleKey>;

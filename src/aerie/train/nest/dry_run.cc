@@ -11,6 +11,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/log.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/system.h"
 #include "aerie/config/schema/devices.h"
@@ -408,7 +409,7 @@ std::string DryRunReport::to_text() const {
   const auto row = [&](const char* name, const std::string& text) {
     char head[32];
     std::snprintf(head, sizeof head, "%-12s ", name);
-    out += str_cat(head, text, "\n");
+    out += str_cat(head, printable(text), "\n");
   };
   for (size_t i = 0; i < sets.size(); ++i) {
     const DryRunSet& set = sets[i];

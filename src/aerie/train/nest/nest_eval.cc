@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/devices.h"
@@ -138,10 +139,11 @@ Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
 }
 
 std::string NestEvalReport::to_text() const {
-  std::string out = str_cat("checkpoint  ", checkpoint, averaged ? " (averaged weights)\n" : "\n",
-                            "engine      ", engine, "\n\n");
+  std::string out =
+      str_cat("checkpoint  ", printable(checkpoint), averaged ? " (averaged weights)\n" : "\n",
+              "engine      ", engine, "\n\n");
   size_t width = metric.size() + 5;
-  for (const NestEvalSet& set : sets) width = std::max(width, set.name.size());
+  for (const NestEvalSet& set : sets) width = std::max(width, printable(set.name).size());
   const auto row = [&](const std::string& name, double value, const std::string& rest) {
     out += str_cat(name, std::string(width - name.size() + 2, ' '), number(value), rest, "\n");
   };
@@ -149,7 +151,7 @@ std::string NestEvalReport::to_text() const {
     char rest[96];
     std::snprintf(rest, sizeof rest, "  %lld batches, %.1f s of audio",
                   static_cast<long long>(set.batches), set.audio_s);
-    row(set.name, set.loss, rest);
+    row(printable(set.name), set.loss, rest);
   }
   if (sets.size() > 1) {
     row(metric, loss, "  (the monitored set)");
