@@ -142,6 +142,9 @@ TEST_F(RunFolderCrashTest, AFreshStartKeepsTheRunThatWasThere) {
   std::set<std::string> moved = names(folder + "/run_0");
   EXPECT_EQ(moved, files);
   EXPECT_EQ(names(folder + "/checkpoints"), checkpoints) << "the same run once more";
+  // Said before the log can lie in the folder, and in it all the same.
+  EXPECT_NE(read(folder + "/nemo_log_globalrank-0_localrank-0.txt").find("was moved to"),
+            std::string::npos);
   // The closing lines name the new run's best, not the old one's.
   const std::string text = log("again");
   EXPECT_EQ(text.find("run_0/checkpoints"), std::string::npos);

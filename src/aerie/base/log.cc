@@ -8,6 +8,7 @@
 #include <spdlog/sinks/base_sink.h>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/early_log.h"
 #include "aerie/base/env.h"
 #include "aerie/base/path.h"
 #include "aerie/base/printable.h"
@@ -73,6 +74,12 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   std::unique_ptr<WritableFile> file_;
 };
 
+struct EarlyLine {
+  LogLevel level;
+  spdlog::log_clock::time_point time;
+  std::string line;
+};
+
 struct LogState {
   LogState()
       : console(std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>(console_colour())) {
@@ -89,6 +96,8 @@ struct LogState {
   std::mutex mutex;  // everything below, and the order of lines
   std::shared_ptr<spdlog::sinks::ansicolor_stderr_sink_mt> console;
   std::vector<std::shared_ptr<FileSink>> files;
+  bool keep_early = false;
+  std::vector<EarlyLine> early;
   LogConsole replacement;
   LogBracket bracket;
 };
@@ -99,10 +108,11 @@ LogState& state() {
 }
 
 // A log line is never worth the run: a full disk under a log file is ignored here.
-void write_to(spdlog::sinks::sink& sink, LogLevel level, const std::string& line) {
+void write_to(spdlog::sinks::sink& sink, LogLevel level, const std::string& line,
+              spdlog::log_clock::time_point time) {
   try {
     if (sink.should_log(to_spdlog(level)))
-      sink.log(spdlog::details::log_msg("", to_spdlog(level), line));
+      sink.log(spdlog::details::log_msg(time, {}, "", to_spdlog(level), line));
   } catch (const std::exception&) {
   }
 }
@@ -165,8 +175,10 @@ void log_message(LogLevel level, std::string_view area, std::string_view text) {
                                           : "",
               printable_lines(text));
   const std::lock_guard lock(log.mutex);
+  const auto now = spdlog::log_clock::now();
+  if (log.keep_early) log.early.push_back({level, now, line});
   for (const auto& file : log.files) {
-    write_to(*file, level, line);
+    write_to(*file, level, line, now);
     // So that a killed run leaves its last words.
     if (level >= LogLevel::kInfo) {
       try {
@@ -179,9 +191,9 @@ void log_message(LogLevel level, std::string_view area, std::string_view text) {
   if (log.replacement) {
     log.replacement(level, line);
   } else if (log.bracket) {
-    log.bracket([&] { write_to(*log.console, level, line); });
+    log.bracket([&] { write_to(*log.console, level, line, now); });
   } else {
-    write_to(*log.console, level, line);
+    write_to(*log.console, level, line, now);
   }
 }
 
@@ -193,9 +205,23 @@ Status add_log_file(const std::string& path, LogLevel level) {
   file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
   file->set_level(to_spdlog(level));
   const std::lock_guard lock(log.mutex);
+  for (const EarlyLine& said : log.early) write_to(*file, said.level, said.line, said.time);
   log.files.push_back(std::move(file));
   log.have_files = true;
   return ok_status();
+}
+
+EarlyLog::EarlyLog() {
+  LogState& log = state();
+  const std::lock_guard lock(log.mutex);
+  log.keep_early = true;
+}
+
+EarlyLog::~EarlyLog() {
+  LogState& log = state();
+  const std::lock_guard lock(log.mutex);
+  log.keep_early = false;
+  log.early.clear();
 }
 
 void close_log_files() {

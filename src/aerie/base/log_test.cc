@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/base/early_log.h"
 #include "aerie/base/env.h"
 #include "aerie/base/temp_dir.h"
 
@@ -124,6 +125,31 @@ TEST_F(LogTest, NamesOfFilesDoNotSteerTheTerminal) {
   const std::string text = Env::real().read_file(dir.file("run.txt")).value();
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
   EXPECT_NE(text.find("\n  2026-01-01"), std::string::npos) << "no line of its own";
+}
+
+TEST_F(LogTest, FilesBeginWithWhatWasSaidBefore) {
+  const TempDir dir;
+  log_warn("train", "before");
+  {
+    const EarlyLog early;
+    log_info("train", "took over the lock");
+    log_warn("train", "left alone");
+    ASSERT_TRUE(add_log_file(dir.file("all.txt"), LogLevel::kInfo).ok());
+    ASSERT_TRUE(add_log_file(dir.file("errors.txt"), LogLevel::kWarn).ok());
+    log_info("train", "goes on");
+  }
+  ASSERT_TRUE(add_log_file(dir.file("later.txt")).ok());
+  close_log_files();
+  const auto said = [&](const char* name) {
+    std::string out;
+    for (const std::string& line : split(Env::real().read_file(dir.file(name)).value(), '\n'))
+      if (!line.empty()) out += line.substr(line.find(']') + 2) + "|";
+    return out;
+  };
+  EXPECT_EQ(said("all.txt"), "took over the lock|warning: left alone|goes on|");
+  EXPECT_EQ(said("errors.txt"), "warning: left alone|");
+  EXPECT_EQ(said("later.txt"), "");
+  EXPECT_EQ(lines_.size(), 4u) << "the console hears everything once";
 }
 
 TEST_F(LogTest, WritesThroughNoLink) {

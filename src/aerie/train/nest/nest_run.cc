@@ -5,8 +5,10 @@
 #include <csignal>
 #include <optional>
 #include <unistd.h>
+#include <utility>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/early_log.h"
 #include "aerie/base/log.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
@@ -159,6 +161,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   // loggers.
   const bool keep = run.trainer.fast_dev_run == 0;
   std::unique_ptr<TempDir> scratch;
+  std::optional<EarlyLog> early_log(std::in_place);  // until the log files are open
   RunFolder folder;
   ResumePlan plan;
   std::vector<std::unique_ptr<RunLock>> locks;
@@ -180,6 +183,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   const auto previous_config = config::load_yaml(folder.path + "/config.yaml");
   AERIE_RETURN_IF_ERROR(prepare_run_folder(env, folder, resumed).with_context(folder.path));
   if (keep) AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
+  early_log.reset();
   AERIE_ASSIGN_OR_RETURN(const std::string config_yaml,
                          config::emit_yaml(options.config->portable));
   AERIE_ASSIGN_OR_RETURN(const std::string model_yaml, nemo_model_config(options.config->resolved));
