@@ -131,7 +131,7 @@ int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   if constexpr (kDim == kAttentionResidentDim)
     if (resident(b)) return backward_resident<T, kPadded>(b, stream);
-  // Of heads with 128 values a multiprocessor has room for three tiles of queries only where they
+  // Of heads with 128 values an SM has room for three tiles of queries only where they
   // share what they read; for a few items, more blocks are better. Padded heads have one kernel for
   // both: they are rare.
   constexpr int kGroups = kDim == 128 && !kPadded ? 3 : 1, kAtATime = kDim == 128 ? 1 : 3;

@@ -1,4 +1,4 @@
-// Tiles of 64 rows as products of four warps read them (mma.h), included by attention's .cu files
+// Tiles of 64 rows as a warpgroup's GEMM reads them (mma.h), included by attention's .cu files
 // alone: of heads with 128 values two panels of 64 columns each, of those with 64 values one.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The first half of backward on tensor cores, included by attention's .cu files alone. A block
-// takes kGroups tiles of 64 queries of one head, one for each of its groups of four warps, and
+// takes kGroups tiles of 64 queries of one head, one for each of its warpgroups, and
 // walks over tiles of 64 keys as forward does: keys, values and positions are copied once for all
 // groups. It makes the gradients of the queries, and leaves weights and gradients of the scores (by
 // key, and by relative position) in scratch memory for attention_backward.h.

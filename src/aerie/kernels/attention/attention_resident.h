@@ -1,7 +1,7 @@
 // Backward on tensor cores for 65 to 192 frames and 64 values per head, with the weights that
 // forward has saved; included by attention's .cu files alone. Weights and gradients of scores never
-// leave the multiprocessor. A block takes one head of one item after the other and walks over tiles
-// of 64 keys. Three of its four groups of four warps have 64 queries each: they make the gradients
+// leave the SM. A block takes one head of one item after the other and walks over tiles
+// of 64 keys. Three of its four warpgroups have 64 queries each: they make the gradients
 // of their scores and queries, and leave weights and scores' gradients in shared memory as tiles.
 // The fourth makes the sums over queries of them, which are the gradients of keys, values and bias
 // u, while the others go on.

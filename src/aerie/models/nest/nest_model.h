@@ -80,7 +80,7 @@ class NestModel {
   Result<nn::EncoderOutput> encode(const at::Tensor& audio, const at::Tensor& lengths,
                                    const nn::DtypePolicy& policy, bool keep_layers) const;
 
-  // Layers' activations are computed again in the backward pass (aerie.activation_checkpointing).
+  // Activation recomputation of the layers (aerie.activation_checkpointing).
   bool recomputes() const { return aerie_.activation_checkpointing; }
   void set_recompute(bool on) { aerie_.activation_checkpointing = on; }
 
