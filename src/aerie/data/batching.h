@@ -10,6 +10,13 @@
 
 namespace aerie::data {
 
+// How clips are packed into batch_duration where there are no buckets. A run keeps the rule it
+// began with.
+enum class Packing : uint8_t {
+  kLhotse,        // a batch ends when one more clip like its longest would not fit
+  kWithinBudget,  // earlier versions: a clip that does not fit begins the next batch
+};
+
 struct Batching {
   std::optional<int64_t> batch_size;
   std::optional<int64_t> shuffle_n;

@@ -11,6 +11,7 @@ namespace aerie::data {
 
 namespace {
 
+constexpr const char* kLhotseName = "lhotse";
 constexpr size_t kMaxBytes = 8 << 20;
 constexpr size_t kMaxParts = 1000;
 constexpr size_t kMaxList = 100'000;
@@ -168,6 +169,7 @@ std::string Cursor::to_json() const {
   out["bad_samples"] = bad_samples;
   if (bad_list) out["bad_list"] = *bad_list;
   if (num_samples) out["num_samples"] = *num_samples;
+  if (packing == Packing::kLhotse) out["packing"] = kLhotseName;
   return out.dump();
 }
 
@@ -210,6 +212,13 @@ Result<Cursor> Cursor::parse(std::string_view text) {
   }
   if (object.contains("num_samples"))
     AERIE_RETURN_IF_ERROR(read_number(object, "num_samples", out.num_samples.emplace()));
+  out.packing = Packing::kWithinBudget;
+  if (const auto found = object.find("packing"); found != object.end()) {
+    if (!found->is_string()) return broken("'packing' is no name");
+    if (found->get_ref<const std::string&>() != kLhotseName)
+      return unsupported("data cursor: a newer version's 'packing'");
+    out.packing = Packing::kLhotse;
+  }
   return out;
 }
 

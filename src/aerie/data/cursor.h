@@ -44,6 +44,8 @@ struct Cursor {
   // where there are more than kMaxBadListed.
   std::optional<std::vector<uint32_t>> bad_list;
   std::optional<uint64_t> num_samples;  // of the data set; not in cursors of earlier versions
+  // The rule of the run; cursors of earlier versions, which had one, do not name it.
+  Packing packing = Packing::kLhotse;
 
   std::string to_json() const;
   // Text from a checkpoint, believed in nothing: a data error says what is wrong.

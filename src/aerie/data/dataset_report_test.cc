@@ -62,6 +62,23 @@ double loader_padding(const config::DatasetConfig& config, const config::AerieCo
 TEST(DatasetReportTest, PaddingIsThatOfTheLoader) {
   TestCorpus corpus(120);
   config::DatasetConfig config = corpus.config(8);
+  {
+    // Batches as they come, up to a duration: the same ones.
+    config::DatasetConfig packed = config;
+    packed.batch_size.reset();
+    packed.batch_duration = 1.5;
+    ReportOptions options;
+    options.probes = 0;
+    options.aerie = TestCorpus::aerie();
+    const DatasetReport report = *report_dataset(*open(packed), packed, options);
+    EXPECT_NEAR(report.padding[0].padding_share, loader_padding(packed, options.aerie), 1e-3);
+    LoaderOptions loader_options;
+    loader_options.seed = options.aerie.seed;
+    loader_options.quiet = true;
+    const auto loader = Loader::make(open(packed), packed, options.aerie, loader_options);
+    ASSERT_TRUE(loader.ok()) << loader.status().to_string();
+    EXPECT_EQ(report.padding[0].steps, static_cast<uint64_t>((*loader)->batches_per_epoch()));
+  }
   for (const double min_s : {0.06, 0.2, 1.0})
     for (const bool drop_last : {false, true})
       for (const bool bucketing : {false, true}) {

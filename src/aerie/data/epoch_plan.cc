@@ -8,18 +8,33 @@ namespace aerie::data {
 
 uint64_t EpochPlan::num_samples() const {
   uint64_t total = 0;
-  for (const Section& section : sections_)
-    for (uint32_t v = 0; v < num_lanes_; ++v) {
-      const uint64_t end =
-          section.starts.empty() ? section.steps * section.batch_size : section.starts.back();
-      total += std::min(end, section.order->lane_size(v));
+  for (const Section& section : sections_) {
+    if (!section.batch_starts.empty()) {
+      total += section.batch_starts.back();
+      continue;
     }
+    for (uint32_t v = 0; v < num_lanes_; ++v)
+      total += std::min(planned(section), section.order->lane_size(v));
+  }
   return total;
+}
+
+uint64_t EpochPlan::planned(const Section& section) {
+  if (!section.batch_starts.empty()) return section.batch_starts.back();
+  return section.starts.empty() ? section.steps * section.batch_size : section.starts.back();
+}
+
+PlannedSample EpochPlan::item(const Section& section, uint64_t number) const {
+  if (section.rest != nullptr) return (*section.rest)[number];
+  return {section.order->at(static_cast<uint32_t>(number % num_lanes_), number / num_lanes_),
+          section.position_base + number};
 }
 
 void EpochPlan::add_section(Section section, bool drop_last) {
   const uint64_t most = section.order->max_lane();
-  if (section.starts.empty()) {
+  if (!section.batch_starts.empty()) {
+    section.steps = (section.batch_starts.size() - 1) / num_lanes_;
+  } else if (section.starts.empty()) {
     const uint64_t size = section.batch_size;
     section.steps = drop_last ? section.order->min_lane() / size : (most + size - 1) / size;
   } else {
@@ -61,18 +76,19 @@ uint32_t EpochPlan::batch(uint64_t step, uint32_t lane, std::vector<PlannedSampl
               lane, " of ", num_lanes_);
   const StepPlace at = place(step, lane);
   const Section& section = sections_[at.section];
+  out.clear();
+  if (!section.batch_starts.empty()) {
+    const uint64_t k = at.local * num_lanes_ + lane;
+    for (uint64_t i = section.batch_starts[k]; i < section.batch_starts[k + 1]; ++i)
+      out.push_back(item(section, i));
+    return section.bucket;
+  }
   const uint64_t first =
       section.starts.empty() ? at.local * section.batch_size : section.starts[at.local];
   const uint64_t wanted =
       section.starts.empty() ? first + section.batch_size : section.starts[at.local + 1];
   const uint64_t last = std::min(wanted, section.order->lane_size(lane));
-  out.clear();
-  for (uint64_t j = first; j < last; ++j) {
-    const uint64_t item = j * num_lanes_ + lane;
-    out.push_back(section.rest != nullptr
-                      ? (*section.rest)[item]
-                      : PlannedSample{section.order->at(lane, j), section.position_base + item});
-  }
+  for (uint64_t j = first; j < last; ++j) out.push_back(item(section, j * num_lanes_ + lane));
   return section.bucket;
 }
 
@@ -86,16 +102,14 @@ std::vector<PlannedSample> EpochPlan::rest_after(uint64_t step, uint32_t micro) 
   }
   // What drop_last left out under the old batches may fill a batch of the new ones.
   for (const Section& section : sections_) {
-    const uint64_t planned =
-        section.starts.empty() ? section.steps * section.batch_size : section.starts.back();
-    for (uint64_t j = planned; j < section.order->max_lane(); ++j)
-      for (uint32_t lane = 0; lane < num_lanes_; ++lane) {
-        if (j >= section.order->lane_size(lane)) continue;
-        const uint64_t item = j * num_lanes_ + lane;
-        out.push_back(section.rest != nullptr ? (*section.rest)[item]
-                                              : PlannedSample{section.order->at(lane, j),
-                                                              section.position_base + item});
-      }
+    if (!section.batch_starts.empty()) {
+      for (uint64_t i = planned(section); i < section.order->total(); ++i)
+        out.push_back(item(section, i));
+      continue;
+    }
+    for (uint64_t j = planned(section); j < section.order->max_lane(); ++j)
+      for (uint32_t lane = 0; lane < num_lanes_; ++lane)
+        if (j < section.order->lane_size(lane)) out.push_back(item(section, j * num_lanes_ + lane));
   }
   return out;
 }

@@ -51,6 +51,7 @@ class EpochPlan {
   uint32_t num_lanes() const { return num_lanes_; }
   uint64_t num_steps() const { return num_steps_; }
   uint64_t num_samples() const;  // in all batches of all lanes
+  bool is_rest() const { return !sections_.empty() && sections_[0].rest != nullptr; }
   // The batch of one lane in one step; `out` is replaced. Returns its section (bucket).
   uint32_t batch(uint64_t step, uint32_t lane, std::vector<PlannedSample>& out) const;
   // What is left after `step` whole steps and the first `micro` lanes of the next, in its order.
@@ -64,7 +65,11 @@ class EpochPlan {
     uint32_t batch_size = 0;
     uint64_t steps = 0;
     uint64_t position_base = 0;
-    std::vector<uint64_t> starts;  // batch_duration without buckets: first item of each step, + end
+    // batch_duration without buckets: first item of each batch, + end. Batch k is that of lane
+    // k % lanes in step k / lanes; item i is the i / lanes-th of lane i % lanes in `order`.
+    std::vector<uint64_t> batch_starts;
+    // The same as earlier versions did it: first item of each step in every lane, + end.
+    std::vector<uint64_t> starts;
     // Of the rest of an epoch: the samples of `order` with the positions they had in the whole.
     std::shared_ptr<const std::vector<PlannedSample>> rest;
   };
@@ -73,6 +78,9 @@ class EpochPlan {
     uint64_t local;
   };
   StepPlace place(uint64_t step, uint32_t lane) const;
+  PlannedSample item(const Section& section, uint64_t number) const;
+  // Of lane `lane` or, with batch_starts, of all lanes: items that are in batches.
+  static uint64_t planned(const Section& section);
   void add_section(Section section, bool drop_last);
   void chain_all();
 
@@ -97,6 +105,7 @@ class Sampler {
     bool compat_nemo = false;
     uint32_t virtual_ranks = 1;
     config::ShuffleLevel shuffle_level = config::ShuffleLevel::kSample;
+    Packing packing = Packing::kLhotse;
   };
 
   // Checks the combination of keys; estimates bins where asked for. `set` is shared, not copied.
@@ -109,10 +118,19 @@ class Sampler {
   std::shared_ptr<const EpochPlan> plan_rest(uint32_t epoch,
                                              const std::vector<PlannedSample>& rest) const;
   // The sampler of the same data with other batches.
-  Result<Sampler> with(const Batching& batching, uint32_t virtual_ranks) const;
+  Result<Sampler> with(const Batching& batching, uint32_t virtual_ranks, Packing packing) const;
   Batching batching() const { return Batching::of(config_); }
 
   uint32_t num_lanes() const { return options_.virtual_ranks; }
+  Packing packing() const { return options_.packing; }
+  // Batches are packed to batch_duration clip by clip, and the last clip may make one too long.
+  bool packs_as_lhotse() const {
+    return options_.packing == Packing::kLhotse && packs_clip_by_clip() &&
+           config_.bucket_batch_size.empty();
+  }
+  bool packs_within_budget() const {
+    return options_.packing == Packing::kWithinBudget && packs_clip_by_clip();
+  }
   // Samples per batch and lane, the largest of any section.
   uint32_t max_batch_size() const { return max_batch_size_; }
   const SampleSet& set() const { return *set_; }
@@ -144,7 +162,11 @@ class Sampler {
   }
   // The section of a sample: its bucket or, in mixtures and plain data, 0.
   size_t section_of(uint32_t sample) const;
-  void pack_by_duration(EpochPlan& plan, EpochPlan::Section& section) const;
+  void carry_to_longer(std::vector<std::vector<PlannedSample>>& lists) const;
+  void pack(EpochPlan& plan, EpochPlan::Section& section) const;
+  void pack_as_lhotse(EpochPlan& plan, EpochPlan::Section& section) const;
+  void pack_within_budget(EpochPlan& plan, EpochPlan::Section& section) const;
+  double cost_of(uint32_t sample) const;
 
   std::shared_ptr<const SampleSet> set_;
   config::DatasetConfig config_;

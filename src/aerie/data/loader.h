@@ -71,6 +71,10 @@ struct LoaderOptions {
   // Bad samples an earlier process reported (bad_samples.jsonl): cursors of earlier versions only
   // say how many there were.
   std::vector<BadSample> earlier_bad;
+  Packing packing = Packing::kLhotse;
+  // Ways of making batches that the run may have begun with: cursors of earlier versions name
+  // theirs by a hash only.
+  std::vector<Batching> earlier_batching;
   // Called by next(), in order, once per bad sample.
   std::function<void(const BadSample&)> on_bad_sample;
 };

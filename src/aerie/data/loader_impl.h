@@ -109,7 +109,11 @@ struct Loader::Impl {
   ~Impl();
 
   int64_t batches_in(const EpochPlan& p) const {
-    const int64_t all = static_cast<int64_t>(p.num_steps()) * setup.lanes_per_rank;
+    uint64_t steps = p.num_steps();
+    // Earlier versions had as many steps in every epoch as in the first.
+    if (sampler.packs_within_budget() && !p.is_rest())
+      steps = std::min(steps, setup.first_plan->num_steps());
+    const int64_t all = static_cast<int64_t>(steps) * setup.lanes_per_rank;
     return options.max_batches_per_epoch >= 0 ? std::min(all, options.max_batches_per_epoch) : all;
   }
   const EpochPlan& plan_of(uint32_t epoch);

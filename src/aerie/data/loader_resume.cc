@@ -56,6 +56,7 @@ Cursor Loader::cursor() const {
     std::sort(out.bad_list->begin(), out.bad_list->end());
   }
   out.num_samples = impl_->dataset->size();
+  out.packing = impl_->sampler.packing();
   return out;
 }
 
@@ -79,15 +80,24 @@ void Loader::Impl::forget_rest() {
 
 // The sampler a part of the epoch was made with; an error when more has changed than the batches.
 Result<Sampler> Loader::Impl::sampler_of(const Cursor::Part& part) const {
-  Batching batching = sampler.batching();
+  std::vector<Batching> candidates;
   if (part.batching) {
-    batching = *part.batching;
-  } else if (batching.batch_size) {
-    // Cursors of earlier versions: the one number they have.
-    batching.batch_size = part.batch_size;
+    candidates.push_back(*part.batching);
+  } else {
+    // Cursors of earlier versions have one number, and that not for every way: what is meant is
+    // known by its fingerprint.
+    candidates.push_back(sampler.batching());
+    if (candidates[0].batch_size) candidates[0].batch_size = part.batch_size;
+    for (const Batching& earlier : options.earlier_batching)
+      if (std::find(candidates.begin(), candidates.end(), earlier) == candidates.end())
+        candidates.push_back(earlier);
   }
-  auto out = sampler.with(batching, part.virtual_ranks);
-  if (out.ok() && out->fingerprint() == part.order_fingerprint) return out;
+  for (const Batching& batching : candidates) {
+    for (const Packing packing : {Packing::kLhotse, Packing::kWithinBudget}) {
+      auto out = sampler.with(batching, part.virtual_ranks, packing);
+      if (out.ok() && out->fingerprint() == part.order_fingerprint) return out;
+    }
+  }
   return invalid_argument(
              "the order of the data has changed since the checkpoint was written (shuffling, "
              "buckets, mixture or shards)")

@@ -75,6 +75,7 @@ Result<Sampler::Options> loader_sampler_options(const config::AerieConfig& aerie
   out.seed = options.seed;
   out.compat_nemo = aerie.compat_nemo_2_6;
   out.shuffle_level = aerie.data.shuffle_level;
+  out.packing = options.packing;
   constexpr int64_t kMaxLanes = 1 << 20;
   const int64_t lanes = aerie.data.virtual_ranks.value_or(options.world);
   if (lanes < 1 || lanes > kMaxLanes)
@@ -258,13 +259,21 @@ Result<LoaderSetup> set_up_loader(std::shared_ptr<const AudioDataset> dataset,
              "): ", aerie.data.memory_budget_gib ? "aerie.data.memory_budget_gib" : "free memory",
              " allows no more; lower num_workers or prefetch_factor");
   setup.num_slots = slots;
-  // Clips whose duration the manifest does not tell may need more than planned.
+  // Clips whose duration the manifest does not tell may need more than planned, and so may those
+  // that are packed in another order in the next epoch.
+  uint64_t spare = dataset->num_unknown_durations() > 0
+                       ? std::max<uint64_t>(total(slots), uint64_t{1} << 30)
+                       : std::max<uint64_t>(rules.usual_bytes, 64 << 20);
+  if (sampler.packs_as_lhotse()) {
+    const int64_t rows =
+        std::min<int64_t>(sampler.max_batch_size(), static_cast<int64_t>(dataset->size()));
+    const uint64_t most = BatchBuilder::layout_bytes(rules, rows, noise_rows_of(rules, rows),
+                                                     rules.capacities.fit(longest));
+    const uint64_t room = limit - std::min(limit, total(slots));
+    spare = std::max(spare, std::min(room, static_cast<uint64_t>(slots) * most));
+  }
   setup.budget_bytes =
-      aerie.data.memory_budget_gib
-          ? std::max(limit, total(slots))
-          : total(slots) + (dataset->num_unknown_durations() > 0
-                                ? std::max<uint64_t>(total(slots), uint64_t{1} << 30)
-                                : std::max<uint64_t>(rules.usual_bytes, 64 << 20));
+      aerie.data.memory_budget_gib ? std::max(limit, total(slots)) : total(slots) + spare;
   return setup;
 }
 

@@ -96,6 +96,8 @@ Result<Sampler> Sampler::make(std::shared_ptr<const SampleSet> set,
     key += str_cat(group.begin, "-", group.end, ":");
     append_list(key, group.shard_starts);
   }
+  // The rule of earlier versions has no name in the key: their cursors keep their fingerprints.
+  if (out.packs_as_lhotse()) key += "lhotse";
   out.fingerprint_ = XXH3_64bits(key.data(), key.size());
   return out;
 }
@@ -237,7 +239,7 @@ Status Sampler::set_up_durations() {
     for (const double d : set_->durations_s)
       if (d > 0 && d < shortest) shortest = d;
     max_batch_size_ = static_cast<uint32_t>(std::min<int64_t>(
-        c.batch_size.value_or(1 << 20),
+        c.batch_size.value_or(kMaxBatch),
         clips_per_batch(*c.batch_duration, shortest, c.quadratic_duration.value_or(0))));
   }
   return ok_status();
@@ -330,39 +332,7 @@ std::shared_ptr<const LaneOrder> Sampler::concat_order(uint32_t epoch) const {
   return std::make_shared<TableOrder>(std::move(out));
 }
 
-void Sampler::pack_by_duration(EpochPlan& plan, EpochPlan::Section& section) const {
-  const double limit = *config_.batch_duration * (1 + 1e-12);
-  const double quadratic = config_.quadratic_duration.value_or(0);
-  const uint64_t most = static_cast<uint64_t>(config_.batch_size.value_or(1 << 20));
-  const LaneOrder& order = *section.order;
-  const uint64_t end = config_.drop_last ? order.min_lane() : order.max_lane();
-  section.starts.assign(1, 0);
-  double longest = 0.0;
-  for (uint64_t j = 0; j < end; ++j) {
-    double cost = 0.0;
-    for (uint32_t v = 0; v < plan.num_lanes_; ++v) {
-      if (j >= order.lane_size(v)) continue;
-      const double d = set_->durations_s[order.at(v, j)];
-      cost = std::max(cost, effective_duration(std::isnan(d) ? longest_s_ : d, quadratic));
-    }
-    const uint64_t count = j - section.starts.back();
-    const double with = std::max(longest, cost);
-    if (count > 0 && (static_cast<double>(count + 1) * with > limit || count >= most)) {
-      section.starts.push_back(j);
-      longest = cost;
-    } else {
-      longest = with;
-    }
-  }
-  // What remains is a batch that the data's end cut short.
-  const uint64_t count = end - section.starts.back();
-  const bool full =
-      count > 0 && (static_cast<double>(count + 1) * longest > limit || count >= most);
-  if (count > 0 && (full || !config_.drop_last)) section.starts.push_back(end);
-}
-
 void Sampler::plan_durations(EpochPlan& plan) const {
-  const bool packed = packs_clip_by_clip();
   // Tarred data: buckets keep the order of one pass over the shards, so that reading stays close to
   // sequential; otherwise each bucket is shuffled by itself.
   std::vector<std::vector<uint32_t>> passes;
@@ -393,7 +363,7 @@ void Sampler::plan_durations(EpochPlan& plan) const {
                      : bucket_samples_[b],
         config_.shuffle && !set_->tarred, plan.num_lanes_,
         OrderKey{options_.seed, plan.epoch_, stream_of(kBucketStream, b, 0)});
-    if (packed) pack_by_duration(plan, section);
+    if (packs_clip_by_clip()) pack(plan, section);
     plan.add_section(std::move(section), config_.drop_last);
   }
   interleave(plan);

@@ -597,12 +597,15 @@ TEST(DurationBucketTest, EveryKeyChangesTheBatches) {
   EXPECT_NE(all_batches(*make(set, other).plan(0)), plan);
 }
 
-TEST(DurationBucketTest, PackingWithoutBucketsKeepsTheBudgetAndTheOrder) {
+// Runs that began with an earlier version.
+TEST(DurationBucketTest, TheEarlierRuleKeepsTheBudgetAndTheOrder) {
   const auto set = make_set({500});
+  Sampler::Options options;
+  options.packing = Packing::kWithinBudget;
   DatasetConfig config;
   config.batch_duration = 100;
   config.shuffle = false;
-  const auto plan = make(set, config).plan(0);
+  const auto plan = Sampler::make(set, config, options)->plan(0);
   std::vector<uint32_t> order = flat(all_batches(*plan));
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
   const Batches batches = all_batches(*plan);

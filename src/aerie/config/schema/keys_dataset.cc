@@ -199,7 +199,8 @@ constexpr KeySpec kDataset[] = {
     {"model.<ds>.use_lhotse", "bool", "false", "", "", kWorks,
      "Lhotse's keys below work without it; written as false it turns them off."},
     {"model.<ds>.batch_duration", "float|null", "null", ">0", "", kWorks,
-     "Seconds of audio per batch, padding included."},
+     "Seconds of audio per batch, padding included. Without buckets the clip that goes over it is "
+     "still in the batch, as in Lhotse."},
     {"model.<ds>.quadratic_duration", "float|null", "null", ">0", "", kWorks,
      "Counts an utterance of d seconds as d + d^2/q."},
     {"model.<ds>.use_bucketing", "bool", "false", "", "", kWorks,

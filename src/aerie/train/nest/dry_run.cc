@@ -385,8 +385,9 @@ BatchShape worst_batch(const data::Loader& loader, const config::DatasetConfig& 
   };
   const auto plan = loader.sampler().plan(0);
   std::vector<data::PlannedSample> batch;
-  for (uint64_t step = 0; step < plan->num_steps(); ++step) {
-    const uint32_t section = plan->batch(step, 0, batch);
+  for (uint64_t k = 0; k < plan->num_steps() * plan->num_lanes(); ++k) {
+    const uint32_t section =
+        plan->batch(k / plan->num_lanes(), static_cast<uint32_t>(k % plan->num_lanes()), batch);
     int64_t samples = 0;
     for (const data::PlannedSample& sample : batch)
       samples = std::max(samples, samples_of(set.durations_s[sample.sample]));

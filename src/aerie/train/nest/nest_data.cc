@@ -35,6 +35,8 @@ class Opener {
     const config::MixOn mix = run_.aerie.data.mix_on;
     if (mix == config::MixOn::kGpu || (mix == config::MixOn::kAuto && options_.gpu))
       loader_options.mix = data::MixPlace::kConsumer;
+    loader_options.packing = options_.packing;
+    loader_options.earlier_batching = options_.earlier_batching;
     if (options_.gpu && dataset.pin_memory)
       loader_options.allocator = pinned_memory(options_.gpu_index);
     if (options_.bad_samples != nullptr) {

@@ -8,6 +8,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/config/schema/nest_config.h"
+#include "aerie/data/batching.h"
 #include "aerie/train/bad_sample_log.h"
 #include "aerie/train/loader_source.h"
 #include "aerie/train/trainer.h"
@@ -23,6 +24,9 @@ struct NestDataOptions {
   int64_t gpu_index = 0;  // which one
   bool quiet = false;     // no progress, no notes about the training set
   std::shared_ptr<BadSampleLog> bad_samples;  // bad_samples.jsonl; null: only logged
+  // Of a run that is gone on with: its rule, and what its batches may have been made with.
+  data::Packing packing = data::Packing::kLhotse;
+  std::vector<data::Batching> earlier_batching;
 };
 
 struct NestData {

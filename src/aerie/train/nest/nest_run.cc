@@ -205,6 +205,11 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   data_options.gpu_index = devices.ids.front();
   data_options.bad_samples =
       std::make_shared<BadSampleLog>(env, folder.path + "/bad_samples.jsonl");
+  // A damaged cursor is reported where it is needed.
+  if (const auto cursor = data::Cursor::parse(point.state.data_cursor_json); cursor.ok()) {
+    data_options.packing = cursor->packing;
+    if (!cursor->now.batching) data_options.earlier_batching = earlier_batching(env, folder, plan);
+  }
   AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
   AERIE_RETURN_IF_ERROR(check_monitors(run, data.sets));
   const std::string changes =

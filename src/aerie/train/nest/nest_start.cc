@@ -10,6 +10,8 @@
 #include "aerie/base/path.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
+#include "aerie/config/resolver.h"
+#include "aerie/config/schema/run_config.h"
 #include "aerie/config/yaml.h"
 #include "aerie/train/fresh_start.h"
 
@@ -117,6 +119,29 @@ Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const Res
     AERIE_ASSIGN_OR_RETURN(out.loaded, other.open(plan.path.substr(slash + 1)));
   }
   out.state = out.loaded->state();
+  return out;
+}
+
+std::vector<data::Batching> earlier_batching(Env& env, const RunFolder& folder,
+                                             const ResumePlan& plan) {
+  constexpr size_t kMaxStarts = 1000;
+  std::vector<std::string> folders{folder.path};
+  if (const auto entries = env.list_dir(folder.path); entries.ok())
+    for (const DirEntry& entry : *entries)
+      if (entry.is_dir && starts_with(entry.name, "run_") && folders.size() < kMaxStarts)
+        folders.push_back(str_cat(folder.path, "/", entry.name));
+  folders.push_back(parent_path(parent_path(plan.path)));
+  std::vector<data::Batching> out;
+  for (const std::string& path : folders) {
+    const auto yaml = config::load_yaml(path + "/config.yaml");
+    if (!yaml.ok()) continue;
+    config::ResolveOptions options;
+    options.unset_env_is_missing = true;
+    const auto resolved = config::resolve_all(*yaml, options);
+    if (!resolved.ok()) continue;
+    if (const auto run = config::build_run_config(*resolved); run.ok())
+      out.push_back(data::Batching::of(run->model.train_ds));
+  }
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include "aerie/config/schema/nest_config.h"
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/config/value.h"
+#include "aerie/data/batching.h"
 #include "aerie/train/cadence.h"
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/nest/nest_engine.h"
@@ -44,6 +45,10 @@ struct StartPoint {
 // For plans of native checkpoints: the newest that is whole. Damaged ones are logged and passed
 // over.
 Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const ResumePlan& plan);
+// The keys that made the batches of earlier starts, as far as their config.yaml tell: those of this
+// folder and of the one that holds the checkpoint.
+std::vector<data::Batching> earlier_batching(Env& env, const RunFolder& folder,
+                                             const ResumePlan& plan);
 // Weights and optimizer state into the engine, as the plan says; point.state gets the counters of a
 // Lightning checkpoint. Frees point.loaded.
 Status load_start_point(Env& env, NestEngine& engine, const config::RunConfig& run,

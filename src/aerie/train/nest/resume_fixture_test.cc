@@ -1,5 +1,7 @@
 // A run folder that an earlier version left in the middle of an epoch (tests/data/resume_v1, made
 // by tests/golden/make_resume_fixture.py at 4833b49) goes on as if it had never stopped.
+#include <map>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -10,7 +12,9 @@
 #include "aerie/data/cursor.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/train/checkpoint_store.h"
+#include "aerie/train/nest/nest_data.h"
 #include "aerie/train/nest/nest_run.h"
+#include "aerie/train/nest/nest_start.h"
 
 namespace aerie::train {
 namespace {
@@ -31,16 +35,15 @@ void copy_tree(const std::string& from, const std::string& to) {
 }
 
 struct OldRun {
-  OldRun() {
+  explicit OldRun(const std::string& fixture = "/resume_v1") : source(test_data(fixture)) {
     copy_tree(test_data("/resume_v1/data"), dir.file("data"));
-    copy_tree(test_data("/resume_v1/run"), dir.file("resumed/old"));
-    expected = nlohmann::json::parse(*Env::real().read_file(test_data("/resume_v1/expected.json")));
+    copy_tree(source + "/run", dir.file("resumed/old"));
+    expected = nlohmann::json::parse(*Env::real().read_file(source + "/expected.json"));
   }
-  // Goes on in, or begins, <exp_dir>/old.
-  Result<NestRunResult> train(const std::string& exp_dir,
-                              const std::vector<std::string>& more = {}) const {
+  Result<config::LoadedConfig> load(const std::string& exp_dir,
+                                    const std::vector<std::string>& more = {}) const {
     config::ConfigArgs args;
-    args.config_path = test_data("/resume_v1/run");
+    args.config_path = source + "/run";
     args.config_name = "config";
     const std::string data = dir.file("data");
     args.overrides = {"model.train_ds.manifest_filepath=" + data + "/train.json",
@@ -53,7 +56,12 @@ struct OldRun {
     config::LoadOptions load;
     load.for_training = true;
     load.num_gpus = 0;
-    AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, config::load_run_config(args, load));
+    return config::load_run_config(args, load);
+  }
+  // Goes on in, or begins, <exp_dir>/old.
+  Result<NestRunResult> train(const std::string& exp_dir,
+                              const std::vector<std::string>& more = {}) const {
+    AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, load(exp_dir, more));
     NestRunOptions options;
     options.config = &loaded;
     options.command = "test";
@@ -81,6 +89,7 @@ struct OldRun {
     return out;
   }
 
+  std::string source;
   TempDir dir;
   nlohmann::json expected;
 };
@@ -134,6 +143,118 @@ TEST(ResumeFixtureTest, KeepsTheBestAndTheBadSampleOfEarlier) {
   EXPECT_EQ(cursor->bad_samples, 1u);
   const std::string list = *Env::real().read_file(old.run("resumed") + "/bad_samples.jsonl");
   EXPECT_EQ(std::count(list.begin(), list.end(), '\n'), 1) << list;
+}
+
+// Made by tests/golden/make_batching_fixture.py at 4833b49: batch_duration without buckets (then by
+// another rule than Lhotse's, which such a run keeps) and with them.
+TEST(ResumeFixtureTest, BatchesByDurationGoOnAsTheyWere) {
+  for (const char* mode : {"packed", "buckets"}) {
+    SCOPED_TRACE(mode);
+    const OldRun old(str_cat("/resume_v1_batching/", mode));
+    // Stopped and gone on with once more: the rule stays with the run.
+    const auto once = old.train("resumed", {"trainer.max_steps=22"});
+    ASSERT_TRUE(once.ok()) << once.status().to_string();
+    const auto resumed = old.train("resumed");
+    ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
+    ASSERT_EQ(resumed->step, old.expected["step"]);
+    const auto compare = [&](metrics::RecordKind kind, const char* name) {
+      const auto recorded = old.expected[name].get<std::vector<double>>();
+      const auto now = old.values("resumed", kind, name);
+      ASSERT_EQ(now.size(), recorded.size()) << name;
+      // Other clips in a batch would be seen at once; another CPU only rounds otherwise.
+      for (size_t i = 0; i < recorded.size(); ++i)
+        EXPECT_NEAR(now[i], recorded[i], 1e-4 * recorded[i]) << name << " " << i + 1;
+    };
+    compare(metrics::RecordKind::kTrain, "train_loss");
+    compare(metrics::RecordKind::kVal, "val_loss");
+    // On a CPU that rounds as the one of then, to the bit.
+    if (old.values("resumed", metrics::RecordKind::kTrain, "train_loss") ==
+        old.expected["train_loss"].get<std::vector<double>>()) {
+      EXPECT_EQ(old.hashes(resumed->last_checkpoint)["model.safetensors"],
+                old.expected["model_xxh64"]);
+    }
+  }
+}
+
+std::string cursor_of(const std::string& run) {
+  const CheckpointStore store(Env::real(), run + "/checkpoints");
+  const auto loaded = store.newest_valid([](const CheckpointInfo&, const Status&) {});
+  EXPECT_TRUE(loaded.ok() && *loaded != nullptr);
+  return (*loaded)->state().data_cursor_json;
+}
+
+// The samples of up to `batches` more batches, -1: of all that are left.
+std::map<uint32_t, int> take(LoaderSource& source, int64_t batches, std::map<uint32_t, int> seen) {
+  for (int64_t taken = 0; taken != batches; ++taken) {
+    const auto batch = source.next();
+    EXPECT_TRUE(batch.ok()) << batch.status().to_string();
+    if (!batch.ok() || *batch == nullptr) break;
+    for (const uint32_t id : (*batch)->sample_ids()) ++seen[id];
+    source.release(*batch);
+  }
+  return seen;
+}
+
+// Cursors of then do not say what the batches were made with; the run's config.yaml does.
+TEST(ResumeFixtureTest, BatchesByDurationCanBeGoneOnWithInOthers) {
+  const std::vector<std::vector<std::string>> others = {
+      {"model.train_ds.batch_duration=2.0"},
+      {"model.train_ds.batch_duration=0.5", "model.train_ds.num_buckets=2"},
+      {"model.train_ds.batch_duration=null", "model.train_ds.batch_size=4",
+       "model.train_ds.use_bucketing=false"},
+      {"model.train_ds.use_bucketing=false", "model.train_ds.batch_duration=1.5"}};
+  for (const char* mode : {"packed", "buckets"}) {
+    for (size_t k = 0; k < others.size(); ++k) {
+      for (const bool drop_last : {false, true}) {
+        SCOPED_TRACE(str_cat(mode, " ", k, drop_last ? ", drop_last" : ""));
+        const OldRun old(str_cat("/resume_v1_batching/", mode));
+        std::vector<std::string> more = others[k];
+        if (mode == std::string("packed"))
+          for (std::string& key : more)
+            if (key.find("ucket") != std::string::npos) key = "++" + key;
+        more.push_back(str_cat("++model.train_ds.drop_last=", drop_last ? "true" : "false"));
+        const std::string cursor_json = cursor_of(old.run("resumed"));
+        const auto cursor = data::Cursor::parse(cursor_json);
+        ASSERT_TRUE(cursor.ok() && !cursor->now.batching) << cursor_json;
+
+        const auto before = old.load("resumed"), after = old.load("resumed", more);
+        ASSERT_TRUE(before.ok()) << before.status().to_string();
+        ASSERT_TRUE(after.ok()) << after.status().to_string();
+        NestDataOptions options;
+        options.env = &Env::real();
+        options.validation = false;
+        options.quiet = true;
+        options.packing = cursor->packing;
+        const auto then = open_nest_data(before->run, options);
+        ASSERT_TRUE(then.ok()) << then.status().to_string();
+        ASSERT_TRUE(then->train->start_epoch(cursor->epoch).ok());
+        auto seen = take(*then->train, static_cast<int64_t>(cursor->now.step), {});
+        options.earlier_batching =
+            earlier_batching(Env::real(), {old.run("resumed"), "", "", ""}, ResumePlan());
+        const auto now = open_nest_data(after->run, options);
+        ASSERT_TRUE(now.ok()) << now.status().to_string();
+        const Status restored = now->train->restore(cursor_json);
+        ASSERT_TRUE(restored.ok()) << restored.to_string();
+        seen = take(*now->train, -1, seen);
+        for (const auto& [id, count] : seen) EXPECT_EQ(count, 1) << "sample " << id;
+        // One of the twenty clips is no recording.
+        const size_t lost = 19 - seen.size();
+        EXPECT_LT(lost, drop_last ? now->train->loader().sampler().max_batch_size() : 1u);
+      }
+    }
+  }
+}
+
+TEST(ResumeFixtureTest, ARunInBucketsFinishesWithOthers) {
+  const OldRun old("/resume_v1_batching/buckets");
+  const auto resumed = old.train("resumed", {"model.train_ds.batch_duration=0.6"});
+  ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
+  EXPECT_EQ(resumed->step, old.expected["step"]);
+  // A second time the folder's config.yaml is that of the new batches, and the cursor knows more.
+  const auto again =
+      old.train("resumed", {"model.train_ds.batch_duration=1.1", "trainer.max_steps=36"});
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(again->step, 36);
 }
 
 }  // namespace
