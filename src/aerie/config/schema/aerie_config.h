@@ -60,6 +60,8 @@ struct AerieConfig {
   std::vector<std::string> no_weight_decay;  // parameter-name parts that get no weight decay
   double spike_zscore = 6.0;           // loss or gradient norm beyond this is an event; 0: off
   bool lightning_checkpoints = false;  // a .ckpt beside every native checkpoint
+  // Start again where metrics.jsonl records saves and there are no checkpoints.
+  bool ignore_missing_checkpoints = false;
   AerieDataConfig data;
   bool operator==(const AerieConfig&) const = default;
 };

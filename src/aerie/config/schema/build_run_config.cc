@@ -41,6 +41,7 @@ void build_aerie(const NodeReader& node, AerieConfig& out) {
   node.read("no_weight_decay", out.no_weight_decay);
   node.read("spike_zscore", out.spike_zscore);
   node.read("lightning_checkpoints", out.lightning_checkpoints);
+  node.read("ignore_missing_checkpoints", out.ignore_missing_checkpoints);
 
   const NodeReader data = node.child("data");
   data.read("cache_dir", out.data.cache_dir);

@@ -148,6 +148,12 @@ TEST(BuildTest, CompatChangesDefaultsOnly) {
   EXPECT_EQ(both.empty_mask, EmptyMask::kZero);
 }
 
+TEST(BuildTest, IgnoresMissingCheckpointsOnlyWhenTold) {
+  EXPECT_FALSE(check_stock({}).run.aerie.ignore_missing_checkpoints);
+  EXPECT_TRUE(check_stock({{"aerie.ignore_missing_checkpoints", Value(true)}})
+                  .run.aerie.ignore_missing_checkpoints);
+}
+
 TEST(BuildTest, PreprocessorSpellings) {
   const auto build = [](const char* text) {
     return check_text(str_cat("model: {preprocessor: ", text, "}\n")).run.model.preprocessor;

@@ -166,7 +166,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   ResumePlan plan;
   std::vector<std::unique_ptr<RunLock>> locks;
   if (keep) {
-    AERIE_ASSIGN_OR_RETURN(OpenedRunFolder opened, open_run_folder(env, clock, *options.config));
+    AERIE_ASSIGN_OR_RETURN(OpenedRunFolder opened, open_run_folder(env, clock, run));
     folder = std::move(opened.folder);
     plan = std::move(opened.plan);
     locks = std::move(opened.locks);

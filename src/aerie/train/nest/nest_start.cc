@@ -38,13 +38,6 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return starts_with(real(path) + "/", real(folder) + "/");
 }
 
-// Only this decision needs the key, so it has no field in the structs that every engine sees.
-bool ignores_missing_checkpoints(const config::Value& resolved) {
-  const config::Value* aerie = resolved.find("aerie");
-  const config::Value* key = aerie == nullptr ? nullptr : aerie->find("ignore_missing_checkpoints");
-  return key != nullptr && key->is_bool() && key->as_bool();
-}
-
 // Locks the run folder under a name that is free, where the name is not given.
 Result<std::unique_ptr<RunLock>> lock_run_folder(Env& env, Clock& clock,
                                                  const config::RunConfig& run,
@@ -64,9 +57,7 @@ Result<std::unique_ptr<RunLock>> lock_run_folder(Env& env, Clock& clock,
 
 }  // namespace
 
-Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock,
-                                        const config::LoadedConfig& config) {
-  const config::RunConfig& run = config.run;
+Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock, const config::RunConfig& run) {
   const config::ExpManagerConfig& exp = run.exp_manager;
   RunLockOptions options;
   options.stop = [] { return caught_signal() != 0; };
@@ -74,7 +65,7 @@ Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock,
   AERIE_ASSIGN_OR_RETURN(auto lock, lock_run_folder(env, clock, run, options, &out.folder));
   out.locks.push_back(std::move(lock));
   const RunFolder& folder = out.folder;
-  if (!ignores_missing_checkpoints(config.resolved) && exp.resume_from_checkpoint.empty())
+  if (!run.aerie.ignore_missing_checkpoints && exp.resume_from_checkpoint.empty())
     AERIE_RETURN_IF_ERROR(check_recorded_saves(env, folder));
   // dirpath: two runs with different folders must not mix their checkpoints either.
   if (!lies_in(folder.checkpoints, folder.path)) {

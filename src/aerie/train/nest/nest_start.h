@@ -35,7 +35,7 @@ struct OpenedRunFolder {
 };
 // Locks the folder, clears away what killed processes left, decides how the run starts, and moves
 // an earlier run aside where this one starts from nothing.
-Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock, const config::LoadedConfig& config);
+Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock, const config::RunConfig& run);
 
 // A checkpoint that was opened and verified, and the state in it; a fresh run has neither.
 struct StartPoint {
