@@ -176,9 +176,12 @@ void read_points(const std::string& root, const std::string& below, Points& out)
       const auto event = fields(bytes.substr(at + 12, size), &step);
       at += 16 + size;
       for (auto [it, end] = event.equal_range(5); it != end; ++it)
-        for (const auto& [number, value] : fields(it->second))
-          if (const auto tag = fields(value).find(1); number == 1 && tag != fields(value).end())
-            out[below.empty() ? "." : below][fields(value).find(1)->second].push_back(step);
+        for (const auto& [number, value] : fields(it->second)) {
+          if (number != 1) continue;
+          const auto parts = fields(value);
+          if (const auto tag = parts.find(1); tag != parts.end())
+            out[below.empty() ? "." : below][tag->second].push_back(step);
+        }
     }
   }
 }

@@ -137,7 +137,7 @@ void log_phases(const TrainSummary& summary) {
   std::sort(phases.rbegin(), phases.rend());
   for (const auto& [seconds, name] : phases)
     log_info("profile", name, ": ", human_duration(seconds), ", ",
-             static_cast<int64_t>(1000.0 * seconds / std::max(1e-9, summary.train_s)) / 10.0,
+             std::trunc(1000.0 * seconds / std::max(1e-9, summary.train_s)) / 10.0,
              " % of the run");
 }
 
