@@ -541,6 +541,7 @@ Status BatchBuilder::finish(const BuildRules& rules, BuildThread& thread) {
   }
   AERIE_RETURN_IF_ERROR(mix(rules, thread));
   list_arrays(rules);
+  block_.settle();
   return ok_status();
 }
 

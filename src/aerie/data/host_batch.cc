@@ -56,16 +56,24 @@ bool HostBlock::reserve(HostAllocator& allocator, size_t bytes) {
   return true;
 }
 
+void HostBlock::settle() {
+  if (data_ == nullptr || settled_) return;
+  allocator_->settle(data_, bytes_);
+  settled_ = true;
+}
+
 void HostBlock::reset() {
   if (data_ != nullptr) allocator_->deallocate(data_, bytes_);
   data_ = nullptr;
   bytes_ = 0;
+  settled_ = false;
 }
 
 void HostBlock::swap(HostBlock& other) {
   std::swap(allocator_, other.allocator_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(settled_, other.settled_);
 }
 
 const HostArray* Batch::find(std::string_view name) const {

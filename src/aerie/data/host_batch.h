@@ -71,6 +71,9 @@ class HostAllocator {
   // Aligned to at least 64 bytes; null when there is none.
   virtual void* allocate(size_t bytes) = 0;
   virtual void deallocate(void* data, size_t bytes) = 0;
+  // Once a block, when its first batch is in it and before a device reads it: what would keep
+  // allocate() waiting for the device is done here.
+  virtual void settle(void* /*data*/, size_t /*bytes*/) {}
   virtual const char* kind() const = 0;  // "pageable", "pinned"
   static HostAllocator& pageable();      // lives for ever
 };
@@ -84,6 +87,7 @@ class HostBlock {
   HostBlock& operator=(const HostBlock&) = delete;
   // Contents are lost when it grows. False: no memory.
   bool reserve(HostAllocator& allocator, size_t bytes);
+  void settle();
   void reset();
   void swap(HostBlock& other);
   void* data() const { return data_; }
@@ -93,6 +97,7 @@ class HostBlock {
   HostAllocator* allocator_ = nullptr;
   void* data_ = nullptr;
   size_t bytes_ = 0;
+  bool settled_ = false;
 };
 
 class Batch {

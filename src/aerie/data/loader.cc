@@ -71,6 +71,7 @@ Status Loader::Impl::account(Slot& slot, std::vector<BadSample>& new_bad) {
 
 Result<const Batch*> Loader::Impl::next_batch() {
   std::unique_lock lock(mutex);
+  wake();
   const int64_t entered = now_ns();
   if (last_return_ns > 0) consumer_work_ns += entered - last_return_ns;
   if (epoch_over) {
@@ -91,7 +92,7 @@ Result<const Batch*> Loader::Impl::next_batch() {
   while (order.empty() || order.front()->state != State::kReady) {
     if (setup.num_workers == 0) {
       Task task;
-      if (claim(task)) {
+      if (claim(task, lock)) {
         do_item(task, *own_thread, lock);
         continue;
       }
@@ -100,10 +101,8 @@ Result<const Batch*> Loader::Impl::next_batch() {
       break;
     }
     if (const Status status = threads.status(); !status.ok()) return status;
-    if (order.empty() && held < slots.size()) {
-      (void)plan_next();
-      work_ready.notify_all();
-    }
+    // It may be ready at once: with an error.
+    if (order.empty() && held < slots.size() && plan_next(lock)) continue;
     batch_ready.wait(lock);
   }
   Slot& slot = *order.front();
@@ -111,6 +110,7 @@ Result<const Batch*> Loader::Impl::next_batch() {
   consumer_wait_ns += waited;
   if (first_batch_ns < 0) {
     first_batch_ns = now_ns() - start_ns;
+    work_ready.notify_all();  // the ring may be filled now
   } else if (slot.builder.batch().index_ == 0) {
     // What an epoch's first batch costs beyond an average one.
     const int64_t usual =
@@ -209,6 +209,7 @@ Result<std::unique_ptr<Loader>> Loader::make(std::shared_ptr<const AudioDataset>
   impl->batch_counts[0] = impl->batches_in(*impl->plan);
   impl->planning = true;
   impl->active_limit = impl->setup.num_workers;
+  impl->waiting = !options.read_ahead;
   for (int i = 0; i < impl->setup.num_slots; ++i)
     impl->slots.push_back(std::make_unique<Impl::Slot>());
   if (options.check_machine && !options.quiet) warn_about_machine(*dataset, impl->setup);
@@ -263,6 +264,11 @@ void Loader::release(const Batch* batch) {
     AERIE_CHECK(batch == nullptr, "not a batch of this loader");
   }
   impl_->work_ready.notify_all();
+}
+
+void Loader::read_ahead() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->wake();
 }
 
 Status Loader::start_epoch(int64_t epoch) {

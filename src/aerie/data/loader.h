@@ -6,9 +6,12 @@
 // when its last sample is there; batches come out in the order of the plan. Neither order nor
 // content depends on the number of threads. With 0 workers all of it happens inside next().
 //
+// At the start only what the consumer's first step takes (consumer_batches - 1) is read; the ring
+// is filled once the first batch has been taken.
+//
 // Memory: the ring holds workers x prefetch_factor batches and those the consumer keeps; all of it
-// is allocated at the start, within the budget printed there. A sample that does not fit is treated
-// as a bad one. In the steady state nothing is allocated per sample.
+// is allocated as the ring is first filled, within the budget printed there. A sample that does not
+// fit is treated as a bad one. In the steady state nothing is allocated per sample.
 //
 // Errors: a sample that cannot be read is skipped, replaced by silence or fatal (on_bad_audio), and
 // counted; when more than max_bad_fraction of all samples are bad the run stops with their names.
@@ -63,6 +66,8 @@ struct LoaderOptions {
   bool want_noise = false;  // also deliver "noise" when mixing here
   // One epoch, then next() gives null for ever; else the next epoch is prepared meanwhile.
   bool single_epoch = false;
+  // False: nothing is read before read_ahead() or next().
+  bool read_ahead = true;
   int64_t max_batches_per_epoch = -1;  // of this rank; -1: all
   int64_t capacity_multiple = 64;      // samples; row lengths are multiples of this
   bool quiet = false;
@@ -92,6 +97,7 @@ class Loader {
   // The next batch, or null at the end of the epoch. It stays valid until release().
   Result<const Batch*> next();
   void release(const Batch* batch);
+  void read_ahead();
   // Goes to the first batch of `epoch`; free when that is what comes next anyway.
   Status start_epoch(int64_t epoch);
 

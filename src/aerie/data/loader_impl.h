@@ -35,7 +35,7 @@ struct LoaderCounters {
 };
 
 struct Loader::Impl {
-  enum class State : uint8_t { kFree, kReading, kFinishing, kReady, kHeld };
+  enum class State : uint8_t { kFree, kPlanning, kReading, kFinishing, kReady, kHeld };
   struct Slot {
     BatchBuilder builder;
     State state = State::kFree;
@@ -75,8 +75,9 @@ struct Loader::Impl {
   Position taken;           // consumer: after the last batch handed out
   bool stopping = false;
   bool paused = false;
-  bool ended = false;  // single_epoch: everything is planned
-  int in_flight = 0;   // items and finishes under way
+  bool waiting = false;  // read_ahead = false: nobody has asked for anything yet
+  bool ended = false;    // single_epoch: everything is planned
+  int in_flight = 0;     // items and finishes under way
   int active_limit = 0;
   std::shared_ptr<const EpochPlan> plan, following_plan;
   std::map<uint32_t, int64_t> batch_counts;  // of epochs planned and not yet left
@@ -123,8 +124,9 @@ struct Loader::Impl {
     return std::none_of(slots.begin(), slots.end(),
                         [](const auto& slot) { return slot->state == State::kFree; });
   }
-  bool claim(Task& task);
-  bool plan_next();
+  bool claim(Task& task, std::unique_lock<std::mutex>& lock);
+  bool plan_next(std::unique_lock<std::mutex>& lock);
+  void wake();
   void do_item(const Task& task, BuildThread& thread, std::unique_lock<std::mutex>& lock);
   void finish(Slot& slot, BuildThread& thread, std::unique_lock<std::mutex>& lock);
   Status run_worker(int number);

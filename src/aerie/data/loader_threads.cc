@@ -46,9 +46,16 @@ const EpochPlan& Loader::Impl::plan_of(uint32_t epoch) {
   return *plan;
 }
 
-// With the lock held: puts the next batch into a free slot. False: no slot, or no batch.
-bool Loader::Impl::plan_next() {
+// With the lock held, except while memory is taken: puts the next batch into a free slot. False: no
+// slot, no batch, or somebody is at it already.
+bool Loader::Impl::plan_next(std::unique_lock<std::mutex>& lock) {
   if (ended || stopping || paused) return false;
+  // What the consumer's first step takes comes first, with nothing beside it: at the start of a run
+  // processors, memory and driver are wanted by whoever makes the model, too.
+  const size_t first = static_cast<size_t>(std::max(1, options.consumer_batches - 1));
+  if (first_batch_ns < 0 && order.size() >= first) return false;
+  // One at a time: a later batch must not be begun before an earlier one.
+  if (!order.empty() && order.back()->state == State::kPlanning) return false;
   Slot* slot = nullptr;
   for (auto& candidate : slots) {
     if (candidate->state != State::kFree) continue;
@@ -83,24 +90,38 @@ bool Loader::Impl::plan_next() {
   batch.last_ = next.index + 1 == batches_in(*current);
   batch.section_ = current->batch(batch.step_, batch.lane_, batch.samples_);
   ++next.index;
-  slot->error = slot->builder.begin(rules);
+  slot->state = State::kPlanning;
+  order.push_back(slot);
+  // Memory can take long; others report the samples they have read meanwhile.
+  ++in_flight;
+  lock.unlock();
+  Status begun = run_guarded([&] { return slot->builder.begin(rules); });
+  lock.lock();
+  --in_flight;
+  slot->error = std::move(begun);
   slot->next_item = 0;
   slot->unfinished = slot->builder.num_items();
-  slot->state = State::kReading;
-  order.push_back(slot);
   if (!slot->error.ok()) {
     slot->state = State::kReady;
     batch_ready.notify_one();
   } else {
-    work_ready.notify_all();
+    slot->state = State::kReading;
   }
+  work_ready.notify_all();
+  if (paused && in_flight == 0) idle.notify_all();
   return true;
 }
 
+// With the lock held: somebody wants batches.
+void Loader::Impl::wake() {
+  if (!waiting) return;
+  waiting = false;
+  work_ready.notify_all();
+}
+
 // With the lock held: one sample of the oldest batch that has any left, or a batch without samples.
-bool Loader::Impl::claim(Task& task) {
-  if (paused || stopping) return false;
-  while (true) {
+bool Loader::Impl::claim(Task& task, std::unique_lock<std::mutex>& lock) {
+  while (!paused && !stopping && !waiting) {
     for (Slot* slot : order) {
       if (slot->state != State::kReading) continue;
       if (slot->next_item < slot->builder.num_items() || slot->builder.num_items() == 0) {
@@ -109,8 +130,9 @@ bool Loader::Impl::claim(Task& task) {
         return true;
       }
     }
-    if (!plan_next()) return false;
+    if (!plan_next(lock)) return false;
   }
+  return false;
 }
 
 void Loader::Impl::finish(Slot& slot, BuildThread& thread, std::unique_lock<std::mutex>& lock) {
@@ -183,10 +205,11 @@ Status Loader::Impl::run_worker(int number) {
   std::unique_lock lock(mutex);
   while (!stopping) {
     Task task;
-    if (number < active_limit && claim(task)) {
+    if (number < active_limit && claim(task, lock)) {
       do_item(task, thread, lock);
       continue;
     }
+    if (stopping) break;  // said while a batch was planned, without the lock
     // Waiting: for room when every slot is planned, else for others to finish their samples.
     const bool full = ended || no_free_slot();
     const int64_t start = now_ns();

@@ -32,6 +32,7 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
                                  " samples does not fit into memory"));
   float* const clean_rows = static_cast<float*>(out.rows_->data());
   std::fill(clean_rows, clean_rows + 2 * count, 0.0f);
+  out.rows_->settle();
   const double shortest = std::clamp(options.shortest, 0.0, 1.0);
   batch.samples_.resize(rows);
   batch.sample_ids_.resize(rows);

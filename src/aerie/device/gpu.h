@@ -57,6 +57,9 @@ class GpuModule {
   // Page-locked host memory, for batches that are copied to the device asynchronously.
   virtual Result<void*> allocate_pinned(size_t bytes) = 0;
   virtual void free_pinned(void* pointer) = 0;
+  // Locks the pages of memory that is there already, in whole pages; unlocked before it is freed.
+  virtual Status lock_pages(void* data, size_t bytes) = 0;
+  virtual void unlock_pages(void* data) = 0;
 
   // Fills host memory with draws of one random stream, computed on the device (see philox.h). Draw
   // i goes to out[i].

@@ -199,9 +199,30 @@ Result<std::unique_ptr<device::Arena>> make_cuda_arena() {
       std::make_unique<MappedArena>(device, granularity, reserved, base));
 }
 
+Status lock_memory(void* data, size_t bytes) {
+  constexpr size_t kPage = 4096;
+  constexpr unsigned kMaxThreads = 8;
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
+  const auto touch = [&](unsigned part) {
+    auto* bytes_of = static_cast<volatile unsigned char*>(data);
+    const size_t pages = bytes / kPage;
+    for (size_t p = pages * part / threads; p < pages * (part + 1) / threads; ++p)
+      bytes_of[p * kPage] = bytes_of[p * kPage];
+  };
+  std::vector<std::jthread> others;
+  try {
+    for (unsigned part = 1; part < threads; ++part) others.emplace_back(touch, part);
+  } catch (const std::system_error&) {  // what no thread touches is touched by the lock
+  }
+  touch(0);
+  others.clear();
+  const cudaError_t locked = cudaHostRegister(data, bytes, cudaHostRegisterPortable);
+  if (locked != cudaSuccess) (void)cudaGetLastError();  // nobody else's error
+  return cuda_status(locked, "cudaHostRegister");
+}
+
 Result<void*> allocate_pinned_memory(size_t bytes) {
   constexpr size_t kHugePage = 2 * kMib;
-  constexpr unsigned kMaxThreads = 8;
   void* pointer = nullptr;
   if (bytes >= 8 * kHugePage) {
     const size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
@@ -209,27 +230,12 @@ Result<void*> allocate_pinned_memory(size_t bytes) {
         ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped != MAP_FAILED) {
       ::madvise(mapped, rounded, MADV_HUGEPAGE);
-      const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
-      const auto touch = [&](unsigned part) {
-        auto* bytes_of = static_cast<volatile unsigned char*>(mapped);
-        const size_t pages = rounded / 4096;
-        for (size_t p = pages * part / threads; p < pages * (part + 1) / threads; ++p)
-          bytes_of[p * 4096] = 0;
-      };
-      std::vector<std::jthread> others;
-      try {
-        for (unsigned part = 1; part < threads; ++part) others.emplace_back(touch, part);
-      } catch (const std::system_error&) {  // what no thread touches is touched by the lock
-      }
-      touch(0);
-      others.clear();
-      if (cudaHostRegister(mapped, rounded, cudaHostRegisterPortable) == cudaSuccess) {
+      if (lock_memory(mapped, rounded).ok()) {
         LockedBlocks& blocks = locked_blocks();
         const std::lock_guard lock(blocks.mutex);
         blocks.sizes[mapped] = rounded;
         return mapped;
       }
-      (void)cudaGetLastError();
       ::munmap(mapped, rounded);
     }
   }

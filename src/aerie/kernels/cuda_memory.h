@@ -12,8 +12,12 @@ namespace aerie::kernels {
 // On the current device.
 Result<std::unique_ptr<device::Arena>> make_cuda_arena();
 
-// Page-locked host memory. Large blocks are touched by several threads before they are locked:
-// cudaHostAlloc does both in one, page by page, and holds up every other call meanwhile.
+// Locks whole pages of memory that is there already, whatever is in it. Pages that nobody has used
+// yet are touched by several threads first: the driver does it page by page, and holds up every
+// other call meanwhile.
+Status lock_memory(void* data, size_t bytes);
+
+// Page-locked host memory; large blocks by lock_memory().
 Result<void*> allocate_pinned_memory(size_t bytes);
 void free_pinned_memory(void* pointer);
 

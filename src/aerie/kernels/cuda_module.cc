@@ -148,6 +148,10 @@ class CudaModule final : public device::GpuModule {
 
   Result<void*> allocate_pinned(size_t bytes) override { return allocate_pinned_memory(bytes); }
   void free_pinned(void* pointer) override { free_pinned_memory(pointer); }
+  Status lock_pages(void* data, size_t bytes) override { return lock_memory(data, bytes); }
+  void unlock_pages(void* data) override {
+    if (cudaHostUnregister(data) != cudaSuccess) (void)cudaGetLastError();
+  }
 
   Result<std::unique_ptr<device::Arena>> make_arena() override { return make_cuda_arena(); }
 

@@ -18,7 +18,7 @@ class Opener {
       : run_(run), options_(options) {}
 
   Result<std::unique_ptr<LoaderSource>> open(const config::DatasetConfig& dataset, uint64_t seed,
-                                             bool quiet) const {
+                                             bool quiet, bool read_ahead) const {
     Env& env = *options_.env;
     data::AudioDataset::Options open_options;
     open_options.env = &env;
@@ -29,6 +29,7 @@ class Opener {
     data::LoaderOptions loader_options;
     loader_options.seed = seed;
     loader_options.quiet = quiet;
+    loader_options.read_ahead = read_ahead;
     loader_options.consumer_batches =
         static_cast<int>(std::max<int64_t>(2, run_.trainer.accumulate_grad_batches + 1));
     // Whoever takes the batches mixes; the samples are the same.
@@ -83,7 +84,7 @@ Result<NestData> open_nest_data(const config::RunConfig& run, const NestDataOpti
   if (options.train) {
     config::DatasetConfig train = run.model.train_ds;
     if (overfit) train.shuffle = false;
-    auto source = opener.open(train, run.aerie.seed, options.quiet);
+    auto source = opener.open(train, run.aerie.seed, options.quiet, /*read_ahead=*/true);
     if (!source.ok()) return data_status(source.status(), "model.train_ds");
     out.train = std::move(source).value();
   }
@@ -100,7 +101,8 @@ Result<NestData> open_nest_data(const config::RunConfig& run, const NestDataOpti
         mix64(run.aerie.seed ^ (static_cast<uint64_t>(Purpose::kValidation) << 32)) + i;
     config::DatasetConfig dataset = datasets[i];
     if (overfit) dataset.shuffle = false;
-    auto source = opener.open(dataset, seed, /*quiet=*/true);
+    // Beside training, whose first batch would otherwise share the processors with this.
+    auto source = opener.open(dataset, seed, /*quiet=*/true, /*read_ahead=*/!options.train);
     if (!source.ok()) return data_status(source.status(), node);
     out.evaluation.push_back(std::move(source).value());
     LoaderSource* set = out.evaluation.back().get();

@@ -359,6 +359,8 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     record.add("event", "first_step");
     times.add_to(record);
     (void)metrics.write(record);
+    // Training has its batches; those of the first validation may come now.
+    for (const auto& set : data.evaluation) set->loader().read_ahead();
   };
 
   NestRunResult out;
