@@ -137,8 +137,10 @@ Status Loader::restore(const std::string& cursor_json) {
   if (!before.empty()) {
     std::shared_ptr<const EpochPlan> plan;
     std::vector<PlannedSample> rest;
-    for (const Cursor::Part& part : before) {
+    for (Cursor::Part& part : before) {
       AERIE_ASSIGN_OR_RETURN(const Sampler then, impl_->sampler_of(part));
+      // The next cursor says what one of an earlier version did not.
+      part.batching = then.batching();
       plan = plan == nullptr ? then.plan(cursor.epoch) : then.plan_rest(cursor.epoch, rest);
       AERIE_RETURN_IF_ERROR(check(part, *plan, part.virtual_ranks / impl_->options.world));
       rest = plan->rest_after(part.step, part.micro);

@@ -95,6 +95,10 @@ TEST(LoaderResumeTest, WithOtherBatchesEachSampleOfTheEpochComesOnce) {
         const Status restored = second->restore(cursor);
         ASSERT_TRUE(restored.ok()) << what << ": " << restored.to_string();
         const EpochPosition start = second->position();
+        // Interrupted at once, and gone on with where nothing but the cursor is known.
+        auto third = make(config_of(corpus, item, after), aerie);
+        const Status again = third->restore(second->cursor_json());
+        EXPECT_TRUE(again.ok()) << what << ": " << again.to_string();
         const int64_t came = take(*second, -1, seen);
         EXPECT_EQ(came, start.batches - start.batch) << what;
         EXPECT_EQ(second->position().batch, start.batches) << what;
