@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/mem_env.h"
 #include "aerie/base/strings.h"
+#include "aerie/base/testing/mem_env.h"
 
 namespace aerie::archive {
 namespace {

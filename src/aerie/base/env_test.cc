@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/mem_env.h"
 #include "aerie/base/path.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/mem_env.h"
 
 namespace aerie {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/mem_env.h"
 
 namespace aerie {
 namespace {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/data/manifest.h"
 #include "aerie/data/manifest_line.h"
 

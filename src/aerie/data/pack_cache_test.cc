@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/fault_env.h"
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/fault_env.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/data/audio_dataset.h"
 #include "aerie/data/test_corpus.h"
 

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/fault_env.h"
 #include "aerie/base/log.h"
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/fault_env.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/record.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/mem_env.h"
 
 namespace aerie::train {
 namespace {

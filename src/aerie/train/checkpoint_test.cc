@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/fault_env.h"
 #include "aerie/base/log.h"
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/fault_env.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/train/checkpoint_store.h"
 #include "aerie/train/run_checkpointer.h"
 

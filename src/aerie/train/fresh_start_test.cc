@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/fault_env.h"
-#include "aerie/base/mem_env.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/fault_env.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/train/run_lock.h"
 
 namespace aerie::train {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/train/run_checkpointer.h"
 #include "aerie/train/trainer.h"

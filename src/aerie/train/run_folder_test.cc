@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/mem_env.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/train/checkpoint_store.h"
 

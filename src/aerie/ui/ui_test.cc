@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/log.h"
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/ui/progress_line.h"
 #include "aerie/ui/report.h"

@@ -7,12 +7,12 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/fault_env.h"
-#include "aerie/base/mem_env.h"
 #include "aerie/base/path.h"
 #include "aerie/base/philox.h"
 #include "aerie/base/process.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/fault_env.h"
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/data/pack/pack_builder.h"
 #include "aerie/data/pack/pack_reader.h"

@@ -13,8 +13,8 @@
 
 #include "aerie/audio/audio_reader.h"
 #include "aerie/audio/audio_writer.h"
-#include "aerie/base/fault_env.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/fault_env.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/data/shard/python_format.h"
 #include "aerie/data/shard/shard_writer.h"

@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "aerie/base/fault_env.h"
-#include "aerie/base/mem_env.h"
 #include "aerie/base/path.h"
 #include "aerie/base/philox.h"
+#include "aerie/base/testing/fault_env.h"
+#include "aerie/base/testing/mem_env.h"
 
 namespace aerie::data::synth {
 namespace {

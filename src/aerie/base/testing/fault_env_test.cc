@@ -1,10 +1,10 @@
-#include "aerie/base/fault_env.h"
+#include "aerie/base/testing/fault_env.h"
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/mem_env.h"
 #include "aerie/base/path.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/mem_env.h"
 
 namespace aerie {
 namespace {

@@ -1,4 +1,4 @@
-#include "aerie/base/mem_env.h"
+#include "aerie/base/testing/mem_env.h"
 
 #include <algorithm>
 #include <cerrno>

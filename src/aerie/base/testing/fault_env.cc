@@ -1,4 +1,4 @@
-#include "aerie/base/fault_env.h"
+#include "aerie/base/testing/fault_env.h"
 
 #include <algorithm>
 
