@@ -11,7 +11,7 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/system.h"
-#include "aerie/data/pack/pack_builder.h"
+#include "aerie/data/speech/pack/pack_builder.h"
 #include "aerie/tar/brace_expand.h"
 #include "cli.h"
 #include "data_command.h"

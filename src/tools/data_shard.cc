@@ -10,7 +10,7 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/system.h"
-#include "aerie/data/shard/shard_writer.h"
+#include "aerie/data/speech/shard/shard_writer.h"
 #include "cli.h"
 #include "data_command.h"
 #include "json_output.h"

@@ -5,7 +5,7 @@
 #include "aerie/base/log.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
-#include "aerie/data/dataset_report.h"
+#include "aerie/data/speech/dataset_report.h"
 #include "data_command.h"
 #include "data_input.h"
 

@@ -9,7 +9,7 @@
 #include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/system.h"
-#include "aerie/data/synth/corpus.h"
+#include "aerie/data/speech/synth/corpus.h"
 #include "cli.h"
 #include "data_command.h"
 #include "json_output.h"

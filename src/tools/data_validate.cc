@@ -7,7 +7,7 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
-#include "aerie/data/dataset_report.h"
+#include "aerie/data/speech/dataset_report.h"
 #include "data_command.h"
 #include "data_input.h"
 

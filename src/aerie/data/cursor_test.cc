@@ -4,8 +4,8 @@
 
 #include "aerie/base/philox.h"
 #include "aerie/base/strings.h"
-#include "aerie/data/padding.h"
-#include "aerie/data/row_convert.h"
+#include "aerie/data/speech/padding.h"
+#include "aerie/data/speech/row_convert.h"
 
 namespace aerie::data {
 namespace {

@@ -23,8 +23,8 @@
 #include <string_view>
 #include <vector>
 
-#include "aerie/data/augment.h"
 #include "aerie/data/epoch_plan.h"
+#include "aerie/data/speech/augment.h"
 
 namespace aerie::data {
 

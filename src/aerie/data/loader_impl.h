@@ -16,9 +16,9 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/base/thread_group.h"
-#include "aerie/data/batch_builder.h"
 #include "aerie/data/loader.h"
 #include "aerie/data/loader_setup.h"
+#include "aerie/data/speech/batch_builder.h"
 
 namespace aerie::data {
 

@@ -10,7 +10,7 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/data/loader.h"
-#include "aerie/data/test_corpus.h"
+#include "aerie/data/speech/test_corpus.h"
 
 namespace aerie::data {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "aerie/base/status.h"
-#include "aerie/data/batch_builder.h"
 #include "aerie/data/epoch_plan.h"
 #include "aerie/data/loader.h"
+#include "aerie/data/speech/batch_builder.h"
 
 namespace aerie::data {
 

@@ -8,7 +8,7 @@
 #include "aerie/base/parse.h"
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
-#include "aerie/data/manifest.h"
+#include "aerie/data/speech/manifest.h"
 
 namespace aerie::features {
 namespace {

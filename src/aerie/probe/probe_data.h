@@ -15,7 +15,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/philox.h"
 #include "aerie/base/status.h"
-#include "aerie/data/manifest.h"
+#include "aerie/data/speech/manifest.h"
 
 namespace aerie::probe {
 

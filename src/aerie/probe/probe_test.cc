@@ -19,7 +19,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
-#include "aerie/data/synth/corpus.h"
+#include "aerie/data/speech/synth/corpus.h"
 #include "aerie/probe/linear_probe.h"
 #include "aerie/probe/probe_data.h"
 #include "aerie/probe/run_probe.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/spans.h"
-#include "aerie/data/synthetic_batch.h"
+#include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/train/batch_list_source.h"
 
 namespace aerie::train {

@@ -1,4 +1,5 @@
-// Mixes the rows of a batch from a plan (data/augment.h): the consumer's half of mixing on the GPU.
+// Mixes the rows of a batch from a plan (data/speech/augment.h): the consumer's half of mixing on
+// the GPU.
 //
 //   audio[b][k] = clean[b][k]
 //   noisy[b][k] = clean[b][k] + the sum over the segments of item b that cover k of

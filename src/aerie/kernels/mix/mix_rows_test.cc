@@ -1,7 +1,7 @@
 #include "aerie/kernels/mix/mix_rows.h"
 
 #include "aerie/data/loader.h"
-#include "aerie/data/test_corpus.h"
+#include "aerie/data/speech/test_corpus.h"
 #include "aerie/kernels/testing/backend.h"
 
 namespace aerie::kernels {

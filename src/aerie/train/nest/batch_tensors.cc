@@ -10,7 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "aerie/base/strings.h"
-#include "aerie/data/augment.h"
+#include "aerie/data/speech/augment.h"
 #include "aerie/nn/device_draws.h"
 #include "aerie/train/nest/torch_status.h"
 

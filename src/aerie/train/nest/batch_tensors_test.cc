@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/data/loader.h"
-#include "aerie/data/test_corpus.h"
+#include "aerie/data/speech/test_corpus.h"
 #include "aerie/train/nest/torch_status.h"
 
 namespace aerie::train {

@@ -15,7 +15,7 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/system.h"
 #include "aerie/config/schema/devices.h"
-#include "aerie/data/synthetic_batch.h"
+#include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/optim/schedule.h"
 #include "aerie/train/batch_list_source.h"

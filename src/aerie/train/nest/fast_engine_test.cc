@@ -11,7 +11,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
 
-#include "aerie/data/synthetic_batch.h"
+#include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/device/gpu.h"
 #include "aerie/train/nest/reference_engine.h"
 #include "aerie/train/nest/test_util.h"

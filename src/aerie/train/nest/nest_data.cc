@@ -4,8 +4,8 @@
 
 #include "aerie/base/philox.h"
 #include "aerie/base/system.h"
-#include "aerie/data/audio_dataset.h"
 #include "aerie/data/loader.h"
+#include "aerie/data/speech/audio_dataset.h"
 #include "aerie/train/nest/pinned_memory.h"
 
 namespace aerie::train {

@@ -5,7 +5,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/devices.h"
-#include "aerie/data/synthetic_batch.h"
+#include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/device/gpu.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/optim/schedule.h"

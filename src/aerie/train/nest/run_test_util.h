@@ -13,7 +13,7 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/run_config_loader.h"
-#include "aerie/data/test_corpus.h"
+#include "aerie/data/speech/test_corpus.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/train/nest/nest_run.h"
 
