@@ -15,7 +15,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/device/side_queue.h"
 #include "aerie/kernels/adamw/adamw_stretches.h"
-#include "aerie/kernels/nest/nest_choices.h"
+#include "aerie/models/nest/step/nest_choices.h"
 #include "bench_memory.h"
 
 namespace aerie::tools {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "aerie/device/queue.h"
-#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/models/nest/step/nest_step.h"
 
 namespace aerie::device {
 

@@ -1,8 +1,8 @@
-// The step made of kernels (aerie/kernels/nest/nest_step.h, here with the reference kernels)
+// The step made of kernels (aerie/models/nest/step/nest_step.h, here with the reference kernels)
 // against the model itself and autograd: features, tokens, loss and every parameter's gradient,
 // with dropout, dither and masks drawn from the same counters, on ragged batches and in more
 // padding than needed.
-#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/models/nest/step/nest_step.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "aerie/kernels/nest/nest_choices.h"
+#include "aerie/models/nest/step/nest_choices.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/models/nest/test_util.h"
 #include "aerie/nn/positional.h"

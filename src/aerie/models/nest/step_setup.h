@@ -1,4 +1,4 @@
-// A NestModel as the step made of kernels sees it (kernels/nest/nest_step.h): which settings it
+// A NestModel as the step made of kernels sees it (models/nest/step/nest_step.h): which settings it
 // covers, and which tensor is which argument.
 #pragma once
 
@@ -6,8 +6,8 @@
 #include <string>
 
 #include "aerie/config/schema/nest_config.h"
-#include "aerie/kernels/nest/nest_step.h"
 #include "aerie/models/nest/nest_model.h"
+#include "aerie/models/nest/step/nest_step.h"
 
 namespace aerie::nest {
 

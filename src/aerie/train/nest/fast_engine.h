@@ -36,7 +36,7 @@
 #include "aerie/device/arena.h"
 #include "aerie/device/side_queue.h"
 #include "aerie/kernels/kernel_table.h"
-#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/models/nest/step/nest_step.h"
 #include "aerie/train/nest/batch_intake.h"
 #include "aerie/train/nest/core_engine.h"
 #include "aerie/train/nest/fast_optimizer.h"

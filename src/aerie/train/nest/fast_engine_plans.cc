@@ -9,7 +9,7 @@
 
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
-#include "aerie/kernels/nest/nest_choices.h"
+#include "aerie/models/nest/step/nest_choices.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/nn/positional.h"
 #include "aerie/train/nest/fast_engine.h"

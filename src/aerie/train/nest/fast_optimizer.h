@@ -3,7 +3,7 @@
 // step counts live here, one per segment, between write_counts() and refresh().
 //
 // A step is decided at its end; the weights follow with the next pass through the model, each part
-// (kernels/nest/nest_step.h) just before it is read, or all at once.
+// (models/nest/step/nest_step.h) just before it is read, or all at once.
 //
 // One thread; core and queue must outlive it.
 #pragma once

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "aerie/base/check.h"
-#include "aerie/kernels/nest/nest_memory.h"
+#include "aerie/models/nest/step/nest_memory.h"
 
 namespace aerie::kernels {
 

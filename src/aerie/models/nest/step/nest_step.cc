@@ -1,9 +1,9 @@
-#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/models/nest/step/nest_step.h"
 
 #include <algorithm>
 #include <cstdlib>
 
-#include "aerie/kernels/nest/nest_workspace.h"
+#include "aerie/models/nest/step/nest_workspace.h"
 
 namespace aerie::kernels {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "aerie/kernels/nest/nest_choices.h"
+#include "aerie/models/nest/step/nest_choices.h"
 
 namespace aerie::kernels {
 

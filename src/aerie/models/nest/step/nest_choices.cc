@@ -1,4 +1,4 @@
-#include "aerie/kernels/nest/nest_choices.h"
+#include "aerie/models/nest/step/nest_choices.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // A whole step on the emulated kernels, and on a device, against the reference kernels: the chain
 // of calls, their strides and scratch sizes. What the step must compute is tested with the model.
-#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/models/nest/step/nest_step.h"
 
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "aerie/kernels/nest/nest_choices.h"
 #include "aerie/kernels/testing/backend.h"
+#include "aerie/models/nest/step/nest_choices.h"
 
 namespace aerie::kernels {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "aerie/kernels/nest/nest_step.h"
+#include "aerie/models/nest/step/nest_step.h"
 
 namespace aerie::kernels {
 
