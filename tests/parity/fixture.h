@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/archive/safetensors.h"
-#include "aerie/ckpt/tensor_io.h"
+#include "aerie/checkpoint/tensor_io.h"
 #include "aerie/config/schema/model_config.h"
 #include "aerie/nn/param_registry.h"
 

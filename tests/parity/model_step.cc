@@ -8,7 +8,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "aerie/ckpt/nemo_model.h"
+#include "aerie/models/nest/nemo_model.h"
 #include "fixture.h"
 
 namespace aerie::parity {

@@ -1,5 +1,5 @@
 // Finds the native checkpoint (docs/formats/checkpoint.md) that a folder stands for: itself, or the
-// newest of a run. Only the weights are looked at; train/checkpoint_store.h reads whole ones.
+// newest of a run. Only the weights are looked at; checkpoint/checkpoint_store.h reads whole ones.
 #pragma once
 
 #include <string>

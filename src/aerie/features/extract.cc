@@ -16,9 +16,9 @@
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/thread_pool.h"
-#include "aerie/ckpt/restore.h"
 #include "aerie/features/clips.h"
 #include "aerie/features/input_list.h"
+#include "aerie/models/nest/restore.h"
 #include "aerie/nn/torch_error.h"
 
 namespace aerie::features {

@@ -21,7 +21,7 @@
 namespace aerie::features {
 
 struct ExtractOptions {
-  std::string model_path;  // see ckpt/restore.h
+  std::string model_path;  // see models/nest/restore.h
   std::string config;      // YAML, for weights that come without
   bool averaged = false;   // the averaged weights of a native checkpoint
   std::string input;       // manifest, folder or audio file

@@ -14,7 +14,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
-#include "aerie/ckpt/tensor_io.h"
+#include "aerie/checkpoint/tensor_io.h"
 #include "aerie/features/extract.h"
 #include "aerie/features/input_list.h"
 

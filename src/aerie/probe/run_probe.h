@@ -30,7 +30,7 @@
 namespace aerie::probe {
 
 struct ProbeOptions {
-  std::string model;   // see ckpt/restore.h
+  std::string model;   // see models/nest/restore.h
   std::string config;  // YAML, for weights that come without
   std::string train;   // manifests
   std::string dev;

@@ -7,7 +7,7 @@
 #include "aerie/base/log.h"
 #include "aerie/base/testing/fault_env.h"
 #include "aerie/base/testing/mem_env.h"
-#include "aerie/train/checkpoint_store.h"
+#include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/train/run_checkpointer.h"
 
 namespace aerie::train {

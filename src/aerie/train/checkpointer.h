@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "aerie/checkpoint/train_state.h"
 #include "aerie/train/engine.h"
-#include "aerie/train/train_state.h"
 
 namespace aerie::train {
 

@@ -9,8 +9,8 @@
 #include "aerie/base/path.h"
 #include "aerie/base/process.h"
 #include "aerie/base/strings.h"
+#include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/metrics/metrics_log.h"
-#include "aerie/train/checkpoint_store.h"
 #include "aerie/train/run_lock.h"
 
 namespace aerie::train {

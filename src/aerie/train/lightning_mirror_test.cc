@@ -1,4 +1,4 @@
-#include "aerie/train/lightning_mirror.h"
+#include "aerie/checkpoint/lightning_mirror.h"
 
 #include <gtest/gtest.h>
 

@@ -15,11 +15,11 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/base/env.h"
+#include "aerie/checkpoint/checkpoint_store.h"
+#include "aerie/checkpoint/lightning_mirror.h"
 #include "aerie/config/schema/trainer_config.h"
 #include "aerie/train/best_checkpoints.h"
-#include "aerie/train/checkpoint_store.h"
 #include "aerie/train/checkpointer.h"
-#include "aerie/train/lightning_mirror.h"
 #include "aerie/train/run_folder.h"
 
 namespace aerie::train {

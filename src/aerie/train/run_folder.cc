@@ -8,7 +8,7 @@
 #include "aerie/archive/lightning_checkpoint.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
-#include "aerie/train/checkpoint_store.h"
+#include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/train/run_lock.h"
 
 namespace aerie::train {

@@ -8,7 +8,7 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/mem_env.h"
 #include "aerie/base/testing/paths.h"
-#include "aerie/train/checkpoint_store.h"
+#include "aerie/checkpoint/checkpoint_store.h"
 
 namespace aerie::train {
 namespace {

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/clock.h"
+#include "aerie/checkpoint/train_state.h"
 #include "aerie/metrics/record.h"
 #include "aerie/train/guards.h"
 #include "aerie/train/start_times.h"
 #include "aerie/train/step_times.h"
-#include "aerie/train/train_state.h"
 
 namespace aerie::train {
 namespace {

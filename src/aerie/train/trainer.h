@@ -15,6 +15,7 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/base/status.h"
+#include "aerie/checkpoint/train_state.h"
 #include "aerie/config/schema/nest_config.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
@@ -28,7 +29,6 @@
 #include "aerie/train/guards.h"
 #include "aerie/train/step_reporter.h"
 #include "aerie/train/step_times.h"
-#include "aerie/train/train_state.h"
 
 namespace aerie::train {
 

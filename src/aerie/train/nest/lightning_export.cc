@@ -17,7 +17,7 @@
 #include "aerie/base/check.h"
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
-#include "aerie/ckpt/restore.h"
+#include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/config/compose.h"
 #include "aerie/config/resolver.h"
 #include "aerie/config/schema/key_table.h"
@@ -25,10 +25,10 @@
 #include "aerie/config/yaml.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/models/nest/nest_model.h"
+#include "aerie/models/nest/restore.h"
 #include "aerie/optim/optimizer.h"
 #include "aerie/optim/schedule.h"
 #include "aerie/train/cadence.h"
-#include "aerie/train/checkpoint_store.h"
 #include "aerie/train/nest/nest_start.h"
 
 namespace aerie::train {

@@ -14,10 +14,10 @@
 #include "aerie/archive/torch_file.h"
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
+#include "aerie/checkpoint/train_state.h"
 #include "aerie/config/schema/nest_config.h"
 #include "aerie/config/value.h"
 #include "aerie/train/engine.h"
-#include "aerie/train/train_state.h"
 
 namespace aerie::train {
 

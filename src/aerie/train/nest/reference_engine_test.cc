@@ -5,7 +5,7 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/temp_dir.h"
-#include "aerie/train/checkpoint_store.h"
+#include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/train/nest/test_util.h"
 
 namespace aerie::train {

@@ -8,7 +8,7 @@
 #include "aerie/archive/tensor_writer.h"
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
-#include "aerie/ckpt/state_dict.h"
+#include "aerie/checkpoint/state_dict.h"
 #include "aerie/config/schema/nest_config.h"
 #include "aerie/config/value.h"
 #include "aerie/models/nest/nest_model.h"

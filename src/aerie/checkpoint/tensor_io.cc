@@ -1,4 +1,4 @@
-#include "aerie/ckpt/tensor_io.h"
+#include "aerie/checkpoint/tensor_io.h"
 
 #include <cstring>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "aerie/ckpt/state_dict.h"
+#include "aerie/checkpoint/state_dict.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "aerie/base/strings.h"
-#include "aerie/ckpt/tensor_io.h"
+#include "aerie/checkpoint/tensor_io.h"
 
 namespace aerie::ckpt {
 namespace {

@@ -1,4 +1,6 @@
 // Weights in and out of models: names, strictness, include/exclude, whole archives.
+#include "aerie/models/nest/nemo_model.h"
+
 #include <fstream>
 
 #include <ATen/TensorOperators.h>
@@ -14,9 +16,8 @@
 #include "aerie/base/system.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
-#include "aerie/ckpt/nemo_model.h"
-#include "aerie/ckpt/state_dict.h"
-#include "aerie/ckpt/tensor_io.h"
+#include "aerie/checkpoint/state_dict.h"
+#include "aerie/checkpoint/tensor_io.h"
 #include "aerie/config/yaml.h"
 
 namespace aerie::ckpt {

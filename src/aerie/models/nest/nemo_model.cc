@@ -1,4 +1,4 @@
-#include "aerie/ckpt/nemo_model.h"
+#include "aerie/models/nest/nemo_model.h"
 
 #include "aerie/archive/any_archive.h"
 #include "aerie/archive/nemo.h"

@@ -1,4 +1,4 @@
-#include "aerie/ckpt/restore.h"
+#include "aerie/models/nest/restore.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "aerie/ckpt/restore.h"
+#include "aerie/models/nest/restore.h"
 
 #include <cstring>
 
@@ -14,7 +14,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
-#include "aerie/ckpt/tensor_io.h"
+#include "aerie/checkpoint/tensor_io.h"
 
 namespace aerie::ckpt {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
-#include "aerie/ckpt/nemo_model.h"
 #include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/value.h"
+#include "aerie/models/nest/nemo_model.h"
 
 namespace aerie::ckpt {
 

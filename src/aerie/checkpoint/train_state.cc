@@ -1,4 +1,4 @@
-#include "aerie/train/train_state.h"
+#include "aerie/checkpoint/train_state.h"
 
 #include <cmath>
 

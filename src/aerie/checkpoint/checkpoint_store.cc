@@ -1,4 +1,4 @@
-#include "aerie/train/checkpoint_store.h"
+#include "aerie/checkpoint/checkpoint_store.h"
 
 #include <algorithm>
 #include <map>
