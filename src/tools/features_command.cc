@@ -9,7 +9,7 @@
 #include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
-#include "aerie/features/extract.h"
+#include "aerie/models/nest/features/extract.h"
 #include "cli.h"
 #include "command.h"
 #include "json_output.h"

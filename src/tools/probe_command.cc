@@ -5,7 +5,7 @@
 #include "aerie/base/path.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
-#include "aerie/probe/run_probe.h"
+#include "aerie/models/nest/probe/run_probe.h"
 #include "cli.h"
 #include "command.h"
 

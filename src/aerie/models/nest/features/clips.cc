@@ -1,4 +1,4 @@
-#include "aerie/features/clips.h"
+#include "aerie/models/nest/features/clips.h"
 
 #include <algorithm>
 #include <utility>

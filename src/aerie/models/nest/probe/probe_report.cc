@@ -7,7 +7,7 @@
 #include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
-#include "aerie/probe/run_probe.h"
+#include "aerie/models/nest/probe/run_probe.h"
 
 namespace aerie::probe {
 namespace {

@@ -20,9 +20,9 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/data/speech/synth/corpus.h"
-#include "aerie/probe/linear_probe.h"
-#include "aerie/probe/probe_data.h"
-#include "aerie/probe/run_probe.h"
+#include "aerie/models/nest/probe/linear_probe.h"
+#include "aerie/models/nest/probe/probe_data.h"
+#include "aerie/models/nest/probe/run_probe.h"
 
 namespace aerie::probe {
 namespace {

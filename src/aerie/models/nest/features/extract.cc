@@ -1,4 +1,4 @@
-#include "aerie/features/extract.h"
+#include "aerie/models/nest/features/extract.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -16,8 +16,8 @@
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/thread_pool.h"
-#include "aerie/features/clips.h"
-#include "aerie/features/input_list.h"
+#include "aerie/models/nest/features/clips.h"
+#include "aerie/models/nest/features/input_list.h"
 #include "aerie/models/nest/restore.h"
 #include "aerie/nn/torch_error.h"
 

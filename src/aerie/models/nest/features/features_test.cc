@@ -15,8 +15,8 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/checkpoint/tensor_io.h"
-#include "aerie/features/extract.h"
-#include "aerie/features/input_list.h"
+#include "aerie/models/nest/features/extract.h"
+#include "aerie/models/nest/features/input_list.h"
 
 namespace aerie::features {
 namespace {

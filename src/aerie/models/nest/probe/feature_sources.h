@@ -11,7 +11,7 @@
 
 #include "aerie/base/status.h"
 #include "aerie/models/nest/nest_model.h"
-#include "aerie/probe/probe_data.h"
+#include "aerie/models/nest/probe/probe_data.h"
 
 namespace aerie::probe {
 

@@ -1,4 +1,4 @@
-#include "aerie/probe/linear_probe.h"
+#include "aerie/models/nest/probe/linear_probe.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "aerie/probe/feature_sources.h"
+#include "aerie/models/nest/probe/feature_sources.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@
 
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
-#include "aerie/features/clips.h"
+#include "aerie/models/nest/features/clips.h"
 #include "aerie/nn/torch_error.h"
 
 namespace aerie::probe {

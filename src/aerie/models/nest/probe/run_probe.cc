@@ -1,4 +1,4 @@
-#include "aerie/probe/run_probe.h"
+#include "aerie/models/nest/probe/run_probe.h"
 
 #include <algorithm>
 #include <map>
@@ -21,12 +21,12 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
 #include "aerie/base/thread_pool.h"
-#include "aerie/features/clips.h"
+#include "aerie/models/nest/features/clips.h"
+#include "aerie/models/nest/probe/feature_sources.h"
+#include "aerie/models/nest/probe/linear_probe.h"
+#include "aerie/models/nest/probe/probe_data.h"
 #include "aerie/models/nest/restore.h"
 #include "aerie/nn/torch_error.h"
-#include "aerie/probe/feature_sources.h"
-#include "aerie/probe/linear_probe.h"
-#include "aerie/probe/probe_data.h"
 
 namespace aerie::probe {
 namespace {

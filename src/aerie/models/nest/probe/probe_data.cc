@@ -1,4 +1,4 @@
-#include "aerie/probe/probe_data.h"
+#include "aerie/models/nest/probe/probe_data.h"
 
 #include <algorithm>
 #include <cmath>

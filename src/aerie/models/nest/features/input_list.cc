@@ -1,4 +1,4 @@
-#include "aerie/features/input_list.h"
+#include "aerie/models/nest/features/input_list.h"
 
 #include <algorithm>
 #include <filesystem>
