@@ -7,8 +7,8 @@
 #include "aerie/base/env.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/step_setup.h"
-#include "aerie/train/nest/fast_engine.h"
 
 namespace aerie::tools {
 namespace {

@@ -18,7 +18,7 @@
 #include "aerie/config/schema/value_parsers.h"
 #include "aerie/config/yaml.h"
 #include "aerie/device/gpu.h"
-#include "aerie/train/nest/nest_measure.h"
+#include "aerie/models/nest/run/nest_measure.h"
 #include "bench_command.h"
 #include "bench_reference.h"
 #include "json_output.h"

@@ -18,7 +18,7 @@
 #include "checkpoint_path.h"
 #include "command.h"
 #ifdef AERIE_WITH_TORCH
-#include "aerie/train/nest/lightning_export.h"
+#include "aerie/models/nest/run/lightning_export.h"
 #endif
 
 namespace aerie::tools {

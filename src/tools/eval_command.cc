@@ -6,7 +6,7 @@
 #include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/config/schema/run_config_loader.h"
-#include "aerie/train/nest/nest_eval.h"
+#include "aerie/models/nest/run/nest_eval.h"
 #include "command.h"
 
 namespace aerie::tools {

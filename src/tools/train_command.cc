@@ -7,8 +7,8 @@
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/run_config_loader.h"
-#include "aerie/train/nest/dry_run.h"
-#include "aerie/train/nest/nest_run.h"
+#include "aerie/models/nest/run/dry_run.h"
+#include "aerie/models/nest/run/nest_run.h"
 #include "command.h"
 #include "version.h"
 

@@ -1,0 +1,95 @@
+#include "aerie/models/nest/engine/core_engine.h"
+
+#include <algorithm>
+
+#include <ATen/DeviceAccelerator.h>
+
+#include "aerie/base/strings.h"
+#include "aerie/base/system.h"
+#include "aerie/config/schema/run_config.h"
+#include "aerie/train/graph/torch_status.h"
+
+namespace aerie::train {
+
+std::string CoreEngine::description() const {
+  return str_cat(kind(), " engine, ", core_->device().str(), ", precision ",
+                 config::precision_name(core_->precision()));
+}
+
+NestCore& CoreEngine::core() {
+  (void)finish_update();  // a device that fails here fails again at the next step
+  return *core_;
+}
+
+int64_t CoreEngine::num_param_groups() const {
+  return static_cast<int64_t>(core_->optimizer().groups().size());
+}
+
+int64_t CoreEngine::num_parameters() const {
+  return core_->model().parameters().num_trainable_elements();
+}
+
+Status CoreEngine::use_ema_weights(bool on) {
+  optim::Ema* ema = core_->ema();
+  if (ema == nullptr || ema->swapped() == on) return ok_status();
+  AERIE_RETURN_IF_ERROR(write_state());
+  try {
+    ema->swap();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("averaged weights");
+  }
+  return state_written();
+}
+
+Result<std::unique_ptr<StateSnapshot>> CoreEngine::snapshot() {
+  AERIE_RETURN_IF_ERROR(write_state());
+  return take_snapshot(*core_, snapshot_memory_, fallen_back_);
+}
+
+void CoreEngine::reserve_snapshots() {
+  snapshot_memory_->reserve(core_->device(), snapshot_bytes(*core_));
+}
+
+Status CoreEngine::restore(const StateSource& source) {
+  AERIE_RETURN_IF_ERROR(finish_update());
+  AERIE_ASSIGN_OR_RETURN(const RestoredInfo info, restore_state(*core_, source));
+  fallen_back_ = info.fallen_back;
+  finished_.clear();
+  return state_written();
+}
+
+Status CoreEngine::set_precision(config::Precision precision) {
+  AERIE_RETURN_IF_ERROR(finish_update());
+  core_->set_precision(precision);
+  return state_written();
+}
+
+Result<std::string> CoreEngine::fall_back_precision() {
+  AERIE_RETURN_IF_ERROR(write_state());
+  AERIE_ASSIGN_OR_RETURN(const config::Precision precision, core_->fall_back_precision());
+  fallen_back_ = true;
+  AERIE_RETURN_IF_ERROR(state_written());
+  return std::string(config::precision_name(precision));
+}
+
+EngineMemory CoreEngine::memory() const {
+  constexpr double kGib = 1073741824.0;
+  EngineMemory out;
+  if (core_->device().is_cuda()) {
+    const auto stats =
+        at::accelerator::getDeviceStats(std::max<c10::DeviceIndex>(0, core_->device().index()));
+    out.current_gib = static_cast<double>(stats.allocated_bytes[0].current) / kGib;
+    out.peak_gib = static_cast<double>(stats.allocated_bytes[0].peak) / kGib;
+    // An engine's own memory never shrinks.
+    const double own = static_cast<double>(own_memory_bytes()) / kGib;
+    out.current_gib += own;
+    out.peak_gib += own;
+  } else {
+    const ProcessMemory memory = process_memory();
+    out.current_gib = static_cast<double>(memory.rss_bytes) / kGib;
+    out.peak_gib = static_cast<double>(memory.peak_rss_bytes) / kGib;
+  }
+  return out;
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,59 @@
+// What the engines on a NestCore share: parameters, averages, checkpoints, precision, memory. They
+// differ in how a step is computed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/engine/engine_state.h"
+#include "aerie/models/nest/engine/nest_core.h"
+#include "aerie/train/engine.h"
+
+namespace aerie::train {
+
+class CoreEngine : public Engine {
+ public:
+  std::string description() const override;
+  int64_t num_param_groups() const override;
+  int64_t num_parameters() const override;
+  Status use_ema_weights(bool on) override;
+  Result<std::unique_ptr<StateSnapshot>> snapshot() override;
+  Status restore(const StateSource& source) override;
+  Result<std::string> fall_back_precision() override;
+  EngineMemory memory() const override;
+
+  // With the state behind the last step.
+  NestCore& core();
+  // Base learning rate of every parameter group, for the schedule.
+  std::vector<double> base_rates() const { return core_->optimizer().base_rates(); }
+  Status set_precision(config::Precision precision);
+  // Parts of making the engine, in seconds, for the line about the start of a run.
+  const std::vector<std::pair<std::string, double>>& start_times() const { return start_times_; }
+  // Begins to reserve the host memory of snapshots, so that the first save finds it.
+  void reserve_snapshots();
+
+  // The core's state was written from outside: weights, buffers, moments, counts, scale, precision.
+  virtual Status state_written() { return ok_status(); }
+
+ protected:
+  virtual const char* kind() const = 0;  // "reference"
+  // What an engine keeps elsewhere goes into the core, which is about to be read.
+  virtual Status write_state() { return finish_update(); }
+  // What the last step left to do is done.
+  virtual Status finish_update() { return ok_status(); }
+
+  // Device memory beside torch's.
+  virtual size_t own_memory_bytes() const { return 0; }
+  std::unique_ptr<NestCore> core_;
+  std::vector<StepOutcome> finished_;
+  std::vector<std::pair<std::string, double>> start_times_;
+
+ private:
+  bool fallen_back_ = false;
+  std::shared_ptr<SnapshotMemory> snapshot_memory_ = std::make_shared<SnapshotMemory>();
+};
+
+}  // namespace aerie::train

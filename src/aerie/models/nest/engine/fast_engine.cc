@@ -1,0 +1,577 @@
+#include "aerie/models/nest/engine/fast_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "aerie/base/clock.h"
+#include "aerie/base/strings.h"
+#include "aerie/config/schema/run_config.h"
+#include "aerie/device/gpu.h"
+#include "aerie/models/nest/engine/batch_tensors.h"
+#include "aerie/models/nest/step_setup.h"
+#include "aerie/train/graph/torch_status.h"
+#include "aerie/train/measure.h"
+
+namespace aerie::train {
+namespace {
+
+constexpr size_t kMicroResults = 64;  // offset in the results: behind AdamwControl and the flag
+constexpr size_t kBadLoss = 48;
+static_assert(sizeof(kernels::AdamwControl) <= kBadLoss);
+
+kernels::Dtype dtype_of(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::kBf16Mixed:
+      return kernels::Dtype::kBf16;
+    case config::Precision::k16Mixed:
+      return kernels::Dtype::kHalf;
+    default:
+      return kernels::Dtype::kFloat;
+  }
+}
+
+}  // namespace
+
+std::string FastEngine::not_covered(const config::RunConfig& config) {
+  if (std::string reason = FastOptimizer::not_covered(config); !reason.empty()) return reason;
+  if (config.trainer.detect_anomaly) return "trainer.detect_anomaly";
+  return nest::not_covered_by_step(config.model, config.aerie, config.trainer.precision);
+}
+
+FastEngine::FastEngine(const config::RunConfig& config, at::Device device)
+    : config_(config), device_(device) {}
+
+FastEngine::~FastEngine() {
+  if (compute_ != nullptr) (void)compute_->synchronize();
+  intake_.reset();
+  plans_.clear();
+  if (previous_stream_) {
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    guard.exchangeStream(*previous_stream_);
+  }
+}
+
+Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& config,
+                                                       at::Device device) {
+  AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
+  AERIE_ASSIGN_OR_RETURN(device::GpuModule * module, device::gpu_module());
+  try {
+    std::unique_ptr<FastEngine> engine(new FastEngine(config, device));
+    // All of this thread's work goes to one stream that graphs can be captured on.
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.setDevice(device);
+    engine->stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+    engine->previous_stream_ = guard.exchangeStream(*engine->stream_);
+    AERIE_ASSIGN_OR_RETURN(auto compute, module->make_queue(engine->stream_->native_handle()));
+    AERIE_RETURN_IF_ERROR(engine->start(
+        std::move(compute), {[module](bool urgent) { return module->make_queue(nullptr, urgent); },
+                             [module] { return module->make_arena(); }}));
+    return engine;
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("setting up the fast engine");
+  }
+}
+
+Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
+    const config::RunConfig& config, const kernels::KernelTable& kernels) {
+  std::unique_ptr<FastEngine> engine(new FastEngine(config, at::Device(at::kCPU)));
+  AERIE_RETURN_IF_ERROR(engine->start(
+      device::host_queue(kernels),
+      {[&](bool) -> Result<std::unique_ptr<device::Queue>> { return device::host_queue(kernels); },
+       [] { return device::host_arena(); }}));
+  return engine;
+}
+
+Status FastEngine::start(std::unique_ptr<device::Queue> compute, const Source& source) {
+  compute_ = std::move(compute);
+  AERIE_ASSIGN_OR_RETURN(copy_, source.make_queue(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(auto side, source.make_queue(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(update_, source.make_queue(/*urgent=*/true));
+  for (auto* arena : {&memory_, &inputs_, &squares_, &whole_}) {
+    AERIE_ASSIGN_OR_RETURN(*arena, source.make_arena());
+  }
+  AERIE_ASSIGN_OR_RETURN(auto intake_memory, source.make_arena());
+  AERIE_ASSIGN_OR_RETURN(side_, device::SideQueue::make(compute_.get(), std::move(side)));
+  AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_fence());
+  const auto layers = static_cast<int>(config_.model.encoder.n_layers);
+  for (int part = 0; part < kernels::nest_num_parts(layers); ++part) {
+    AERIE_ASSIGN_OR_RETURN(auto fence, update_->make_fence());
+    part_updated_.push_back(std::move(fence));
+  }
+  Clock& clock = Clock::real();
+  const double start_s = clock.monotonic_s();
+  AERIE_ASSIGN_OR_RETURN(auto model,
+                         nest::NestModel::create(config_.model, config_.aerie, device_));
+  const double weights_s = clock.monotonic_s();
+  start_times_.emplace_back("initial weights", weights_s - start_s);
+  AERIE_ASSIGN_OR_RETURN(core_, NestCore::create(std::move(model), config_));
+  for (const optim::OptimizerGroup& group : core_->optimizer().groups())
+    if (group.settings.amsgrad || group.settings.maximize)
+      return unsupported("amsgrad and maximize need the reference engine");
+  AERIE_ASSIGN_OR_RETURN(intake_,
+                         BatchIntake::create(*compute_, *copy_, std::move(intake_memory), device_));
+
+  const auto bytes = at::TensorOptions(device_).dtype(at::kByte);
+  max_micros_ = std::max<int64_t>(1, config_.trainer.accumulate_grad_batches);
+  const auto result_bytes = static_cast<int64_t>(kMicroResults) +
+                            max_micros_ * static_cast<int64_t>(sizeof(kernels::MicroResult));
+  results_ = at::zeros({result_bytes}, bytes);
+  outputs_ = at::zeros({64}, bytes);
+  optimizer_ = std::make_unique<FastOptimizer>(
+      *core_, config_, *compute_,
+      [this](void* to, const void* from, size_t size) { return upload(to, from, size); });
+  for (Upload& slot : uploads_) {
+    AERIE_ASSIGN_OR_RETURN(slot.sent, compute_->make_fence());
+  }
+  for (ResultSlot& slot : result_slots_) {
+    slot.host = host_memory(result_bytes, device_);
+    AERIE_ASSIGN_OR_RETURN(slot.fence, compute_->make_fence());
+  }
+  const config::EncoderConfig& encoder = config_.model.encoder;
+  const auto floats = bytes.dtype(at::kFloat);
+  statistics_ = at::zeros({encoder.n_layers, 2, encoder.d_model}, floats);
+  saved_statistics_ = at::zeros_like(statistics_);
+  counters_ = at::zeros({encoder.n_layers}, bytes.dtype(at::kLong));
+  saved_counters_ = at::zeros_like(counters_);
+  codebooks_ = at::zeros_like(core_->model().parameters()["quantizer.codebooks"], floats);
+  const nest::StepTables tables = nest::step_tables(core_->model());
+  twiddles_ = at::empty({static_cast<int64_t>(tables.twiddles.size())}, floats);
+  bands_ = at::empty({static_cast<int64_t>(tables.bands.size())}, bytes.dtype(at::kInt));
+  silent_tokens_ =
+      at::empty({static_cast<int64_t>(tables.silent_tokens.size())}, bytes.dtype(at::kInt));
+  const double set_up_s = clock.monotonic_s();
+  start_times_.emplace_back("engine", set_up_s - weights_s);
+  AERIE_RETURN_IF_ERROR(probe());
+  start_times_.emplace_back("loading kernels", clock.monotonic_s() - set_up_s);
+  return ok_status();
+}
+
+// One short item through forward and backward: shapes that a kernel does not cover show up here and
+// not in the first step. What it changed is made again before that.
+Status FastEngine::probe() {
+  AERIE_RETURN_IF_ERROR(refresh());
+  // Writes back what was just read: loads the kernels that the first checkpoint would wait for.
+  AERIE_RETURN_IF_ERROR(write_state());
+  Shape shape;
+  shape.batch = 1;
+  shape.samples = 16 * core_->model().settings().model.preprocessor.hop_length();
+  shape.rows = nest::step_frames(core_->model(), shape.samples) / 8;
+  AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+  AERIE_RETURN_IF_ERROR(reserve(*plan));
+  at::from_blob(audio_of(*plan), {2 * shape.batch * shape.samples},
+                at::TensorOptions(device_).dtype(at::kFloat))
+      .zero_();
+  const data::Batch nothing;
+  AERIE_RETURN_IF_ERROR(upload_inputs(shape, nothing, 0, 0, 0, 0));
+  const Status status = run_plan(*plan, /*accumulate=*/false);
+  AERIE_RETURN_IF_ERROR(compute_->synchronize());
+  core_->model().parameters().zero_grad();
+  plans_.clear();
+  stale_ = true;
+  return status;
+}
+
+size_t FastEngine::own_memory_bytes() const {
+  return memory_->size() + inputs_->size() + squares_->size() + whole_->size() +
+         intake_->device_bytes();
+}
+
+Status FastEngine::state_written() {
+  if (update_pending_)
+    return internal_error("the state was written before the last step's update was done");
+  window_open_ = false;
+  stale_ = true;
+  return ok_status();
+}
+
+// From the core to what this engine derives from it.
+Status FastEngine::refresh() {
+  if (!stale_) return ok_status();
+  try {
+    at::NoGradGuard no_grad;
+    nn::ParameterRegistry& registry = core_->model().parameters();
+    const kernels::Dtype dtype = dtype_of(core_->precision());
+    if (dtype != dtype_) {
+      plans_.clear();
+      positions_.clear();
+      shadow_ = at::Tensor();
+      dtype_ = dtype;
+    }
+    if (dtype != kernels::Dtype::kFloat) {
+      if (!shadow_.defined())
+        shadow_ = at::empty_like(registry.flat_params(),
+                                 registry.flat_params().options().dtype(torch_type(dtype)));
+      shadow_.copy_(registry.flat_params());
+    }
+    for (int64_t i = 0; i < statistics_.size(0); ++i) {
+      const std::string at = str_cat("encoder.layers.", i, ".conv.batch_norm.");
+      statistics_[i][0].copy_(registry[at + "running_mean"]);
+      statistics_[i][1].copy_(registry[at + "running_var"]);
+      counters_[i].copy_(registry[at + "num_batches_tracked"]);
+    }
+    codebooks_.copy_(registry["quantizer.codebooks"]);
+    const nest::StepTables tables = nest::step_tables(core_->model());
+    twiddles_.copy_(at::tensor(tables.twiddles));
+    bands_.copy_(at::tensor(tables.bands, at::kInt));
+    silent_tokens_.copy_(at::tensor(tables.silent_tokens, at::kInt));
+    auto* results = results_.mutable_data_ptr<uint8_t>();
+    AERIE_ASSIGN_OR_RETURN(
+        const bool same,
+        optimizer_->refresh(shadow_, dtype_, reinterpret_cast<kernels::AdamwControl*>(results),
+                            reinterpret_cast<const float*>(results + kBadLoss)));
+    // Recordings hold addresses and settings.
+    if (!same) drop_recordings();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("setting up the fast engine");
+  }
+  stale_ = false;
+  return ok_status();
+}
+
+Status FastEngine::write_state() {
+  AERIE_RETURN_IF_ERROR(finish_update());
+  if (stale_) return ok_status();
+  try {
+    at::NoGradGuard no_grad;
+    nn::ParameterRegistry& registry = core_->model().parameters();
+    for (int64_t i = 0; i < statistics_.size(0); ++i) {
+      const std::string at = str_cat("encoder.layers.", i, ".conv.batch_norm.");
+      registry[at + "running_mean"].copy_(statistics_[i][0]);
+      registry[at + "running_var"].copy_(statistics_[i][1]);
+      registry[at + "num_batches_tracked"].copy_(counters_[i]);
+    }
+    optimizer_->write_counts();
+    return ok_status();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("collecting the state");
+  }
+}
+
+// Small host values to the device, in order with the computation and without waiting for it.
+Status FastEngine::upload(void* to, const void* from, size_t bytes) {
+  Upload& slot = uploads_[next_upload_++ % uploads_.size()];
+  AERIE_RETURN_IF_ERROR(slot.sent->wait());
+  if (!slot.host.defined() || slot.host.numel() < static_cast<int64_t>(bytes))
+    slot.host = host_memory(static_cast<int64_t>(bytes) * 2, device_);
+  std::memcpy(slot.host.mutable_data_ptr(), from, bytes);
+  AERIE_RETURN_IF_ERROR(compute_->copy(to, slot.host.const_data_ptr(), bytes));
+  return slot.sent->set();
+}
+
+kernels::SavedState FastEngine::saved_state() const {
+  kernels::SavedState state;
+  state.values = statistics_.mutable_data_ptr<float>();
+  state.saved_values = saved_statistics_.mutable_data_ptr<float>();
+  state.num_values = statistics_.numel();
+  state.counters = counters_.mutable_data_ptr<int64_t>();
+  state.saved_counters = saved_counters_.mutable_data_ptr<int64_t>();
+  state.num_counters = counters_.numel();
+  state.control = optimizer_->control();
+  return state;
+}
+
+Status FastEngine::open_window() {
+  window_.clear();
+  window_has_gradients_ = false;
+  const kernels::SavedState state = saved_state();
+  AERIE_RETURN_IF_ERROR(compute_->status_of(
+      compute_->kernels().save_state(state, compute_->stream()), "saving the statistics"));
+  window_open_ = true;
+  return ok_status();
+}
+
+// Forward and backward of what lies in the inputs, and its results.
+Status FastEngine::run_and_record(Plan& plan, bool add) {
+  AERIE_RETURN_IF_ERROR(run_plan(plan, window_has_gradients_));
+  auto* results = results_.mutable_data_ptr<uint8_t>();
+  const auto* outputs = outputs_.const_data_ptr<uint8_t>();
+  kernels::RecordLoss record;
+  record.loss = reinterpret_cast<const float*>(outputs);
+  record.rows = reinterpret_cast<const int32_t*>(outputs + sizeof(float));
+  record.out = reinterpret_cast<kernels::MicroResult*>(results + kMicroResults) + window_.size();
+  record.add = add;
+  record.first = !window_has_gradients_;
+  record.bad_loss = reinterpret_cast<float*>(results + kBadLoss);
+  const kernels::NestStep& step = *plan.step[window_has_gradients_ ? 1 : 0];
+  window_squares_ = step.num_squares();
+  window_squared_ = step.squared();
+  window_has_gradients_ = true;
+  return compute_->status_of(compute_->kernels().record_loss(record, compute_->stream()),
+                             "recording the loss");
+}
+
+Status FastEngine::add_micro(const data::Batch& batch, const std::vector<Shape>& shapes,
+                             const StepRequest& request, uint64_t micro_step) {
+  if (static_cast<int64_t>(window_.size()) >= max_micros_)
+    return internal_error(str_cat("more than ", max_micros_, " micro-batches in a step"));
+  MicroInfo info;
+  info.empty = batch.num_samples() == 0;
+  for (const Shape& shape : shapes) info.room += shape.chosen;
+  for (const int64_t samples : batch.noisy_audio_len())
+    info.frames += nest::step_lengths(core_->model(), samples).frames_encoder;
+  if (info.empty) {
+    window_.push_back(info);
+    return ok_status();
+  }
+  const int64_t parts = std::min(request.split, batch.num_samples());
+  if (parts == 1) {
+    const Shape& shape = shapes.front();
+    AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+    // Small copies first: as soon as these rows are mixed, the copy of the next batch begins, and
+    // what the step still waited for would come behind it.
+    AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, config_.aerie.seed, micro_step, 0));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
+    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false));
+    window_.push_back(info);
+    return ok_status();
+  }
+  return add_parts(batch, shapes, request, micro_step);
+}
+
+Status FastEngine::add_parts(const data::Batch& batch, const std::vector<Shape>& shapes,
+                             const StepRequest& request, uint64_t micro_step) {
+  const int64_t rows = batch.num_samples(), samples = batch.capacity();
+  const int64_t parts = std::min(request.split, rows);
+  MicroInfo info;
+  for (const Shape& shape : shapes) info.room += shape.chosen;
+  nest::NestBatch lengths;
+  lengths.audio = at::empty({rows, 0});
+  std::vector<int64_t> noisy(batch.noisy_audio_len().begin(), batch.noisy_audio_len().end());
+  lengths.noisy_lengths = at::tensor(noisy, at::kLong);
+  lengths.padded_samples = batch.padded_length();
+  lengths.random = {config_.aerie.seed, micro_step, 0};
+  AERIE_ASSIGN_OR_RETURN(const int64_t total, core_->masked_frames(lengths, parts));
+  info.no_mask = total == 0;
+  for (const int64_t length : noisy)
+    info.frames += nest::step_lengths(core_->model(), length).frames_encoder;
+
+  auto* whole = static_cast<float*>(whole_->data());
+  AERIE_RETURN_IF_ERROR(intake_->load(batch, whole));
+  for (int64_t p = 0; p < parts; ++p) {
+    const int64_t begin = rows * p / parts;
+    const Shape& shape = shapes[static_cast<size_t>(p)];
+    AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+    for (const int64_t signal : {0, 1})
+      AERIE_RETURN_IF_ERROR(
+          compute_->copy(audio_of(*plan) + signal * shape.batch * samples,
+                         whole + (signal * rows + begin) * samples,
+                         static_cast<size_t>(shape.batch * samples) * sizeof(float)));
+    AERIE_RETURN_IF_ERROR(
+        upload_inputs(shape, batch, begin, config_.aerie.seed, micro_step, total));
+    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/p > 0));
+  }
+  window_.push_back(info);
+  return ok_status();
+}
+
+Status FastEngine::submit(const StepRequest& request) {
+  try {
+    at::NoGradGuard no_grad;
+    if (core_->ema() != nullptr && core_->ema()->swapped())
+      return internal_error("training while averaged weights are in use");
+    AERIE_RETURN_IF_ERROR(refresh());
+    std::vector<std::vector<Shape>> shapes(request.micro_batches.size());  // parts of micro-batches
+    {
+      // All memory first: this is where a step can fail without having changed anything.
+      const DeviceSpans::Scope span(core_->spans(), kPhaseHostPrepare);
+      for (size_t i = 0; i < request.micro_batches.size(); ++i) {
+        const data::Batch* batch = request.micro_batches[i];
+        const int64_t rows = batch->num_samples();
+        if (rows == 0) continue;
+        AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
+        const int64_t parts = std::min(request.split, rows);
+        if (parts > 1)
+          AERIE_RETURN_IF_ERROR(
+              grow(*whole_, static_cast<size_t>(2 * rows * batch->capacity()) * sizeof(float)));
+        for (int64_t p = 0; p < parts; ++p) {
+          const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
+          Shape shape = shape_of(*batch, begin, end - begin, config_.aerie.seed,
+                                 request.first_micro_step + i);
+          shape.part = parts > 1;
+          shape.accumulate = request.accumulate;
+          shapes[i].push_back(shape);
+          AERIE_RETURN_IF_ERROR(prepare(shape));
+        }
+      }
+    }
+    if (!window_open_) AERIE_RETURN_IF_ERROR(open_window());
+    {
+      const DeviceSpans::Scope span(core_->spans(), kPhaseForwardBackward);
+      for (size_t i = 0; i < request.micro_batches.size(); ++i)
+        AERIE_RETURN_IF_ERROR(
+            add_micro(*request.micro_batches[i], shapes[i], request, request.first_micro_step + i)
+                .with_context(str_cat("micro-batch ", i)));
+    }
+    if (request.finish) AERIE_RETURN_IF_ERROR(finish_step(request));
+    SpanScope wait("copy of the batch");
+    return intake_->release();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("training step");
+  }
+}
+
+Status FastEngine::finish_update() {
+  if (!update_pending_) return ok_status();
+  AERIE_RETURN_IF_ERROR(optimizer_->update());
+  update_pending_ = false;
+  return ok_status();
+}
+
+Status FastEngine::finish_step(const StepRequest& request) {
+  if (static_cast<int64_t>(request.learning_rates.size()) != num_param_groups())
+    return internal_error(str_cat(request.learning_rates.size(), " learning rates for ",
+                                  num_param_groups(), " parameter groups"));
+  window_open_ = false;
+  if (!window_has_gradients_) {
+    // No rank-local samples in the whole step: nothing to update.
+    AERIE_RETURN_IF_ERROR(collect_all());
+    StepOutcome out;
+    out.step = request.step;
+    out.micro_losses.assign(window_.size(), 0.0);
+    out.empty_masks = static_cast<int64_t>(window_.size());
+    finished_.push_back(std::move(out));
+    return ok_status();
+  }
+  const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
+  AERIE_RETURN_IF_ERROR(optimizer_->decide(
+      request.learning_rates, request.momentum,
+      {static_cast<const double*>(squares_->data()), window_squares_}, window_squared_));
+  update_pending_ = true;
+  const kernels::SavedState state = saved_state();
+  AERIE_RETURN_IF_ERROR(compute_->status_of(
+      compute_->kernels().restore_if_skipped(state, compute_->stream()), "optimizer"));
+
+  if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
+  Pending pending;
+  pending.step = request.step;
+  pending.micros = std::move(window_);
+  pending.first_runs = std::exchange(window_first_runs_, 0);
+  pending.slot = next_result_++ % result_slots_.size();
+  ResultSlot& slot = result_slots_[pending.slot];
+  AERIE_RETURN_IF_ERROR(compute_->copy(slot.host.mutable_data_ptr(), results_.const_data_ptr(),
+                                       static_cast<size_t>(slot.host.numel())));
+  AERIE_RETURN_IF_ERROR(slot.fence->set());
+  pending_.push_back(std::move(pending));
+  window_.clear();
+  return ok_status();
+}
+
+// Waits for the oldest step under way and puts its outcome among the finished.
+Status FastEngine::take_oldest() {
+  Pending pending = std::move(pending_.front());
+  pending_.pop_front();
+  ResultSlot& slot = result_slots_[pending.slot];
+  AERIE_RETURN_IF_ERROR(slot.fence->wait());
+  const auto* bytes = slot.host.const_data_ptr<uint8_t>();
+  kernels::AdamwControl control;
+  std::memcpy(&control, bytes, sizeof(control));
+  StepOutcome out;
+  out.step = pending.step;
+  out.grad_norm = control.norm;
+  out.skipped = control.skip != 0;
+  out.first_runs = pending.first_runs;
+  out.loss_scale =
+      optimizer_->loss_scale() != nullptr ? static_cast<double>(control.loss_scale) : 1.0;
+  for (size_t i = 0; i < pending.micros.size(); ++i) {
+    const MicroInfo& info = pending.micros[i];
+    kernels::MicroResult result{0.0f, 0};
+    if (!info.empty)
+      std::memcpy(&result, bytes + kMicroResults + i * sizeof(result), sizeof(result));
+    if (result.rows > info.room)
+      return internal_error(
+          str_cat(result.rows, " masked frames where there is room for ", info.room));
+    double loss = static_cast<double>(result.loss);
+    if (info.no_mask && config_.aerie.empty_mask == config::EmptyMask::kNan)
+      loss = std::numeric_limits<double>::quiet_NaN();
+    out.micro_losses.push_back(loss);
+    out.loss += loss / static_cast<double>(pending.micros.size());
+    out.masked_frames += result.rows;
+    out.frames += info.frames;
+    if (result.rows == 0) ++out.empty_masks;
+  }
+  finished_.push_back(std::move(out));
+  return ok_status();
+}
+
+Status FastEngine::collect_all() {
+  while (!pending_.empty()) AERIE_RETURN_IF_ERROR(take_oldest());
+  return ok_status();
+}
+
+Result<std::vector<StepOutcome>> FastEngine::collect(bool wait) {
+  const size_t allowed = wait ? 0 : static_cast<size_t>(max_in_flight());
+  while (!pending_.empty() &&
+         (pending_.size() > allowed || result_slots_[pending_.front().slot].fence->passed()))
+    AERIE_RETURN_IF_ERROR(take_oldest());
+  if (!finished_.empty()) core_->spans().flush();
+  return std::exchange(finished_, {});
+}
+
+Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed,
+                                         uint64_t position) {
+  EvalOutcome out;
+  if (batch.num_samples() == 0) {
+    out.counted = false;
+    return out;
+  }
+  try {
+    at::NoGradGuard no_grad;
+    AERIE_RETURN_IF_ERROR(finish_update());
+    AERIE_RETURN_IF_ERROR(refresh());
+    const DeviceSpans::Scope span(core_->spans(), "evaluate");
+    Shape shape = shape_of(batch, 0, batch.num_samples(), seed, position);
+    shape.training = false;
+    AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+    Status status = intake_->reserve(batch);
+    if (status.ok()) status = reserve(*plan);
+    if (status.code() == StatusCode::kOutOfMemory) return evaluate_in_parts(batch, seed, position);
+    AERIE_RETURN_IF_ERROR(status);
+    AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, seed, position, 0));
+    AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
+    AERIE_RETURN_IF_ERROR(run_plan(*plan, /*accumulate=*/false));
+    if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
+    ResultSlot& slot = result_slots_[next_result_ % result_slots_.size()];
+    AERIE_RETURN_IF_ERROR(
+        compute_->copy(slot.host.mutable_data_ptr(), outputs_.const_data_ptr(), 8));
+    AERIE_RETURN_IF_ERROR(slot.fence->set());
+    AERIE_RETURN_IF_ERROR(slot.fence->wait());
+    AERIE_RETURN_IF_ERROR(intake_->release());
+    float loss = 0.0f;
+    int32_t rows = 0;
+    std::memcpy(&loss, slot.host.const_data_ptr<uint8_t>(), 4);
+    std::memcpy(&rows, slot.host.const_data_ptr<uint8_t>() + 4, 4);
+    out.loss = static_cast<double>(loss);
+    out.masked_frames = rows;
+    out.counted = rows > 0 || config_.aerie.empty_mask == config::EmptyMask::kNan;
+    return out;
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("evaluation");
+  }
+}
+
+// Without room for the batch in one piece: the reference path, which cuts it until it fits.
+Result<EvalOutcome> FastEngine::evaluate_in_parts(const data::Batch& batch, uint64_t seed,
+                                                  uint64_t position) {
+  AERIE_RETURN_IF_ERROR(write_state());
+  nn::RandomKey random;
+  random.seed = seed;
+  random.micro_step = position;
+  AERIE_ASSIGN_OR_RETURN(const nest::NestBatch tensors, to_nest_batch(batch, random, device_));
+  return core_->evaluate(tensors);
+}
+
+}  // namespace aerie::train

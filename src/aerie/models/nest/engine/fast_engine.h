@@ -1,0 +1,211 @@
+// train::Engine for NEST on the kernels of aerie/kernels: the step from waveforms to updated
+// weights is a fixed sequence over preallocated memory, recorded per shape of batch as a CUDA
+// graph. State (weights, moments, averages, scale) is the core's, so that checkpoints, imports and
+// everything that is not the step are those of the reference engine.
+//
+//   submit()   copies the batch beside the running computation, queues step and optimizer, returns
+//              when the batch's memory is free again; nothing waits for results
+//   collect()  results of steps whose fence has passed
+//
+// A step ends with the decision about its update. The update itself runs beside the next pass
+// through the model, on a few multiprocessors and just ahead of the layers that read the weights;
+// whatever else looks at the state has it finished first (finish_update()). The numbers are those
+// of one after the other.
+//
+// Not in the core between steps: 16-bit weights, BatchNorm statistics (one flat buffer, so that a
+// skipped step is undone by one kernel) and step counts (one per segment). write_state() and
+// state_written() carry them over.
+//
+// Out of memory can happen only before anything is queued. A batch that is cut runs part by part
+// with the whole batch's number of masked frames as divisor.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include "aerie/device/arena.h"
+#include "aerie/device/side_queue.h"
+#include "aerie/kernels/kernel_table.h"
+#include "aerie/models/nest/engine/batch_intake.h"
+#include "aerie/models/nest/engine/core_engine.h"
+#include "aerie/models/nest/engine/fast_optimizer.h"
+#include "aerie/models/nest/step/nest_step.h"
+
+namespace aerie::train {
+
+// The type of tensors that hold what kernels compute with.
+at::ScalarType torch_type(kernels::Dtype dtype);
+
+class FastEngine final : public CoreEngine {
+ public:
+  // Why this configuration needs the reference engine; empty: it does not.
+  static std::string not_covered(const config::RunConfig& config);
+
+  static Result<std::unique_ptr<FastEngine>> create(const config::RunConfig& config,
+                                                    at::Device device);
+  // On the CPU with kernels of the caller's choice: the same engine without a GPU.
+  static Result<std::unique_ptr<FastEngine>> create_on_host(const config::RunConfig& config,
+                                                            const kernels::KernelTable& kernels);
+  ~FastEngine() override;
+
+  int64_t max_in_flight() const override { return 2; }
+  Status submit(const StepRequest& request) override;
+  Result<std::vector<StepOutcome>> collect(bool wait) override;
+  Result<EvalOutcome> evaluate(const data::Batch& batch, uint64_t seed, uint64_t position) override;
+  Status state_written() override;
+
+  // Recorded sequences at hand; for tests and reports.
+  int64_t num_recordings() const;
+
+ private:
+  // A shape of micro-batch and how it enters the step.
+  struct Shape {
+    int64_t batch = 0, samples = 0;
+    int64_t rows = 0;    // of the encoder: what is valid and a little, not batch * padded frames
+    int64_t chosen = 0;  // of these, room for those in the loss
+    bool training = true;
+    bool part = false;  // of a batch that was cut
+    int64_t accumulate = 1;
+    auto key() const { return std::tie(batch, samples, rows, chosen, training, part, accumulate); }
+    bool operator<(const Shape& other) const { return key() < other.key(); }
+  };
+  struct Plan {
+    Shape shape;
+    kernels::NestStepConfig config;
+    kernels::NestStepParams params;
+    // The first micro-batch of a step writes gradients, the others add to them.
+    std::array<std::unique_ptr<kernels::NestStep>, 2> step;
+    std::array<std::unique_ptr<device::Recording>, 2> recording;
+    std::array<int64_t, 2> runs{};
+    int64_t last_used = 0;
+  };
+  struct Upload {
+    at::Tensor host;
+    std::unique_ptr<device::Fence> sent;
+  };
+  struct MicroInfo {
+    int64_t frames = 0;    // valid, behind the encoder
+    int64_t room = 0;      // for those in the loss
+    bool empty = false;    // a batch without rows
+    bool no_mask = false;  // a cut batch without masked frames
+  };
+  struct Pending {
+    int64_t step = 0;
+    std::vector<MicroInfo> micros;
+    int64_t first_runs = 0;
+    size_t slot = 0;
+  };
+  struct ResultSlot {
+    at::Tensor host;
+    std::unique_ptr<device::Fence> fence;
+  };
+
+  FastEngine(const config::RunConfig& config, at::Device device);
+  // Where this engine's queues and memory come from.
+  struct Source {
+    std::function<Result<std::unique_ptr<device::Queue>>(bool urgent)> make_queue;
+    std::function<Result<std::unique_ptr<device::Arena>>()> make_arena;
+  };
+  Status start(std::unique_ptr<device::Queue> compute, const Source& source);
+  Status probe();
+  const char* kind() const override { return "fast"; }
+  size_t own_memory_bytes() const override;
+  Status write_state() override;
+
+  Status refresh();
+  Status upload(void* to, const void* from, size_t bytes);
+
+  // Of `count` items of a batch from `first` on, whose masks are drawn with these.
+  Shape shape_of(const data::Batch& batch, int64_t first, int64_t count, uint64_t seed,
+                 uint64_t micro_step) const;
+  Result<Plan*> plan_for(const Shape& shape);
+  const void* positions_of(int64_t frames, int64_t width);
+  bool has_room_for(const kernels::NestStep& step) const;
+  Status reserve(const Plan& plan);
+  Status grow(device::Arena& arena, size_t bytes);
+  // Memory and plan of a micro-batch, which recomputes activations where it does not fit otherwise.
+  Status prepare(const Shape& shape);
+  kernels::NestStepInputs inputs_of(const Plan& plan) const;
+  // Where the rows of a plan's audio go, (2B,N).
+  float* audio_of(const Plan& plan) const;
+  Status upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
+                       uint64_t seed, uint64_t micro_step, int64_t loss_rows);
+  Status run_plan(Plan& plan, bool accumulate);
+  void drop_recordings();
+  bool room_for_recording();
+  bool no_more_recordings_ = false;  // the device has no memory for another one
+  void forget_oldest_plan();
+
+  kernels::SavedState saved_state() const;  // what a skipped step undoes
+  Status open_window();
+  // `shapes`: of the batch, or of the parts it is cut into.
+  Status add_micro(const data::Batch& batch, const std::vector<Shape>& shapes,
+                   const StepRequest& request, uint64_t micro_step);
+  Status add_parts(const data::Batch& batch, const std::vector<Shape>& shapes,
+                   const StepRequest& request, uint64_t micro_step);
+  Status run_and_record(Plan& plan, bool add);
+  Status finish_step(const StepRequest& request);
+  Status finish_update() override;
+  int update_before(int part, const uint32_t* wanted);
+  Status take_oldest();
+  Status collect_all();
+  Result<EvalOutcome> evaluate_in_parts(const data::Batch& batch, uint64_t seed, uint64_t position);
+
+  config::RunConfig config_;
+  at::Device device_;
+  std::optional<c10::Stream> stream_, previous_stream_;
+  std::unique_ptr<device::Queue> compute_, copy_, update_;
+  std::unique_ptr<device::SideQueue> side_;
+  std::unique_ptr<BatchIntake> intake_;
+
+  kernels::Dtype dtype_ = kernels::Dtype::kFloat;
+  bool stale_ = true;  // what is derived from the core must be made again
+  at::Tensor shadow_;  // 16-bit weights; undefined in float32
+  at::Tensor statistics_, saved_statistics_, counters_, saved_counters_;
+  at::Tensor codebooks_, twiddles_, bands_, silent_tokens_;
+  // Relative positions (2T-1 rows) of T encoder frames. A longer table holds those of fewer frames
+  // in its middle; the shorter ones before it stay, because graphs hold their addresses.
+  std::map<int64_t, at::Tensor> positions_;
+
+  std::unique_ptr<FastOptimizer> optimizer_;
+  bool update_pending_ = false;  // the last step is decided, its weights are not written
+  std::unique_ptr<device::Fence> update_begin_;
+  std::vector<std::unique_ptr<device::Fence>> part_updated_;
+
+  std::map<Shape, std::unique_ptr<Plan>> plans_;
+  int64_t clock_ = 0;
+  std::unique_ptr<device::Arena> memory_;   // activations, shared by all plans
+  std::unique_ptr<device::Arena> inputs_;   // lengths and random state of a micro-batch
+  std::unique_ptr<device::Arena> squares_;  // sums of squares of its gradients (NestStepOutputs)
+  std::unique_ptr<device::Arena> whole_;    // audio of a batch that is cut into parts
+  bool recompute_ = false;                  // activations, since memory ran out
+  at::Tensor outputs_;                      // loss and number of masked frames of a micro-batch
+  at::Tensor results_;  // of the window: AdamwControl, bad-loss flag, MicroResult per micro-batch
+  int64_t max_micros_ = 0;
+
+  std::array<Upload, 6> uploads_;
+  size_t next_upload_ = 0;
+  std::array<ResultSlot, 4> result_slots_;
+  size_t next_result_ = 0;
+
+  bool window_open_ = false;
+  bool window_has_gradients_ = false;
+  // What is in squares_, from the micro-batch that wrote the gradients last.
+  size_t window_squares_ = 0;
+  FastOptimizer::Squared window_squared_;
+  std::vector<MicroInfo> window_;
+  int64_t window_first_runs_ = 0;
+  std::deque<Pending> pending_;
+};
+
+}  // namespace aerie::train

@@ -1,0 +1,377 @@
+// Shapes of micro-batches: what each runs, its memory and inputs, and the recordings of it.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+
+#include "aerie/base/log.h"
+#include "aerie/base/strings.h"
+#include "aerie/models/nest/engine/fast_engine.h"
+#include "aerie/models/nest/step/nest_choices.h"
+#include "aerie/models/nest/step_setup.h"
+#include "aerie/nn/positional.h"
+#include "aerie/train/graph/torch_status.h"
+
+namespace aerie::train {
+namespace {
+
+constexpr int64_t kMaxRecordings = 64;
+// A recording that was of no use for so many micro-batches makes room for another. Below that, a
+// shape without one runs kernel by kernel: making recordings again and again costs more.
+constexpr int64_t kRecordingRests = 4 * kMaxRecordings;
+constexpr size_t kMaxPlans = 512;
+
+// Offsets in the inputs of a micro-batch.
+constexpr size_t kRandom = 0, kCounted = 64, kLossRows = 68, kUpdate = 72, kLengths = 128;
+static_assert(sizeof(kernels::RandomState) <= kCounted);
+// Behind the lengths: where items begin, and what each row is.
+size_t begin_offset(int64_t batch) {
+  return kLengths + static_cast<size_t>(batch) * 6 * sizeof(int32_t);
+}
+size_t places_offset(int64_t batch) {
+  return (begin_offset(batch) + static_cast<size_t>(batch + 1) * sizeof(int32_t) + 7) / 8 * 8;
+}
+size_t input_bytes(int64_t batch, int64_t rows) {
+  return places_offset(batch) + static_cast<size_t>(rows) * sizeof(kernels::RowPlace);
+}
+
+kernels::RandomState random_state(uint64_t seed, uint64_t micro_step, int64_t first_item) {
+  return {philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
+          philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_item)};
+}
+
+}  // namespace
+
+at::ScalarType torch_type(kernels::Dtype dtype) {
+  return dtype == kernels::Dtype::kFloat  ? at::kFloat
+         : dtype == kernels::Dtype::kBf16 ? at::kBFloat16
+                                          : at::kHalf;
+}
+
+FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first, int64_t count,
+                                       uint64_t seed, uint64_t micro_step) const {
+  const nest::NestModel& model = core_->model();
+  kernels::NestStepConfig c = nest::step_config(model, config_.aerie);
+  c.frames = static_cast<int>(nest::step_frames(model, batch.capacity()));
+  Shape shape;
+  shape.batch = count;
+  shape.samples = batch.capacity();
+  int needed = 0;
+  std::vector<int32_t> frames;
+  for (const int64_t samples :
+       batch.noisy_audio_len().subspan(static_cast<size_t>(first), static_cast<size_t>(count))) {
+    const nest::StepLengths lengths = nest::step_lengths(model, samples);
+    needed += kernels::encoder_rows(c, static_cast<int>(lengths.frames_encoder));
+    frames.push_back(static_cast<int32_t>(lengths.frames));
+  }
+  shape.rows = kernels::shared_rows(needed, static_cast<int>(count) * (c.frames / 8));
+  const int masked = kernels::masked_rows(c, frames, random_state(seed, micro_step, first));
+  shape.chosen = kernels::shared_room(masked, static_cast<int>(shape.rows));
+  return shape;
+}
+
+Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
+  std::unique_ptr<Plan>& plan = plans_[shape];
+  if (plan == nullptr) {
+    if (plans_.size() > kMaxPlans) forget_oldest_plan();
+    const nest::NestModel& model = core_->model();
+    const nn::ParameterRegistry& registry = model.parameters();
+    plan = std::make_unique<Plan>();
+    plan->shape = shape;
+    kernels::NestStepConfig& c = plan->config;
+    c = nest::step_config(model, config_.aerie);
+    c.dtype = dtype_;
+    c.training = shape.training;
+    c.batch = static_cast<int>(shape.batch);
+    c.samples = static_cast<int>(shape.samples);
+    c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
+    c.rows = static_cast<int>(shape.rows);
+    c.chosen = static_cast<int>(shape.chosen);
+    c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
+    c.tune =
+        config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
+    if (shape.part) c.nan_when_empty = false;
+    c.recompute =
+        config_.aerie.activation_checkpointing || recompute_ || kernels::cheap_to_recompute(c);
+    // A part of a batch that did not fit has no memory to spare.
+    const bool spare = !shape.part && !config_.aerie.activation_checkpointing && !recompute_;
+    c.beside = shape.training && spare && kernels::gradients_beside(c.rows);
+    c.trailing = shape.training && spare && kernels::sums_trail(c);
+    c.keep_weights = spare && kernels::weights_pay(c);
+
+    plan->params = nest::step_params(model, [&](const std::string& name) {
+      kernels::NestParam out;
+      const int64_t index = registry.find(name);
+      if (index < 0) return out;
+      const int64_t offset = registry.entries()[static_cast<size_t>(index)].flat_offset;
+      const at::Tensor& value = registry.tensor(index);
+      out.value = value.const_data_ptr<float>();
+      out.compute = out.value;
+      if (offset < 0) return out;
+      if (dtype_ != kernels::Dtype::kFloat)
+        out.compute = static_cast<const uint16_t*>(shadow_.const_data_ptr()) + offset;
+      out.grad = registry.flat_grads().mutable_data_ptr<float>() + offset;
+      return out;
+    });
+    plan->params.positions = positions_of(c.frames / 8, c.width);
+    plan->params.codebooks_float = codebooks_.const_data_ptr<float>();
+    plan->params.twiddles = twiddles_.const_data_ptr<float>();
+    plan->params.bands = bands_.const_data_ptr<int32_t>();
+    plan->params.silent_tokens = silent_tokens_.const_data_ptr<int32_t>();
+    for (size_t i = 0; i < plan->params.layers.size(); ++i) {
+      const auto layer = static_cast<int64_t>(i);
+      float* values = statistics_.mutable_data_ptr<float>() + layer * 2 * c.width;
+      plan->params.layers[i].running_mean = values;
+      plan->params.layers[i].running_var = values + c.width;
+      plan->params.layers[i].num_batches = counters_.mutable_data_ptr<int64_t>() + layer;
+    }
+    const auto has_room = [&] {
+      return has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params));
+    };
+    if (c.keep_weights && !has_room()) c.keep_weights = false;
+    if ((!c.recompute || c.beside || c.trailing) && !has_room()) {
+      c.recompute = true;
+      c.beside = c.trailing = false;
+    }
+    for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
+      c.accumulate = accumulate == 1;
+      plan->step[accumulate] =
+          std::make_unique<kernels::NestStep>(compute_->kernels(), c, plan->params);
+    }
+  }
+  plan->last_used = ++clock_;
+  return plan.get();
+}
+
+const void* FastEngine::positions_of(int64_t frames, int64_t width) {
+  const auto options = at::TensorOptions(device_).dtype(torch_type(dtype_));
+  const int64_t row_bytes = width * static_cast<int64_t>(at::elementSize(torch_type(dtype_)));
+  // Kernels may count on the alignment of a table of its own.
+  constexpr int64_t kAlign = 256;
+  for (auto longer = positions_.lower_bound(frames); longer != positions_.end(); ++longer) {
+    const int64_t skipped = (longer->first - frames) * row_bytes;
+    if (skipped % kAlign == 0)
+      return static_cast<const uint8_t*>(longer->second.const_data_ptr()) + skipped;
+  }
+  // Half as long again, so that all tables together stay small where lengths keep growing.
+  int64_t rows = frames;
+  if (!positions_.empty() && row_bytes % kAlign == 0)
+    rows = std::max(rows, positions_.rbegin()->first * 3 / 2);
+  const at::Tensor table =
+      nn::sinusoid_table(rows - 1, -1, 2 * rows - 1, width, options).contiguous();
+  positions_[rows] = table;
+  return static_cast<const uint8_t*>(table.const_data_ptr()) + (rows - frames) * row_bytes;
+}
+
+// Whether the device has the memory a step wants, with a margin for what others allocate.
+bool FastEngine::has_room_for(const kernels::NestStep& step) const {
+  if (!device_.is_cuda()) return true;
+  const auto [free, total] =
+      at::accelerator::getMemoryInfo(std::max<c10::DeviceIndex>(device_.index(), 0));
+  return step.memory_bytes() + total / 32 <= free + memory_->size();
+}
+
+// Graphs hold addresses: they go where memory cannot grow in place. Memory that torch keeps for
+// later gives way.
+Status FastEngine::grow(device::Arena& arena, size_t bytes) {
+  const void* before = arena.data();
+  Status status = arena.grow(bytes);
+  if (status.code() == StatusCode::kOutOfMemory && device_.is_cuda()) {
+    at::accelerator::emptyCache();
+    status = arena.grow(bytes);
+  }
+  if (before != nullptr && arena.data() != before) drop_recordings();
+  return status;
+}
+
+Status FastEngine::reserve(const Plan& plan) {
+  const Shape& shape = plan.shape;
+  AERIE_RETURN_IF_ERROR(grow(*memory_, plan.step[0]->memory_bytes())
+                            .with_context(str_cat("memory for ", shape.batch, " clips of ",
+                                                  shape.samples, " samples")));
+  AERIE_RETURN_IF_ERROR(grow(*inputs_, input_bytes(shape.batch, shape.rows)));
+  return grow(*squares_, std::max<size_t>(1, plan.step[0]->max_squares()) * sizeof(double));
+}
+
+Status FastEngine::prepare(const Shape& shape) {
+  AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+  const Status status = reserve(*plan);
+  if (status.code() != StatusCode::kOutOfMemory || plan->config.recompute || recompute_)
+    return status;
+  log_warn("train", "the device has no room for the activations of ", shape.batch,
+           " clips: they are recomputed in the backward pass from now on (", status.message(), ")");
+  recompute_ = true;
+  (void)compute_->synchronize();
+  plans_.clear();
+  AERIE_ASSIGN_OR_RETURN(plan, plan_for(shape));
+  return reserve(*plan);
+}
+
+float* FastEngine::audio_of(const Plan& plan) const {
+  return reinterpret_cast<float*>(static_cast<uint8_t*>(memory_->data()) +
+                                  plan.step[0]->audio_offset());
+}
+
+kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
+  const Shape& shape = plan.shape;
+  const auto* base = static_cast<const uint8_t*>(inputs_->data());
+  const auto* lengths = reinterpret_cast<const int32_t*>(base + kLengths);
+  kernels::NestStepInputs in;
+  in.audio = audio_of(plan);
+  in.samples = lengths;
+  in.frames = lengths + 2 * shape.batch;
+  in.frames_quarter = lengths + 4 * shape.batch;
+  in.frames_encoder = lengths + 5 * shape.batch;
+  in.layout.begin = reinterpret_cast<const int32_t*>(base + begin_offset(shape.batch));
+  in.layout.places = reinterpret_cast<const kernels::RowPlace*>(base + places_offset(shape.batch));
+  in.frames_counted = reinterpret_cast<const int32_t*>(base + kCounted);
+  in.random = reinterpret_cast<const kernels::RandomState*>(base + kRandom);
+  in.loss_scale = optimizer_->loss_scale();
+  if (shape.part) in.loss_rows = reinterpret_cast<const int32_t*>(base + kLossRows);
+  return in;
+}
+
+Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
+                                 uint64_t seed, uint64_t micro_step, int64_t loss_rows) {
+  std::vector<unsigned char> bytes(input_bytes(shape.batch, shape.rows));
+  const kernels::RandomState random = random_state(seed, micro_step, first_item);
+  std::memcpy(bytes.data() + kRandom, &random, sizeof(random));
+  const auto put = [&](size_t at, int64_t value) {
+    const auto narrow = static_cast<int32_t>(value);
+    std::memcpy(bytes.data() + at, &narrow, sizeof(narrow));
+  };
+  const nest::NestModel& model = core_->model();
+  const int64_t padded = batch.num_samples() > 0 ? batch.padded_length() : shape.samples;
+  put(kCounted, nest::step_frames_counted(model, padded));
+  put(kLossRows, loss_rows);
+  put(kUpdate, update_pending_ ? 1 : 0);
+  const size_t items = static_cast<size_t>(shape.batch);
+  std::vector<int> valid(items);  // encoder frames
+  for (size_t signal = 0; signal < 2; ++signal)
+    for (size_t b = 0; b < items; ++b) {
+      const size_t row = static_cast<size_t>(first_item) + b;
+      const int64_t samples = batch.num_samples() == 0 ? shape.samples
+                              : signal == 0            ? batch.audio_len()[row]
+                                                       : batch.noisy_audio_len()[row];
+      const nest::StepLengths lengths = nest::step_lengths(model, samples);
+      const size_t at = kLengths + (signal * items + b) * 4;
+      put(at, samples);
+      put(at + 2 * items * 4, lengths.frames);
+      if (signal == 1) {
+        put(kLengths + (4 * items + b) * 4, lengths.frames_quarter);
+        put(kLengths + (5 * items + b) * 4, lengths.frames_encoder);
+        valid[b] = static_cast<int>(lengths.frames_encoder);
+      }
+    }
+  const std::vector<int> rows = kernels::item_rows(plans_.at(shape)->config, valid);
+  int64_t begin = 0;
+  size_t row = places_offset(shape.batch);
+  for (size_t b = 0; b < items; ++b) {
+    put(begin_offset(shape.batch) + b * 4, begin);
+    begin += rows[b];
+    for (int t = 0; t < rows[b]; ++t, row += sizeof(kernels::RowPlace)) {
+      put(row, static_cast<int64_t>(b));
+      put(row + sizeof(int32_t), t);
+    }
+  }
+  put(begin_offset(shape.batch) + items * 4, begin);
+  return upload(inputs_->data(), bytes.data(), bytes.size());
+}
+
+// Queues a part's update beside the pass through the model, which waits for it.
+int FastEngine::update_before(int part, const uint32_t* wanted) {
+  device::Fence& done = *part_updated_[static_cast<size_t>(part)];
+  const int code = optimizer_->update_part(part, wanted, update_->stream());
+  if (code != kernels::kOk) return code;
+  return device::waits_for(*compute_, done);
+}
+
+Status FastEngine::run_plan(Plan& plan, bool accumulate) {
+  const size_t which = accumulate ? 1 : 0;
+  // The first pass of a step finds the last step's update undone, or is told that it is not.
+  const kernels::NestStepConfig& c = plan.config;
+  const bool first = plan.shape.training && !accumulate &&
+                     update_beside(core_->model().parameters().flat_params().numel(), c.layers,
+                                   kernels::step_rows(c));
+  if (!first) AERIE_RETURN_IF_ERROR(finish_update());
+  const auto work = [this, &plan, which, first](void* stream) {
+    auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
+    kernels::NestStepInputs inputs = inputs_of(plan);
+    inputs.side = side_->as_side();
+    if (first) {
+      const auto* wanted =
+          reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(inputs_->data()) + kUpdate);
+      inputs.before_part = [this, wanted](int part) { return update_before(part, wanted); };
+      const int code = device::waits_for(*update_, *update_begin_);
+      if (code != kernels::kOk) return code;
+    }
+    return plan.step[which]->run(
+        memory_->data(), inputs,
+        {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float)),
+         static_cast<double*>(squares_->data())},
+        stream);
+  };
+  if (plan.shape.training && plan.runs[which] < 2) ++window_first_runs_;
+  // A shape that comes once is not worth a recording; the first run also loads the kernels.
+  if (plan.recording[which] == nullptr && plan.runs[which]++ > 0 && room_for_recording()) {
+    auto recording = compute_->record(work);
+    if (recording.ok()) {
+      plan.recording[which] = std::move(recording).value();
+    } else if (recording.status().code() == StatusCode::kOutOfMemory) {
+      // Kernel by kernel does the same, somewhat slower.
+      no_more_recordings_ = true;
+      log_warn("train", "no device memory for another CUDA graph: shapes without one run slower");
+    } else {
+      return recording.status();
+    }
+  }
+  AERIE_RETURN_IF_ERROR(plan.recording[which] != nullptr
+                            ? plan.recording[which]->queue()
+                            : compute_->status_of(work(compute_->stream()), "step"));
+  if (first) update_pending_ = false;
+  return ok_status();
+}
+
+int64_t FastEngine::num_recordings() const {
+  int64_t count = 0;
+  for (const auto& [shape, plan] : plans_)
+    for (const auto& recording : plan->recording) count += recording != nullptr ? 1 : 0;
+  return count;
+}
+
+void FastEngine::drop_recordings() {
+  if (num_recordings() > 0) (void)compute_->synchronize();
+  for (auto& [shape, plan] : plans_)
+    for (auto& recording : plan->recording) recording.reset();
+}
+
+// Makes room if there is none and one of the recordings has not been used for long.
+bool FastEngine::room_for_recording() {
+  if (no_more_recordings_) return false;
+  if (num_recordings() < kMaxRecordings) return true;
+  Plan* oldest = nullptr;
+  for (auto& [shape, plan] : plans_)
+    if ((plan->recording[0] != nullptr || plan->recording[1] != nullptr) &&
+        (oldest == nullptr || plan->last_used < oldest->last_used))
+      oldest = plan.get();
+  if (clock_ - oldest->last_used < kRecordingRests) return false;
+  (void)compute_->synchronize();
+  for (auto& recording : oldest->recording) recording.reset();
+  return true;
+}
+
+void FastEngine::forget_oldest_plan() {
+  auto oldest = plans_.end();
+  for (auto at = plans_.begin(); at != plans_.end(); ++at)
+    if (at->second != nullptr &&
+        (oldest == plans_.end() || at->second->last_used < oldest->second->last_used))
+      oldest = at;
+  if (oldest == plans_.end()) return;
+  (void)compute_->synchronize();
+  plans_.erase(oldest);
+}
+
+}  // namespace aerie::train

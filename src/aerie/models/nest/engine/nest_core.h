@@ -1,0 +1,124 @@
+// Forward, backward and update of NEST on tensors: what every engine of this model is measured
+// against. Plain ATen on CPU or CUDA; one micro-batch at a time.
+//
+// A window is the micro-batches of one optimizer step. Gradients gather in the registry's flat
+// buffer; finish() unscales, decides on the device whether the step is skipped, clips, updates
+// weights, averages and loss scale, and reads the results.
+//
+// A skipped step (a gradient, or the loss of a micro-batch with masked frames, is not finite)
+// leaves weights, moments, averages, step counts and BatchNorm statistics as they were; only the
+// loss scale changes.
+//
+// Out of memory: add() puts back what the failed call changed (gradients gathered before it,
+// BatchNorm statistics), empties the device's cache and returns kOutOfMemory; the call may be
+// repeated with more parts.
+//
+// One thread. The model is owned.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aerie/base/status.h"
+#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/nest_model.h"
+#include "aerie/optim/ema.h"
+#include "aerie/optim/grad_scaler.h"
+#include "aerie/optim/gradients.h"
+#include "aerie/optim/optimizer.h"
+#include "aerie/train/engine.h"
+#include "aerie/train/graph/device_spans.h"
+
+namespace aerie::train {
+
+class NestCore {
+ public:
+  // The optimizer, scaler and average follow the config. Sets process-wide switches of torch
+  // (deterministic, benchmark, TF32, threads).
+  static Result<std::unique_ptr<NestCore>> create(std::unique_ptr<nest::NestModel> model,
+                                                  const config::RunConfig& config);
+  ~NestCore();
+
+  // Makes micro-batch i of a request; called once per attempt, when its turn comes.
+  using MakeBatch = std::function<Result<nest::NestBatch>(int64_t i)>;
+  // Forward and backward of `count` micro-batches. Each loss is divided by `accumulate`. `split`
+  // cuts every micro-batch into so many parts; each part's loss is weighted by the whole batch's
+  // number of masked frames, so that gradients are those of the whole in everything but BatchNorm
+  // statistics (and their number of updates).
+  Status add(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split);
+  // Ends the window. outcome.step is the caller's.
+  Result<StepOutcome> finish(std::span<const double> learning_rates);
+  bool window_open() const { return window_open_; }
+  // Forgets a window that will not be finished; statistics stay as they are.
+  void drop_window();
+
+  // The masked frames that all parts of a batch cut into `split` will count. Only post_conv looks
+  // at its audio.
+  Result<int64_t> masked_frames(const nest::NestBatch& batch, int64_t split);
+
+  // Eval mode, running statistics, masks on, no gradients. Cuts the batch when memory runs out.
+  Result<EvalOutcome> evaluate(const nest::NestBatch& batch);
+
+  // Goes from 16-mixed to bf16-mixed, or to 32 without bf16.
+  Result<config::Precision> fall_back_precision();
+  config::Precision precision() const { return precision_; }
+  void set_precision(config::Precision precision);
+
+  nest::NestModel& model() { return *model_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  optim::GradScaler* scaler() { return scaler_.get(); }  // null: no scaling
+  optim::Ema* ema() { return ema_.get(); }               // null: off
+  at::Device device() const { return model_->parameters().device(); }
+  // Where the phases of a step are timed.
+  DeviceSpans& spans() { return *spans_; }
+  // Masks for every following forward pass instead of drawn ones; null: draw again. For tests.
+  void force_masks(const nest::MaskSpans* spans) { forced_masks_ = spans; }
+
+ private:
+  // What finish() reads about a micro-batch.
+  struct Micro {
+    at::Tensor loss;    // 0-dim float32
+    at::Tensor count;   // 0-dim int64: masked frames
+    at::Tensor frames;  // 0-dim int64: valid encoder frames
+  };
+  struct Rollback;
+
+  NestCore() = default;
+  // `statistics`: copies of the running ones as they are now.
+  void open_window(const std::vector<at::Tensor>& statistics);
+  Result<Micro> run_micro(const nest::NestBatch& batch, int64_t accumulate, int64_t split);
+  Result<nest::NestOutput> forward(const nest::NestBatch& batch, bool training);
+  Status backward(const at::Tensor& loss);
+  Rollback mark() const;
+  void roll_back(const Rollback& mark);
+  std::string first_nonfinite_gradient() const;
+
+  std::unique_ptr<nest::NestModel> model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::GradScaler> scaler_;
+  std::unique_ptr<optim::Ema> ema_;
+  config::Precision precision_ = config::Precision::k32;
+  std::optional<double> loss_scale_;
+  optim::ClipSettings clip_;
+  std::optional<DeviceSpans> spans_;
+  bool detect_anomaly_ = false;
+  bool nan_when_empty_ = false;
+  const nest::MaskSpans* forced_masks_ = nullptr;
+
+  bool window_open_ = false;
+  std::vector<Micro> window_;
+  // Which trainable parameters got a gradient in this window; hooks on the parameters write it.
+  std::shared_ptr<std::vector<uint8_t>> has_grad_;
+  std::vector<int64_t> statistics_;             // registry entries that a forward pass changes
+  std::vector<at::Tensor> statistics_at_open_;  // their values when the window began
+};
+
+// Rows [begin, end) of a batch, with the random numbers these rows have in the whole batch.
+nest::NestBatch batch_rows(const nest::NestBatch& batch, int64_t begin, int64_t end);
+
+}  // namespace aerie::train

@@ -1,0 +1,183 @@
+#include "aerie/models/nest/run/nest_eval.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "aerie/base/clock.h"
+#include "aerie/base/printable.h"
+#include "aerie/base/progress.h"
+#include "aerie/base/strings.h"
+#include "aerie/config/schema/devices.h"
+#include "aerie/models/nest/run/nest_data.h"
+#include "aerie/models/nest/run/nest_engine.h"
+#include "aerie/models/nest/run/nest_start.h"
+#include "aerie/train/evaluate.h"
+
+namespace aerie::train {
+
+namespace {
+
+Status no_checkpoint() {
+  return invalid_argument("no checkpoint to evaluate")
+      .with_hint(
+          "give --checkpoint PATH, init_from_nemo_model=..., init_from_ptl_ckpt=... or "
+          "exp_manager.resume_from_checkpoint=...");
+}
+
+// Loads the weights and says where they came from.
+Result<LoadedWeights> load_weights(const NestEvalOptions& options, NestEngine& engine) {
+  Env& env = *options.env;
+  const config::RunConfig& run = *options.config;
+  const config::EmaConfig& ema = run.exp_manager.ema;
+  const bool averaged = ema.enable && !ema.validate_original_weights;
+  std::string path = options.checkpoint;
+  if (path.empty()) path = run.exp_manager.resume_from_checkpoint;
+  if (path.empty() && run.init_from.kind != config::InitFromConfig::Kind::kNone) {
+    // The mapping form takes parts from several files; what is left out keeps fresh weights, as at
+    // the start of training.
+    if (run.init_from.sources.size() != 1 || !run.init_from.sources[0].include.empty() ||
+        !run.init_from.sources[0].exclude.empty()) {
+      AERIE_RETURN_IF_ERROR(load_initial_weights(env, engine, run.init_from));
+      LoadedWeights out;
+      for (const config::InitSource& source : run.init_from.sources)
+        out.path += str_cat(out.path.empty() ? "" : ", ", source.path);
+      return out;
+    }
+    path = run.init_from.sources[0].path;
+  }
+  if (path.empty() && run.exp_manager.resume_if_exists) {
+    AERIE_ASSIGN_OR_RETURN(const RunFolder folder, run_folder_of(env, Clock::real(), run));
+    if (!env.exists(folder.checkpoints))
+      return no_checkpoint().with_context(str_cat("there is no ", folder.checkpoints));
+    path = folder.checkpoints;
+  }
+  if (path.empty()) return no_checkpoint();
+  return load_all_weights(env, engine, path, averaged);
+}
+
+std::string number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.6f", value);
+  return text;
+}
+
+nlohmann::ordered_json json_number(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+}
+
+}  // namespace
+
+Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
+  Env& env = *options.env;
+  const config::RunConfig& run = *options.config;
+  const auto& datasets = options.test ? run.model.test_ds : run.model.validation_ds;
+  const std::string node = options.test ? "model.test_ds" : "model.validation_ds";
+  if (datasets.empty())
+    return invalid_argument(str_cat("the configuration has no ", node))
+        .with_hint(str_cat("set ", node, ".manifest_filepath"));
+  AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
+                         config::plan_devices(run.trainer, config::count_visible_gpus()));
+  NestEngineOptions engine_options;
+  engine_options.config = &run;
+  engine_options.gpu = devices.gpu;
+  engine_options.gpu_index = devices.ids.front();
+  AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
+  AERIE_ASSIGN_OR_RETURN(const LoadedWeights weights, load_weights(options, engine));
+
+  NestDataOptions data_options;
+  data_options.env = &env;
+  data_options.gpu = devices.gpu;
+  data_options.train = false;
+  data_options.test = options.test;
+  AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
+
+  NestEvalReport out;
+  out.checkpoint = weights.path;
+  out.averaged = weights.averaged;
+  out.engine = engine.engine->description();
+  out.metric = options.test ? "test_loss" : "val_loss";
+  uint64_t total = 0;
+  for (const ValidationSet& set : data.sets) total += static_cast<uint64_t>(set.batches);
+  if (total == 0)
+    return invalid_argument(str_cat("there is nothing to evaluate: ", node, " gives no batches"))
+        .with_hint("look at the manifests and at trainer.limit_val_batches");
+  Progress progress({.label = "eval", .total = total, .unit = "batches"});
+  EvaluateOptions evaluate_options;
+  evaluate_options.seed = run.aerie.seed;
+  // Random validation draws afresh each time; the first round is as good as any.
+  evaluate_options.round = run.aerie.validation_seed == config::ValidationSeed::kFixed ? 0 : 1;
+  evaluate_options.after_batch = [&progress] { progress.add(); };
+  evaluate_options.stop = options.stop;
+  const Stopwatch watch;
+  AERIE_ASSIGN_OR_RETURN(const std::vector<SetResult> results,
+                         evaluate_sets(*engine.engine, data.sets, evaluate_options));
+  progress.finish();
+  out.wall_s = watch.elapsed_s();
+  int64_t counted = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    NestEvalSet set;
+    set.name = str_cat(results.size() > 1 ? data.sets[i].name : std::string(), out.metric);
+    set.loss = results[i].loss;
+    set.batches = results[i].batches;
+    set.masked_frames = results[i].masked_frames;
+    set.audio_s = results[i].audio_s;
+    if (results[i].counted > 0) {
+      out.mean += set.loss;
+      ++counted;
+    }
+    out.sets.push_back(std::move(set));
+  }
+  out.mean = counted > 0 ? out.mean / static_cast<double>(counted) : std::nan("");
+  const int64_t wanted = options.test ? run.model.test_dl_idx : run.model.val_dl_idx;
+  const size_t monitored =
+      std::min(static_cast<size_t>(std::max<int64_t>(0, wanted)), results.size() - 1);
+  out.loss = results[monitored].loss;
+  return out;
+}
+
+std::string NestEvalReport::to_text() const {
+  std::string out =
+      str_cat("checkpoint  ", printable(checkpoint), averaged ? " (averaged weights)\n" : "\n",
+              "engine      ", engine, "\n\n");
+  size_t width = metric.size() + 5;
+  for (const NestEvalSet& set : sets) width = std::max(width, printable(set.name).size());
+  const auto row = [&](const std::string& name, double value, const std::string& rest) {
+    out += str_cat(name, std::string(width - name.size() + 2, ' '), number(value), rest, "\n");
+  };
+  for (const NestEvalSet& set : sets) {
+    char rest[96];
+    std::snprintf(rest, sizeof rest, "  %lld batches, %.1f s of audio",
+                  static_cast<long long>(set.batches), set.audio_s);
+    row(printable(set.name), set.loss, rest);
+  }
+  if (sets.size() > 1) {
+    row(metric, loss, "  (the monitored set)");
+    row("mean " + metric, mean, str_cat("  over ", sets.size(), " sets"));
+  }
+  return out;
+}
+
+std::string NestEvalReport::to_json() const {
+  using nlohmann::ordered_json;
+  ordered_json json;
+  json["checkpoint"] = checkpoint;
+  json["averaged_weights"] = averaged;
+  json["engine"] = engine;
+  json[metric] = json_number(loss);
+  json["mean_" + metric] = json_number(mean);
+  ordered_json list = ordered_json::array();
+  for (const NestEvalSet& set : sets)
+    list.push_back({{"name", set.name},
+                    {"loss", json_number(set.loss)},
+                    {"batches", set.batches},
+                    {"masked_frames", set.masked_frames},
+                    {"audio_s", set.audio_s}});
+  json["sets"] = std::move(list);
+  json["wall_s"] = wall_s;
+  return json.dump(1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,418 @@
+#include "aerie/models/nest/run/nest_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <optional>
+#include <unistd.h>
+#include <utility>
+
+#include "aerie/base/clock.h"
+#include "aerie/base/early_log.h"
+#include "aerie/base/log.h"
+#include "aerie/base/progress.h"
+#include "aerie/base/signals.h"
+#include "aerie/base/spans.h"
+#include "aerie/base/system.h"
+#include "aerie/base/temp_dir.h"
+#include "aerie/checkpoint/checkpoint_store.h"
+#include "aerie/config/schema/devices.h"
+#include "aerie/config/yaml.h"
+#include "aerie/data/loader.h"
+#include "aerie/device/warm_up.h"
+#include "aerie/metrics/metrics_log.h"
+#include "aerie/metrics/nvml.h"
+#include "aerie/metrics/tfevents_writer.h"
+#include "aerie/models/nest/run/lightning_export.h"
+#include "aerie/models/nest/run/nest_data.h"
+#include "aerie/models/nest/run/nest_engine.h"
+#include "aerie/models/nest/run/nest_measure.h"
+#include "aerie/models/nest/run/nest_start.h"
+#include "aerie/optim/schedule.h"
+#include "aerie/train/bad_sample_log.h"
+#include "aerie/train/run_changes.h"
+#include "aerie/train/run_checkpointer.h"
+#include "aerie/train/run_folder.h"
+#include "aerie/train/run_lock.h"
+#include "aerie/train/schedule_rates.h"
+#include "aerie/train/start_times.h"
+#include "aerie/train/trainer.h"
+#include "aerie/ui/progress_line.h"
+#include "aerie/ui/report.h"
+
+namespace aerie::train {
+
+namespace {
+
+constexpr size_t kMaxTraceEvents = 200'000;  // about 25 MB of JSON
+
+std::string working_directory() {
+  char buffer[4096];
+  return getcwd(buffer, sizeof buffer) != nullptr ? buffer : "";
+}
+
+Status add_log_files(const std::string& folder) {
+  AERIE_RETURN_IF_ERROR(
+      add_log_file(folder + "/nemo_log_globalrank-0_localrank-0.txt", LogLevel::kInfo));
+  return add_log_file(folder + "/nemo_error_log.txt", LogLevel::kWarn);
+}
+
+// Metrics that checkpoints and early stopping may watch.
+Status check_monitors(const config::RunConfig& run, const std::vector<ValidationSet>& sets) {
+  std::vector<std::string> known{"train_loss"};
+  bool validates = false;
+  for (const ValidationSet& set : sets) {
+    validates = validates || set.batches > 0;
+    if (sets.size() > 1) known.push_back(set.name + "val_loss");
+  }
+  // Without validation nothing is ever best; that is no mistake.
+  known.push_back("val_loss");
+  const auto check = [&](const std::string& key, const std::string& name) -> Status {
+    if (std::find(known.begin(), known.end(), name) != known.end()) return ok_status();
+    const std::string near = nearest_name(name, known);
+    return invalid_argument(str_cat("exp_manager.", key, ".monitor: there is no metric '", name,
+                                    "'; known: ", join(known, ", ")))
+        .with_hint(near.empty() ? std::string() : str_cat("did you mean '", near, "'?"));
+  };
+  const config::ExpManagerConfig& exp = run.exp_manager;
+  if (exp.create_checkpoint_callback)
+    AERIE_RETURN_IF_ERROR(
+        check("checkpoint_callback_params", exp.checkpoint_callback_params.monitor));
+  if (!exp.create_early_stopping_callback) return ok_status();
+  const config::EarlyStoppingConfig& rules = exp.early_stopping_callback_params;
+  if (rules.strict) AERIE_RETURN_IF_ERROR(check("early_stopping_callback_params", rules.monitor));
+  if (!validates && rules.monitor != "train_loss")
+    log_warn("train", "early stopping watches ", rules.monitor,
+             ", but there is no validation: it will never stop the run");
+  return ok_status();
+}
+
+// "12,345 utterances, 20 h 31 min", after filters.
+std::string amount_of_data(const std::vector<LoaderSource*>& sources) {
+  uint64_t utterances = 0, unknown = 0;
+  double seconds = 0.0;
+  for (LoaderSource* source : sources) {
+    const data::SampleSet& set = source->loader().sampler().set();
+    utterances += set.size();
+    for (const double duration : set.durations_s) {
+      if (std::isfinite(duration))
+        seconds += duration;
+      else
+        ++unknown;
+    }
+  }
+  std::string out = str_cat(group_digits(utterances), " utterances, ", human_duration(seconds));
+  if (unknown > 0) out += str_cat(" and ", group_digits(unknown), " of unknown length");
+  return out;
+}
+
+void log_model_summary(const NestEngine& engine) {
+  for (const ModelPart& part : engine.parts)
+    log_info("model", part.name, ": ", group_digits(static_cast<uint64_t>(part.trainable)),
+             " trainable, ", group_digits(static_cast<uint64_t>(part.frozen)), " frozen");
+}
+
+// What differs from the previous start of a run that is gone on with: one line each in the log; all
+// of it as one text for the metrics.
+std::string log_changes(const Result<config::Value>& previous, const std::string& config_yaml,
+                        const std::string& previous_cursor, const data::Cursor& cursor) {
+  constexpr size_t kShown = 40;
+  std::vector<std::string> changes;
+  // Both through the same text, so that only values can differ.
+  if (const auto now = config::parse_yaml(config_yaml, "config.yaml"); previous.ok() && now.ok())
+    changes = config_changes(*previous, *now);
+  if (const auto before = data::Cursor::parse(previous_cursor); before.ok())
+    for (std::string& change : data_changes(*before, cursor)) changes.push_back(std::move(change));
+  for (size_t i = 0; i < std::min(changes.size(), kShown); ++i)
+    log_info("train", "changed since the last start: ", changes[i]);
+  if (changes.size() > kShown)
+    log_info("train", "and ", changes.size() - kShown, " more changes since the last start");
+  return join(changes, "; ");
+}
+
+// What the profile shows, longest first.
+void log_phases(const TrainSummary& summary) {
+  std::vector<std::pair<double, std::string>> phases;
+  for (const auto& [name, seconds] : summary.phase_s) phases.emplace_back(seconds, name);
+  std::sort(phases.rbegin(), phases.rend());
+  for (const auto& [seconds, name] : phases)
+    log_info("profile", name, ": ", human_duration(seconds), ", ",
+             std::trunc(1000.0 * seconds / std::max(1e-9, summary.train_s)) / 10.0,
+             " % of the run");
+}
+
+}  // namespace
+
+Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
+  Env& env = *options.env;
+  Clock& clock = Clock::real();
+  const config::RunConfig& run = options.config->run;
+  const SignalCatcher signals;
+  // Without NeMo's preemption callback SIGTERM ends the process at once.
+  if (!run.exp_manager.create_preemption_callback) std::signal(SIGTERM, SIG_DFL);
+  StartTimes times(clock, process_age_s());
+
+  AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
+                         config::plan_devices(run.trainer, config::count_visible_gpus()));
+  std::optional<device::GpuWarmUp> warm_up;
+  if (devices.gpu) warm_up.emplace(static_cast<int>(devices.ids.front()), /*with_torch=*/true);
+
+  // fast_dev_run keeps nothing, as exp_manager does nothing under it: no folder, no checkpoints, no
+  // loggers.
+  const bool keep = run.trainer.fast_dev_run == 0;
+  std::unique_ptr<TempDir> scratch;
+  std::optional<EarlyLog> early_log(std::in_place);  // until the log files are open
+  RunFolder folder;
+  ResumePlan plan;
+  std::vector<std::unique_ptr<RunLock>> locks;
+  if (keep) {
+    AERIE_ASSIGN_OR_RETURN(OpenedRunFolder opened, open_run_folder(env, clock, run));
+    folder = std::move(opened.folder);
+    plan = std::move(opened.plan);
+    locks = std::move(opened.locks);
+  } else {
+    scratch = std::make_unique<TempDir>();
+    folder = {scratch->path(), scratch->file("checkpoints"), "fast_dev_run", ""};
+    log_info("train", "fast_dev_run: ", run.trainer.fast_dev_run,
+             " batches of everything; nothing is logged or saved");
+  }
+  for (const std::string& warning : plan.warnings) log_warn("train", warning);
+  if (!plan.sentence.empty()) log_info("train", plan.sentence);
+  const bool resumed = plan.kind != ResumePlan::Kind::kFresh;
+  // Read before the files of the previous start are moved away.
+  const auto previous_config = config::load_yaml(folder.path + "/config.yaml");
+  AERIE_RETURN_IF_ERROR(prepare_run_folder(env, folder, resumed).with_context(folder.path));
+  if (keep) AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
+  early_log.reset();
+  AERIE_ASSIGN_OR_RETURN(const std::string config_yaml,
+                         config::emit_yaml(options.config->portable));
+  AERIE_ASSIGN_OR_RETURN(const std::string model_yaml, nemo_model_config(options.config->resolved));
+  AERIE_RETURN_IF_ERROR(
+      describe_run(env, folder,
+                   {options.command, config_yaml, git_info(env, working_directory()),
+                    run.exp_manager.files_to_copy}));
+  if (keep) log_info("train", "run folder: ", folder.path);
+
+  AERIE_ASSIGN_OR_RETURN(StartPoint point, find_start_point(env, folder, plan));
+  if (point.loaded != nullptr)
+    log_info("train", "resuming from ", point.loaded->info().path, " at step ", point.state.step);
+
+  times.mark("run folder");
+
+  NestDataOptions data_options;
+  data_options.env = &env;
+  data_options.gpu = devices.gpu;
+  data_options.gpu_index = devices.ids.front();
+  data_options.bad_samples =
+      std::make_shared<BadSampleLog>(env, folder.path + "/bad_samples.jsonl");
+  // A damaged cursor is reported where it is needed.
+  if (const auto cursor = data::Cursor::parse(point.state.data_cursor_json); cursor.ok()) {
+    data_options.packing = cursor->packing;
+    if (!cursor->now.batching) data_options.earlier_batching = earlier_batching(env, folder, plan);
+  }
+  AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
+  AERIE_RETURN_IF_ERROR(check_monitors(run, data.sets));
+  const std::string changes =
+      resumed ? log_changes(previous_config, config_yaml, point.state.data_cursor_json,
+                            data.train->loader().cursor())
+              : "";
+  // Batches are made while the model is: the loop asks for the same start again.
+  const bool from_start = point.loaded == nullptr && plan.kind != ResumePlan::Kind::kForeign;
+  if (from_start) AERIE_RETURN_IF_ERROR(data.train->start_epoch(0));
+  times.mark("reading the data sets");
+  if (warm_up) {
+    const device::GpuWarmUp::Times took = warm_up->wait();
+    times.beside("libraries", took.libraries_s);
+    times.beside("CUDA context", took.context_s);
+    times.mark("waiting for libraries and context");
+  }
+
+  NestEngineOptions engine_options;
+  engine_options.config = &run;
+  engine_options.gpu = devices.gpu;
+  engine_options.gpu_index = devices.ids.front();
+  engine_options.precision = point.state.precision;
+  engine_options.saves = run.exp_manager.create_checkpoint_callback && keep;
+  AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
+  AERIE_RETURN_IF_ERROR(load_start_point(env, engine, run, plan, point));
+  times.mark("model");
+  for (const auto& [part, seconds] : engine.start_times) times.beside(part, seconds);
+  TrainState state = std::move(point.state);
+
+  AERIE_ASSIGN_OR_RETURN(Cadence cadence,
+                         Cadence::make(run.trainer, data.train->batches_per_epoch(),
+                                       !data.sets.empty(), run.aerie.compat_nemo_2_6));
+  if (plan.kind == ResumePlan::Kind::kForeign) {
+    state.epoch = state.step / cadence.steps_per_epoch();
+    state.micro_step = static_cast<uint64_t>(
+        state.step * std::max<int64_t>(1, run.trainer.accumulate_grad_batches));
+  }
+  AERIE_ASSIGN_OR_RETURN(auto schedule,
+                         optim::Schedule::make(run.model.optim.sched, engine.base_rates,
+                                               schedule_steps(run, cadence)));
+  ScheduleRates rates(std::move(schedule));
+
+  metrics::MetricsLog metrics(env, folder.path + "/metrics.jsonl");
+  AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1, state.validation_pending));
+  std::unique_ptr<metrics::TfEventsWriter> tensorboard;
+  if (run.exp_manager.create_tensorboard_logger && keep) {
+    const std::string events = event_folder(env, folder, run.exp_manager);
+    AERIE_RETURN_IF_ERROR(env.create_dirs(events));
+    tensorboard =
+        std::make_unique<metrics::TfEventsWriter>(env, events, clock.wall_ns() / 1000000000);
+  }
+  // Points number from step - 1: what came after the checkpoint is written again.
+  if (tensorboard != nullptr && resumed) tensorboard->start_session(state.step, clock.wall_s());
+  const std::unique_ptr<metrics::NvmlSampler> nvml =
+      devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.5)
+                  : nullptr;
+
+  {
+    metrics::Record start(metrics::RecordKind::kEvent, state.step, state.epoch, state.wall_s);
+    start.add("event", resumed ? "resume" : "start")
+        .add("name", run.name.empty() ? folder.name : run.name)
+        .add("date", iso_time(clock.wall_ns()))
+        .add("host", host_name())
+        .add("cpu", cpu_name())
+        .add("aerie", options.version_text)
+        .add("engine", engine.engine->description())
+        .add("parameters", engine.engine->num_parameters())
+        .add("cpus", int64_t{cpu_count()})
+        .add("memory_gib", static_cast<double>(memory_info().total_bytes) / 1073741824.0)
+        .add("loader", data.train->loader().description())
+        .add("batches_per_epoch", cadence.batches_per_epoch())
+        .add("planned_steps", cadence.planned_steps())
+        .add("training_data", amount_of_data({data.train.get()}));
+    std::vector<LoaderSource*> validation;
+    for (const auto& set : data.evaluation) validation.push_back(set.get());
+    if (!validation.empty()) start.add("validation_data", amount_of_data(validation));
+    if (!changes.empty()) start.add("changes", changes);
+    (void)metrics.write(start);
+  }
+  log_info("train", engine.engine->description(), ", ", engine.engine->num_parameters(),
+           " trainable parameters");
+  if (run.trainer.enable_model_summary) log_model_summary(engine);
+
+  std::unique_ptr<RunCheckpointer> checkpointer;
+  if (run.exp_manager.create_checkpoint_callback && keep) {
+    RunCheckpointerOptions checkpoint_options;
+    checkpoint_options.folder = folder;
+    checkpoint_options.params = run.exp_manager.checkpoint_callback_params;
+    checkpoint_options.monitor = checkpoint_options.params.monitor;
+    if (data.sets.size() > 1)
+      for (const ValidationSet& set : data.sets)
+        checkpoint_options.metrics.push_back(set.name + "val_loss");
+    checkpoint_options.write_nemo = [&](const std::string& path, const StateSnapshot& snapshot) {
+      return write_nemo_snapshot(env, path, model_yaml, snapshot);
+    };
+    if (run.aerie.lightning_checkpoints) {
+      AERIE_ASSIGN_OR_RETURN(const config::Value model_node,
+                             config::parse_yaml(model_yaml, "model_config.yaml"));
+      AERIE_ASSIGN_OR_RETURN(LightningExport exporter, LightningExport::make(run, model_node));
+      checkpoint_options.write_lightning = [&env, exporter = std::move(exporter)](
+                                               const std::string& path, const TrainState& at,
+                                               const StateSnapshot& snapshot) {
+        return exporter.write(env, path, lightning_state(at, snapshot));
+      };
+    }
+    checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
+    AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
+  }
+
+  const double started_s = clock.monotonic_s();
+  ui::ProgressLineOptions line_options;
+  line_options.terminal =
+      run.trainer.enable_progress_bar && !options.quiet && isatty(STDERR_FILENO) == 1;
+  line_options.clock = &clock;
+  ui::ProgressLine line(line_options);
+
+  TrainerParts parts;
+  parts.task.name = "NEST";
+  parts.task.monitor = "val_loss";
+  parts.config = &run;
+  parts.engine = engine.engine.get();
+  parts.train = data.train.get();
+  parts.validation = data.sets;
+  parts.monitored_set = static_cast<size_t>(std::max<int64_t>(0, run.model.val_dl_idx));
+  parts.rates = &rates;
+  parts.metrics = &metrics;
+  parts.tensorboard = tensorboard.get();
+  parts.nvml = nvml.get();
+  parts.checkpointer = checkpointer.get();
+  parts.clock = &clock;
+  parts.stop_signal = [] { return caught_signal(); };
+  parts.may_go_on = [&locks]() -> Status {
+    for (const auto& lock : locks) AERIE_RETURN_IF_ERROR(lock->check());
+    return ok_status();
+  };
+  if (!options.quiet) parts.progress = [&line](const ProgressInfo& info) { line.update(info); };
+  parts.write_nonfinite = [&env, &folder](int64_t step, const std::string& json) -> Status {
+    AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path + "/nonfinite"));
+    return env.atomic_replace(str_cat(folder.path, "/nonfinite/step_", step, ".json"), json);
+  };
+  times.mark("the rest");
+  parts.first_step = [&] {
+    times.mark("first step");
+    log_info("train", times.sentence());
+    metrics::Record record(metrics::RecordKind::kEvent, state.step + 1, state.epoch,
+                           state.wall_s + clock.monotonic_s() - started_s);
+    record.add("event", "first_step");
+    times.add_to(record);
+    (void)metrics.write(record);
+    // Training has its batches; those of the first validation may come now.
+    for (const auto& set : data.evaluation) set->loader().read_ahead();
+  };
+
+  NestRunResult out;
+  const bool profile = !run.trainer.profiler.empty();
+  if (profile) {
+    start_spans({.max_events = kMaxTraceEvents});
+    set_span_thread_name("training loop");
+  }
+  Trainer trainer(std::move(parts), std::move(cadence), state);
+  auto summary = trainer.run();
+  line.finish();
+  if (summary.ok() && !summary->step_times.sentence().empty())
+    log_info("train", summary->step_times.sentence());
+  if (profile) {
+    stop_spans();
+    if (summary.ok()) log_phases(*summary);
+    if (keep) {
+      const Status traced = write_chrome_trace(env, folder.path + "/trace.json");
+      if (traced.ok()) out.trace = folder.path + "/trace.json";
+      if (!traced.ok()) log_warn("train", "trace.json could not be written: ", traced.to_string());
+      if (dropped_span_events() > 0)
+        log_info("train", "trace.json holds the first ", kMaxTraceEvents, " events; ",
+                 dropped_span_events(), " later ones are left out");
+    }
+  }
+
+  if (keep) out.run_dir = folder.path;
+  if (checkpointer != nullptr) {
+    if (!checkpointer->last_stem().empty())
+      out.last_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->last_stem());
+    if (!checkpointer->best_stem().empty())
+      out.best_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->best_stem());
+    if (env.exists(checkpointer->nemo_path())) out.nemo = checkpointer->nemo_path();
+  }
+  if (auto report = ui::write_report(env, folder.path); report.ok()) {
+    if (keep) out.report = *report;
+    if (const auto records =
+            metrics::read_metrics(env, folder.path + "/metrics.jsonl", metrics::kReportSteps);
+        records.ok())
+      out.verdict = ui::judge(records->records).sentence;
+  } else {
+    log_warn("train", "report.html could not be written: ", report.status().to_string());
+  }
+  close_log_files();
+  if (!summary.ok()) return summary.status();
+  out.stop_reason = stop_reason_name(summary->reason);
+  out.step = summary->state.step;
+  out.stop_sentence = stop_sentence(out.stop_reason, out.step, summary->why);
+  out.healthy = !summary->health.unhealthy();
+  out.health = summary->health.sentence();
+  out.on_signal = summary->reason == StopReason::kSignal;
+  return out;
+}
+
+}  // namespace aerie::train

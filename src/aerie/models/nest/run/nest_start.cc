@@ -1,0 +1,192 @@
+#include "aerie/models/nest/run/nest_start.h"
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "aerie/archive/nemo.h"
+#include "aerie/archive/nemo_config.h"
+#include "aerie/base/log.h"
+#include "aerie/base/path.h"
+#include "aerie/base/signals.h"
+#include "aerie/base/strings.h"
+#include "aerie/config/resolver.h"
+#include "aerie/config/schema/run_config.h"
+#include "aerie/config/yaml.h"
+#include "aerie/train/fresh_start.h"
+
+namespace aerie::train {
+
+Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::RunConfig& run) {
+  config::ExpManagerConfig exp = run.exp_manager;
+  // NeMo's exp_manager ignores Lightning's folder.
+  if (!exp.present) exp.exp_dir = run.trainer.default_root_dir;
+  const char* version = std::getenv("NEMO_EXPM_VERSION");
+  return choose_run_folder(env, clock, exp, run.name, version != nullptr ? version : "");
+}
+
+namespace {
+
+// Whether `path` is `folder` or lies in it, however they are spelt.
+bool lies_in(const std::string& path, const std::string& folder) {
+  const auto real = [](const std::string& given) {
+    char* resolved = ::realpath(given.c_str(), nullptr);
+    std::string out = resolved != nullptr ? resolved : given;
+    std::free(resolved);
+    return out;
+  };
+  return starts_with(real(path) + "/", real(folder) + "/");
+}
+
+// Locks the run folder under a name that is free, where the name is not given.
+Result<std::unique_ptr<RunLock>> lock_run_folder(Env& env, Clock& clock,
+                                                 const config::RunConfig& run,
+                                                 const RunLockOptions& options, RunFolder* folder) {
+  constexpr int kMaxNames = 100;
+  for (int attempt = 1;; ++attempt) {
+    AERIE_ASSIGN_OR_RETURN(*folder, run_folder_of(env, clock, run));
+    // What is refused before anything is there leaves nothing behind.
+    if (!env.exists(folder->path))
+      AERIE_RETURN_IF_ERROR(plan_resume(env, *folder, run.exp_manager).status());
+    auto lock = RunLock::acquire(env, clock, folder->path, options);
+    // Two runs that begin in the same second pick the same name.
+    const bool taken = lock.status().code() == StatusCode::kUnavailable;
+    if (!taken || !folder->version_is_free || attempt >= kMaxNames) return lock;
+  }
+}
+
+}  // namespace
+
+Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock, const config::RunConfig& run) {
+  const config::ExpManagerConfig& exp = run.exp_manager;
+  RunLockOptions options;
+  options.stop = [] { return caught_signal() != 0; };
+  OpenedRunFolder out;
+  AERIE_ASSIGN_OR_RETURN(auto lock, lock_run_folder(env, clock, run, options, &out.folder));
+  out.locks.push_back(std::move(lock));
+  const RunFolder& folder = out.folder;
+  if (!run.aerie.ignore_missing_checkpoints && exp.resume_from_checkpoint.empty())
+    AERIE_RETURN_IF_ERROR(check_recorded_saves(env, folder));
+  // dirpath: two runs with different folders must not mix their checkpoints either.
+  if (!lies_in(folder.checkpoints, folder.path)) {
+    AERIE_ASSIGN_OR_RETURN(auto other, RunLock::acquire(env, clock, folder.checkpoints, options));
+    out.locks.push_back(std::move(other));
+  }
+
+  AERIE_RETURN_IF_ERROR(finish_interrupted_move(env, folder, exp.files_to_copy));
+  AERIE_RETURN_IF_ERROR(remove_leftovers(env, folder));
+  AERIE_RETURN_IF_ERROR(CheckpointStore(env, folder.checkpoints).clean_up());
+  AERIE_ASSIGN_OR_RETURN(out.plan, plan_resume(env, folder, exp));
+  // A checkpoint of another folder makes this a new run here; one of this folder continues it.
+  const bool continues =
+      out.plan.kind != ResumePlan::Kind::kFresh &&
+      (lies_in(out.plan.path, folder.path) || lies_in(out.plan.path, folder.checkpoints));
+  if (continues) return out;
+  AERIE_ASSIGN_OR_RETURN(const std::string aside,
+                         set_previous_run_aside(env, folder, exp.files_to_copy));
+  if (!aside.empty())
+    log_info("train", "the earlier run in ", folder.path, " was moved to ", aside);
+  return out;
+}
+
+Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const ResumePlan& plan) {
+  StartPoint out;
+  if (plan.kind != ResumePlan::Kind::kNative) return out;
+  if (plan.path == folder.checkpoints) {
+    const CheckpointStore store(env, folder.checkpoints);
+    AERIE_ASSIGN_OR_RETURN(
+        out.loaded, store.newest_valid([](const CheckpointInfo& info, const Status& status) {
+          log_warn("train", "checkpoint ", info.path,
+                   info.is_unhealthy && info.manifest.ok() ? " is passed over: "
+                                                           : " is damaged and passed over: ",
+                   status.to_string());
+        }));
+    if (out.loaded == nullptr)
+      return data_error(str_cat("no valid checkpoint in ", folder.checkpoints))
+          .with_hint("remove the damaged ones to start from scratch");
+  } else {
+    const size_t slash = plan.path.find_last_of('/');
+    const CheckpointStore other(env, slash == std::string::npos ? "." : plan.path.substr(0, slash));
+    AERIE_ASSIGN_OR_RETURN(out.loaded, other.open(plan.path.substr(slash + 1)));
+  }
+  out.state = out.loaded->state();
+  return out;
+}
+
+std::vector<data::Batching> earlier_batching(Env& env, const RunFolder& folder,
+                                             const ResumePlan& plan) {
+  constexpr size_t kMaxStarts = 1000;
+  std::vector<std::string> folders{folder.path};
+  if (const auto entries = env.list_dir(folder.path); entries.ok())
+    for (const DirEntry& entry : *entries)
+      if (entry.is_dir && starts_with(entry.name, "run_") && folders.size() < kMaxStarts)
+        folders.push_back(str_cat(folder.path, "/", entry.name));
+  folders.push_back(parent_path(parent_path(plan.path)));
+  std::vector<data::Batching> out;
+  for (const std::string& path : folders) {
+    const auto yaml = config::load_yaml(path + "/config.yaml");
+    if (!yaml.ok()) continue;
+    config::ResolveOptions options;
+    options.unset_env_is_missing = true;
+    const auto resolved = config::resolve_all(*yaml, options);
+    if (!resolved.ok()) continue;
+    if (const auto run = config::build_run_config(*resolved); run.ok())
+      out.push_back(data::Batching::of(run->model.train_ds));
+  }
+  return out;
+}
+
+Status load_start_point(Env& env, NestEngine& engine, const config::RunConfig& run,
+                        const ResumePlan& plan, StartPoint& point) {
+  if (point.loaded != nullptr) {
+    AERIE_RETURN_IF_ERROR(engine.engine->restore(*point.loaded));
+    point.loaded.reset();
+    return ok_status();
+  }
+  if (plan.kind == ResumePlan::Kind::kForeign) {
+    AERIE_ASSIGN_OR_RETURN(point.state, import_lightning_checkpoint(env, engine, plan.path));
+    point.state.data_cursor_json.clear();
+    return ok_status();
+  }
+  return load_initial_weights(env, engine, run.init_from);
+}
+
+std::optional<int64_t> schedule_steps(const config::RunConfig& run,
+                                      std::optional<int64_t> planned) {
+  if (run.trainer.max_steps >= 0) return run.trainer.max_steps;
+  // -1 is left here only where fast_dev_run bounds the run.
+  if (run.model.optim.sched && run.model.optim.sched->max_steps &&
+      *run.model.optim.sched->max_steps >= 0)
+    return *run.model.optim.sched->max_steps;
+  return planned;
+}
+
+std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadence& cadence) {
+  const int64_t planned = cadence.planned_steps();
+  return schedule_steps(run, planned >= 0 ? std::optional(planned) : std::nullopt);
+}
+
+Result<std::string> nemo_model_config(const config::Value& resolved) {
+  const config::Value* model = resolved.find("model");
+  if (model == nullptr) return invalid_argument("the configuration has no model node");
+  config::Value out = *model;
+  if (out.find("target") == nullptr)
+    AERIE_RETURN_IF_ERROR(out.set("target", config::Value(archive::kNemoTarget)));
+  if (out.find("nemo_version") == nullptr)
+    AERIE_RETURN_IF_ERROR(out.set("nemo_version", config::Value(archive::kNemoVersion)));
+  return config::emit_yaml(out);
+}
+
+Status write_nemo_snapshot(Env& env, const std::string& path, const std::string& model_yaml,
+                           const StateSnapshot& snapshot) {
+  std::vector<archive::OutTensor> tensors;
+  for (const SnapshotTensor& tensor : snapshot.tensors()) {
+    if (tensor.file != "model") continue;
+    const auto dtype = archive::dtype_from_safetensors(tensor.dtype);
+    AERIE_CHECK(dtype.has_value(), tensor.dtype);
+    tensors.push_back({tensor.name, *dtype, tensor.shape, tensor.data, {}});
+  }
+  return archive::write_nemo(env, path, model_yaml, tensors);
+}
+
+}  // namespace aerie::train
