@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "aerie/base/env.h"
+#include "aerie/checkpoint/state.h"
 #include "aerie/checkpoint/train_state.h"
-#include "aerie/train/engine.h"
 
 namespace aerie::train {
 

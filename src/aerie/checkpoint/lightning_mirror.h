@@ -13,8 +13,8 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
+#include "aerie/checkpoint/state.h"
 #include "aerie/checkpoint/train_state.h"
-#include "aerie/train/engine.h"
 
 namespace aerie::train {
 
