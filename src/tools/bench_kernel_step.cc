@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "aerie/base/strings.h"
-#include "aerie/device/side_queue.h"
 #include "aerie/kernels/adamw/adamw_stretches.h"
+#include "aerie/kernels/side_stream.h"
 #include "aerie/models/nest/step/nest_choices.h"
 #include "bench_memory.h"
 
@@ -518,13 +518,13 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
 
   // Queues stay until all that was captured has run.
   std::vector<std::unique_ptr<device::Queue>> queues;
-  std::vector<std::unique_ptr<device::SideQueue>> sides;
+  std::vector<std::unique_ptr<kernels::SideQueue>> sides;
   const auto add_side = [&](void* stream) -> Status {
     AERIE_ASSIGN_OR_RETURN(auto main, module->make_queue(stream));
     queues.push_back(std::move(main));
     AERIE_ASSIGN_OR_RETURN(auto queue, module->make_queue(nullptr));
     AERIE_ASSIGN_OR_RETURN(auto side,
-                           device::SideQueue::make(queues.back().get(), std::move(queue)));
+                           kernels::SideQueue::make(queues.back().get(), std::move(queue)));
     sides.push_back(std::move(side));
     return ok_status();
   };

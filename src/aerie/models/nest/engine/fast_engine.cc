@@ -105,7 +105,7 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute, const Source& s
     AERIE_ASSIGN_OR_RETURN(*arena, source.make_arena());
   }
   AERIE_ASSIGN_OR_RETURN(auto intake_memory, source.make_arena());
-  AERIE_ASSIGN_OR_RETURN(side_, device::SideQueue::make(compute_.get(), std::move(side)));
+  AERIE_ASSIGN_OR_RETURN(side_, kernels::SideQueue::make(compute_.get(), std::move(side)));
   AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_fence());
   const auto layers = static_cast<int>(config_.model.encoder.n_layers);
   for (int part = 0; part < kernels::nest_num_parts(layers); ++part) {

@@ -34,8 +34,8 @@
 #include <c10/core/Stream.h>
 
 #include "aerie/device/arena.h"
-#include "aerie/device/side_queue.h"
 #include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/side_stream.h"
 #include "aerie/models/nest/engine/batch_intake.h"
 #include "aerie/models/nest/engine/core_engine.h"
 #include "aerie/models/nest/engine/fast_optimizer.h"
@@ -165,7 +165,7 @@ class FastEngine final : public CoreEngine {
   at::Device device_;
   std::optional<c10::Stream> stream_, previous_stream_;
   std::unique_ptr<device::Queue> compute_, copy_, update_;
-  std::unique_ptr<device::SideQueue> side_;
+  std::unique_ptr<kernels::SideQueue> side_;
   std::unique_ptr<BatchIntake> intake_;
 
   kernels::Dtype dtype_ = kernels::Dtype::kFloat;

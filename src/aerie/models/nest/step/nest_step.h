@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "aerie/kernels/kernel_table.h"
+#include "aerie/kernels/side_stream.h"
 
 namespace aerie::kernels {
 
@@ -122,12 +123,6 @@ constexpr int nest_layer_part(int layer) {
   return layer + 1;
 }
 
-struct NestSide {
-  void* stream = nullptr;
-  std::function<int()> begin;  // what follows on it waits for what is queued on the main one
-  std::function<int()> end;    // and the other way round
-};
-
 // Device memory of one micro-batch.
 struct NestStepInputs {
   const float* audio = nullptr;             // (2B,N): clean rows, then noisy ones
@@ -147,7 +142,7 @@ struct NestStepInputs {
   // or an error. Empty: all parameters may be read.
   std::function<int(int part)> before_part;
   // A second queue, for work that the encoder does not wait for; without begin there is none.
-  NestSide side;
+  SideWork side;
 };
 
 struct NestStepOutputs {
