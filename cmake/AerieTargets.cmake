@@ -1,5 +1,5 @@
-# Helpers that keep a module's CMakeLists.txt at a few lines. A target's DEPS are the only headers it sees: that is how the
-# one-way order of the folders is enforced.
+# Helpers that keep a module's CMakeLists.txt at a few lines. A target names in DEPS (PRIVATE_DEPS for what its headers do not
+# show) every folder of ours that it includes; all targets see all of src/, so scripts/check-includes compares the two.
 
 add_library(aerie_options INTERFACE)
 target_compile_options(aerie_options INTERFACE
@@ -24,9 +24,24 @@ if(AERIE_BUILD_FUZZ)
   target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
+# What scripts/check-includes reads: a line for each target, "kind|name|folder|sources|deps|private deps", written to
+# <build>/targets.txt at the end of the configuration.
+function(aerie_record_target kind name sources deps private_deps)
+  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  string(JOIN "|" line ${kind} ${name} "${folder}" "${sources}" "${deps}" "${private_deps}")
+  string(REPLACE ";" " " line "${line}")
+  set_property(GLOBAL APPEND PROPERTY AERIE_TARGETS "${line}")
+endfunction()
+function(aerie_write_targets)
+  get_property(lines GLOBAL PROPERTY AERIE_TARGETS)
+  string(JOIN "\n" text ${lines})
+  file(WRITE "${CMAKE_BINARY_DIR}/targets.txt" "${text}\n")
+endfunction()
+
 # aerie_add_library(name SOURCES ... [DEPS ...] [PRIVATE_DEPS ...]): static library aerie_<name>, alias aerie::<name>.
 function(aerie_add_library name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  aerie_record_target(library ${name} "${A_SOURCES}" "${A_DEPS}" "${A_PRIVATE_DEPS}")
   add_library(aerie_${name} STATIC ${A_SOURCES})
   add_library(aerie::${name} ALIAS aerie_${name})
   target_include_directories(aerie_${name} PUBLIC "${PROJECT_SOURCE_DIR}/src")
@@ -34,19 +49,13 @@ function(aerie_add_library name)
 endfunction()
 
 # aerie_add_test(name SOURCES ... [DEPS ...] [LABELS unit|golden|slow|crash|gpu|tsan ...] [TIMEOUT s]): one gtest executable,
-# one ctest entry. Tests find their files by aerie/base/testing/paths.h.
+# one ctest entry. Every test has aerie::base_testing: tests find their files by aerie/base/testing/paths.h.
 # One thread for torch: tests run side by side, and a team of threads each would only get in each other's way. No AMX: see
 # nn/cpu_runtime.cc, which does the same for what is not a bare layer.
 # The label tsan marks what the thread-sanitizer run repeats; torch-linked tests never carry it.
 # The label gpu adds a second entry, <name>_gpu, with the suites called *GpuTest: only they may skip (where there is no GPU);
 # a skip anywhere else fails.
 add_custom_target(tsan_tests)
-if(AERIE_BUILD_TESTS)
-  configure_file(cmake/test_paths.cc.in "${CMAKE_BINARY_DIR}/generated/test_paths.cc" @ONLY)
-  add_library(aerie_test_paths STATIC "${CMAKE_BINARY_DIR}/generated/test_paths.cc")
-  target_include_directories(aerie_test_paths PUBLIC "${PROJECT_SOURCE_DIR}/src")
-  target_link_libraries(aerie_test_paths PRIVATE aerie_options)
-endif()
 function(aerie_add_test name)
   if(NOT AERIE_BUILD_TESTS)
     return()
@@ -58,12 +67,13 @@ function(aerie_add_test name)
   if(NOT A_LABELS)
     set(A_LABELS unit)
   endif()
+  aerie_record_target(test ${name} "${A_SOURCES}" "${A_DEPS};aerie::base_testing" "")
   add_executable(${name} ${A_SOURCES})
   # Test code takes longer to compile than to run.
   set(test_files ${A_SOURCES})
   list(FILTER test_files INCLUDE REGEX "_test\\.cc$")
   set_property(SOURCE ${test_files} APPEND PROPERTY COMPILE_OPTIONS -O0)
-  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options aerie_test_paths deps::gtest_main)
+  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie::base_testing aerie_options deps::gtest_main)
   set(labels ${A_LABELS})
   list(REMOVE_ITEM labels gpu)
   if("tsan" IN_LIST labels)
@@ -81,10 +91,11 @@ endfunction()
 # aerie_add_fuzzer(name SOURCES ... [DEPS ...]): a libFuzzer target (clang), built by the fuzz preset only.
 add_custom_target(fuzz_targets)
 function(aerie_add_fuzzer name)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  aerie_record_target(fuzzer ${name} "${A_SOURCES}" "${A_DEPS}" "")
   if(NOT AERIE_BUILD_FUZZ)
     return()
   endif()
-  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options -fsanitize=fuzzer)
   add_dependencies(fuzz_targets ${name})
@@ -92,10 +103,11 @@ endfunction()
 
 # aerie_add_bench(name SOURCES ... [DEPS ...]): a Google Benchmark program, built by the bench preset.
 function(aerie_add_bench name)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  aerie_record_target(bench ${name} "${A_SOURCES}" "${A_DEPS}" "")
   if(NOT AERIE_BUILD_BENCH)
     return()
   endif()
-  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_DEPS} aerie_options deps::benchmark)
 endfunction()
