@@ -19,7 +19,7 @@ endfunction()
 
 abi_of(first)
 file(READ "${WORK}/module_abi.d" depends)
-foreach(header device/gpu.h device/queue.h kernels/kernel_table.h kernels/gemm/gemm.h kernels/types.h)
+foreach(header device/gpu.h device/stream.h kernels/kernel_table.h kernels/gemm/gemm.h kernels/types.h)
   if(NOT depends MATCHES "aerie/${header}")
     message(FATAL_ERROR "${header} is not watched: ${depends}")
   endif()

@@ -517,14 +517,14 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
         .with_hint("widths and heads that the kernels do not cover are listed in docs/kernels.md");
 
   // Queues stay until all that was captured has run.
-  std::vector<std::unique_ptr<device::Queue>> queues;
-  std::vector<std::unique_ptr<kernels::SideQueue>> sides;
+  std::vector<std::unique_ptr<device::Stream>> queues;
+  std::vector<std::unique_ptr<kernels::SideStream>> sides;
   const auto add_side = [&](void* stream) -> Status {
-    AERIE_ASSIGN_OR_RETURN(auto main, module->make_queue(stream));
+    AERIE_ASSIGN_OR_RETURN(auto main, module->make_stream(stream));
     queues.push_back(std::move(main));
-    AERIE_ASSIGN_OR_RETURN(auto queue, module->make_queue(nullptr));
+    AERIE_ASSIGN_OR_RETURN(auto queue, module->make_stream(nullptr));
     AERIE_ASSIGN_OR_RETURN(auto side,
-                           kernels::SideQueue::make(queues.back().get(), std::move(queue)));
+                           kernels::SideStream::make(queues.back().get(), std::move(queue)));
     sides.push_back(std::move(side));
     return ok_status();
   };

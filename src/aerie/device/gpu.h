@@ -19,7 +19,7 @@
 #include "aerie/base/philox.h"
 #include "aerie/base/status.h"
 #include "aerie/device/arena.h"
-#include "aerie/device/queue.h"
+#include "aerie/device/stream.h"
 
 namespace aerie::device {
 
@@ -71,10 +71,10 @@ class GpuModule {
   // Kernels as functions on device memory (aerie/kernels/kernel_table.h).
   virtual const kernels::KernelTable& kernels() const = 0;
 
-  // A queue on a stream of the caller's (a cudaStream_t, which must outlive it) or, with null, on
+  // A stream over one of the caller's (a cudaStream_t, which must outlive it) or, with null, on
   // one of its own. On the current device. `urgent`: work on such a stream of its own comes before
   // that of others.
-  virtual Result<std::unique_ptr<Queue>> make_queue(void* stream, bool urgent = false) = 0;
+  virtual Result<std::unique_ptr<Stream>> make_stream(void* stream, bool urgent = false) = 0;
 
   // Memory of the current device that grows in place.
   virtual Result<std::unique_ptr<Arena>> make_arena() = 0;

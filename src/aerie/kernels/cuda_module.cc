@@ -46,11 +46,11 @@ class DeviceBuffer {
   void* pointer_ = nullptr;
 };
 
-class CudaFence final : public device::Fence {
+class CudaEvent final : public device::Event {
  public:
-  CudaFence(cudaStream_t stream, cudaEvent_t event) : stream_(stream), event_(event) {}
-  ~CudaFence() override { cudaEventDestroy(event_); }
-  Status set() override {
+  CudaEvent(cudaStream_t stream, cudaEvent_t event) : stream_(stream), event_(event) {}
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  Status record() override {
     AERIE_CUDA(cudaEventRecord(event_, stream_));
     return ok_status();
   }
@@ -66,12 +66,12 @@ class CudaFence final : public device::Fence {
   cudaEvent_t event_;
 };
 
-class CudaRecording final : public device::Recording {
+class CudaGraph final : public device::Graph {
  public:
-  CudaRecording(cudaStream_t stream, cudaGraphExec_t executable)
+  CudaGraph(cudaStream_t stream, cudaGraphExec_t executable)
       : stream_(stream), executable_(executable) {}
-  ~CudaRecording() override { cudaGraphExecDestroy(executable_); }
-  Status queue() override {
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  Status launch() override {
     AERIE_CUDA(cudaGraphLaunch(executable_, stream_));
     return ok_status();
   }
@@ -81,30 +81,29 @@ class CudaRecording final : public device::Recording {
   cudaGraphExec_t executable_;
 };
 
-class CudaQueue final : public device::Queue {
+class CudaStream final : public device::Stream {
  public:
-  CudaQueue(cudaStream_t stream, bool owned) : stream_(stream), owned_(owned) {}
-  ~CudaQueue() override {
+  CudaStream(cudaStream_t stream, bool owned) : stream_(stream), owned_(owned) {}
+  ~CudaStream() override {
     if (owned_) cudaStreamDestroy(stream_);
   }
   const KernelTable& kernels() const override { return kCudaKernels; }
-  void* stream() const override { return stream_; }
+  void* handle() const override { return stream_; }
   Status copy(void* to, const void* from, size_t bytes) override {
     AERIE_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
     return ok_status();
   }
-  Result<std::unique_ptr<device::Fence>> make_fence() override {
+  Result<std::unique_ptr<device::Event>> make_event() override {
     cudaEvent_t event = nullptr;
     // Waiting threads sleep: the processor belongs to the loader.
     AERIE_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
-    return std::unique_ptr<device::Fence>(std::make_unique<CudaFence>(stream_, event));
+    return std::unique_ptr<device::Event>(std::make_unique<CudaEvent>(stream_, event));
   }
-  Status wait_for(device::Fence& fence) override {
-    AERIE_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaFence&>(fence).event(), 0));
+  Status wait_for(device::Event& event) override {
+    AERIE_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).event(), 0));
     return ok_status();
   }
-  Result<std::unique_ptr<device::Recording>> record(
-      std::function<int(void* stream)> work) override {
+  Result<std::unique_ptr<device::Graph>> capture(std::function<int(void* stream)> work) override {
     Owned<cudaGraph_t, cudaGraphDestroy> graph;
     // Loader and checkpoint threads go on using CUDA meanwhile.
     AERIE_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
@@ -117,7 +116,7 @@ class CudaQueue final : public device::Queue {
     // A caller that goes on without the graph must not find this error at its next launch.
     if (made != cudaSuccess) (void)cudaGetLastError();
     AERIE_CUDA(made);
-    return std::unique_ptr<device::Recording>(std::make_unique<CudaRecording>(stream_, executable));
+    return std::unique_ptr<device::Graph>(std::make_unique<CudaGraph>(stream_, executable));
   }
   Status synchronize() override {
     AERIE_CUDA(cudaStreamSynchronize(stream_));
@@ -171,7 +170,7 @@ class CudaModule final : public device::GpuModule {
 
   const KernelTable& kernels() const override { return kCudaKernels; }
 
-  Result<std::unique_ptr<device::Queue>> make_queue(void* stream, bool urgent) override {
+  Result<std::unique_ptr<device::Stream>> make_stream(void* stream, bool urgent) override {
     cudaStream_t handle = static_cast<cudaStream_t>(stream);
     if (handle == nullptr) {
       int least = 0, greatest = 0;
@@ -179,7 +178,7 @@ class CudaModule final : public device::GpuModule {
       AERIE_CUDA(
           cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, urgent ? greatest : least));
     }
-    return std::unique_ptr<device::Queue>(std::make_unique<CudaQueue>(handle, stream == nullptr));
+    return std::unique_ptr<device::Stream>(std::make_unique<CudaStream>(handle, stream == nullptr));
   }
 
   Result<void*> allocate_device(size_t bytes) override {

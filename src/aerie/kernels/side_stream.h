@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "aerie/device/queue.h"
+#include "aerie/device/stream.h"
 #include "aerie/kernels/kernel_table.h"
 
 namespace aerie::kernels {
@@ -22,35 +22,35 @@ inline int code_of(const Status& status) {
   return status.ok() ? kOk : kUnsupported;
 }
 // A queue waits for what is queued on another now, whose fence this is.
-inline int waits_for(device::Queue& queue, device::Fence& other) {
-  const Status set = other.set();
-  return code_of(set.ok() ? queue.wait_for(other) : set);
+inline int waits_for(device::Stream& stream, device::Event& other) {
+  const Status recorded = other.record();
+  return code_of(recorded.ok() ? stream.wait_for(other) : recorded);
 }
 
-class SideQueue {
+class SideStream {
  public:
-  static Result<std::unique_ptr<SideQueue>> make(device::Queue* main,
-                                                 std::unique_ptr<device::Queue> side) {
-    std::unique_ptr<SideQueue> out(new SideQueue);
+  static Result<std::unique_ptr<SideStream>> make(device::Stream* main,
+                                                  std::unique_ptr<device::Stream> side) {
+    std::unique_ptr<SideStream> out(new SideStream);
     out->main_ = main;
     out->side_ = std::move(side);
-    AERIE_ASSIGN_OR_RETURN(out->begin_, main->make_fence());
-    AERIE_ASSIGN_OR_RETURN(out->end_, out->side_->make_fence());
+    AERIE_ASSIGN_OR_RETURN(out->begin_, main->make_event());
+    AERIE_ASSIGN_OR_RETURN(out->end_, out->side_->make_event());
     return out;
   }
 
   // Valid as long as this queue.
   SideWork as_side() {
-    return {side_->stream(), [this] { return waits_for(*side_, *begin_); },
+    return {side_->handle(), [this] { return waits_for(*side_, *begin_); },
             [this] { return waits_for(*main_, *end_); }};
   }
 
  private:
-  SideQueue() = default;
+  SideStream() = default;
 
-  device::Queue* main_ = nullptr;
-  std::unique_ptr<device::Queue> side_;
-  std::unique_ptr<device::Fence> begin_, end_;
+  device::Stream* main_ = nullptr;
+  std::unique_ptr<device::Stream> side_;
+  std::unique_ptr<device::Event> begin_, end_;
 };
 
 }  // namespace aerie::kernels

@@ -73,13 +73,13 @@ at::Tensor host_memory(int64_t bytes, at::Device device) {
   return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(device.is_cuda()));
 }
 
-Result<std::unique_ptr<BatchIntake>> BatchIntake::create(device::Queue& compute,
-                                                         device::Queue& copy,
+Result<std::unique_ptr<BatchIntake>> BatchIntake::create(device::Stream& compute,
+                                                         device::Stream& copy,
                                                          std::unique_ptr<device::Arena> slot,
                                                          at::Device device) {
   std::unique_ptr<BatchIntake> out(new BatchIntake(compute, copy, std::move(slot), device));
-  AERIE_ASSIGN_OR_RETURN(out->copied_, copy.make_fence());
-  AERIE_ASSIGN_OR_RETURN(out->consumed_, compute.make_fence());
+  AERIE_ASSIGN_OR_RETURN(out->copied_, copy.make_event());
+  AERIE_ASSIGN_OR_RETURN(out->consumed_, compute.make_event());
   return out;
 }
 
@@ -121,7 +121,7 @@ Status BatchIntake::load(const data::Batch& batch, float* out) {
     AERIE_RETURN_IF_ERROR(
         copy_.copy(base + layout.items, host_plan_.const_data_ptr(), layout.bytes - layout.items));
   }
-  AERIE_RETURN_IF_ERROR(copied_->set());
+  AERIE_RETURN_IF_ERROR(copied_->record());
   AERIE_RETURN_IF_ERROR(compute_.wait_for(*copied_));
 
   if (move) {
@@ -146,18 +146,18 @@ Status BatchIntake::load(const data::Batch& batch, float* out) {
     mix.segments = reinterpret_cast<const kernels::MixRowsSegment*>(base + layout.segments);
     mix.audio = out;
     mix.noisy = out + count;
-    int code = compute_.kernels().mix_rows(mix, compute_.stream());
+    int code = compute_.kernels().mix_rows(mix, compute_.handle());
     if (code == kernels::kOk && layout.noisy != nullptr) {
       // Noisy rows of their own.
       mix.clean_f32 = nullptr;
       mix.clean_i16 = nullptr;
       point(layout.noisy, base + layout.second, &mix.clean_f32, &mix.clean_i16);
       mix.audio = nullptr;
-      code = compute_.kernels().mix_rows(mix, compute_.stream());
+      code = compute_.kernels().mix_rows(mix, compute_.handle());
     }
     AERIE_RETURN_IF_ERROR(compute_.status_of(code, "mixing a batch"));
   }
-  return consumed_->set();
+  return consumed_->record();
 }
 
 Status BatchIntake::release() {

@@ -14,13 +14,13 @@
 #include "aerie/base/status.h"
 #include "aerie/data/host_batch.h"
 #include "aerie/device/arena.h"
-#include "aerie/device/queue.h"
+#include "aerie/device/stream.h"
 
 namespace aerie::train {
 
 class BatchIntake {
  public:
-  static Result<std::unique_ptr<BatchIntake>> create(device::Queue& compute, device::Queue& copy,
+  static Result<std::unique_ptr<BatchIntake>> create(device::Stream& compute, device::Stream& copy,
                                                      std::unique_ptr<device::Arena> slot,
                                                      at::Device device);
   // Waits for the device: the slot may still be in use.
@@ -36,16 +36,16 @@ class BatchIntake {
   Status release();
 
  private:
-  BatchIntake(device::Queue& compute, device::Queue& copy, std::unique_ptr<device::Arena> slot,
+  BatchIntake(device::Stream& compute, device::Stream& copy, std::unique_ptr<device::Arena> slot,
               at::Device device)
       : compute_(compute), copy_(copy), slot_(std::move(slot)), device_(device) {}
 
-  device::Queue& compute_;
-  device::Queue& copy_;
+  device::Stream& compute_;
+  device::Stream& copy_;
   std::unique_ptr<device::Arena> slot_;
   at::Device device_;
   at::Tensor host_plan_;
-  std::unique_ptr<device::Fence> copied_, consumed_;
+  std::unique_ptr<device::Event> copied_, consumed_;
 };
 
 // Memory that copies to and from the device need not wait for.

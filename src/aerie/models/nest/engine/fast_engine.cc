@@ -76,9 +76,9 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
     guard.setDevice(device);
     engine->stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
     engine->previous_stream_ = guard.exchangeStream(*engine->stream_);
-    AERIE_ASSIGN_OR_RETURN(auto compute, module->make_queue(engine->stream_->native_handle()));
+    AERIE_ASSIGN_OR_RETURN(auto compute, module->make_stream(engine->stream_->native_handle()));
     AERIE_RETURN_IF_ERROR(engine->start(
-        std::move(compute), {[module](bool urgent) { return module->make_queue(nullptr, urgent); },
+        std::move(compute), {[module](bool urgent) { return module->make_stream(nullptr, urgent); },
                              [module] { return module->make_arena(); }}));
     return engine;
   } catch (const std::exception& error) {
@@ -89,28 +89,29 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
 Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
     const config::RunConfig& config, const kernels::KernelTable& kernels) {
   std::unique_ptr<FastEngine> engine(new FastEngine(config, at::Device(at::kCPU)));
-  AERIE_RETURN_IF_ERROR(engine->start(
-      device::host_queue(kernels),
-      {[&](bool) -> Result<std::unique_ptr<device::Queue>> { return device::host_queue(kernels); },
-       [] { return device::host_arena(); }}));
+  AERIE_RETURN_IF_ERROR(engine->start(device::host_stream(kernels),
+                                      {[&](bool) -> Result<std::unique_ptr<device::Stream>> {
+                                         return device::host_stream(kernels);
+                                       },
+                                       [] { return device::host_arena(); }}));
   return engine;
 }
 
-Status FastEngine::start(std::unique_ptr<device::Queue> compute, const Source& source) {
+Status FastEngine::start(std::unique_ptr<device::Stream> compute, const Source& source) {
   compute_ = std::move(compute);
-  AERIE_ASSIGN_OR_RETURN(copy_, source.make_queue(/*urgent=*/false));
-  AERIE_ASSIGN_OR_RETURN(auto side, source.make_queue(/*urgent=*/false));
-  AERIE_ASSIGN_OR_RETURN(update_, source.make_queue(/*urgent=*/true));
+  AERIE_ASSIGN_OR_RETURN(copy_, source.make_stream(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(auto side, source.make_stream(/*urgent=*/false));
+  AERIE_ASSIGN_OR_RETURN(update_, source.make_stream(/*urgent=*/true));
   for (auto* arena : {&memory_, &inputs_, &squares_, &whole_}) {
     AERIE_ASSIGN_OR_RETURN(*arena, source.make_arena());
   }
   AERIE_ASSIGN_OR_RETURN(auto intake_memory, source.make_arena());
-  AERIE_ASSIGN_OR_RETURN(side_, kernels::SideQueue::make(compute_.get(), std::move(side)));
-  AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_fence());
+  AERIE_ASSIGN_OR_RETURN(side_, kernels::SideStream::make(compute_.get(), std::move(side)));
+  AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_event());
   const auto layers = static_cast<int>(config_.model.encoder.n_layers);
   for (int part = 0; part < kernels::nest_num_parts(layers); ++part) {
-    AERIE_ASSIGN_OR_RETURN(auto fence, update_->make_fence());
-    part_updated_.push_back(std::move(fence));
+    AERIE_ASSIGN_OR_RETURN(auto event, update_->make_event());
+    part_updated_.push_back(std::move(event));
   }
   Clock& clock = Clock::real();
   const double start_s = clock.monotonic_s();
@@ -135,11 +136,11 @@ Status FastEngine::start(std::unique_ptr<device::Queue> compute, const Source& s
       *core_, config_, *compute_,
       [this](void* to, const void* from, size_t size) { return upload(to, from, size); });
   for (Upload& slot : uploads_) {
-    AERIE_ASSIGN_OR_RETURN(slot.sent, compute_->make_fence());
+    AERIE_ASSIGN_OR_RETURN(slot.sent, compute_->make_event());
   }
   for (ResultSlot& slot : result_slots_) {
     slot.host = host_memory(result_bytes, device_);
-    AERIE_ASSIGN_OR_RETURN(slot.fence, compute_->make_fence());
+    AERIE_ASSIGN_OR_RETURN(slot.done, compute_->make_event());
   }
   const config::EncoderConfig& encoder = config_.model.encoder;
   const auto floats = bytes.dtype(at::kFloat);
@@ -233,8 +234,8 @@ Status FastEngine::refresh() {
         const bool same,
         optimizer_->refresh(shadow_, dtype_, reinterpret_cast<kernels::AdamwControl*>(results),
                             reinterpret_cast<const float*>(results + kBadLoss)));
-    // Recordings hold addresses and settings.
-    if (!same) drop_recordings();
+    // Graphs hold addresses and settings.
+    if (!same) drop_graphs();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
   }
@@ -269,7 +270,7 @@ Status FastEngine::upload(void* to, const void* from, size_t bytes) {
     slot.host = host_memory(static_cast<int64_t>(bytes) * 2, device_);
   std::memcpy(slot.host.mutable_data_ptr(), from, bytes);
   AERIE_RETURN_IF_ERROR(compute_->copy(to, slot.host.const_data_ptr(), bytes));
-  return slot.sent->set();
+  return slot.sent->record();
 }
 
 kernels::SavedState FastEngine::saved_state() const {
@@ -289,7 +290,7 @@ Status FastEngine::open_window() {
   window_has_gradients_ = false;
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
-      compute_->kernels().save_state(state, compute_->stream()), "saving the statistics"));
+      compute_->kernels().save_state(state, compute_->handle()), "saving the statistics"));
   window_open_ = true;
   return ok_status();
 }
@@ -310,7 +311,7 @@ Status FastEngine::run_and_record(Plan& plan, bool add) {
   window_squares_ = step.num_squares();
   window_squared_ = step.squared();
   window_has_gradients_ = true;
-  return compute_->status_of(compute_->kernels().record_loss(record, compute_->stream()),
+  return compute_->status_of(compute_->kernels().record_loss(record, compute_->handle()),
                              "recording the loss");
 }
 
@@ -453,7 +454,7 @@ Status FastEngine::finish_step(const StepRequest& request) {
   update_pending_ = true;
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
-      compute_->kernels().restore_if_skipped(state, compute_->stream()), "optimizer"));
+      compute_->kernels().restore_if_skipped(state, compute_->handle()), "optimizer"));
 
   if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
   Pending pending;
@@ -464,7 +465,7 @@ Status FastEngine::finish_step(const StepRequest& request) {
   ResultSlot& slot = result_slots_[pending.slot];
   AERIE_RETURN_IF_ERROR(compute_->copy(slot.host.mutable_data_ptr(), results_.const_data_ptr(),
                                        static_cast<size_t>(slot.host.numel())));
-  AERIE_RETURN_IF_ERROR(slot.fence->set());
+  AERIE_RETURN_IF_ERROR(slot.done->record());
   pending_.push_back(std::move(pending));
   window_.clear();
   return ok_status();
@@ -475,7 +476,7 @@ Status FastEngine::take_oldest() {
   Pending pending = std::move(pending_.front());
   pending_.pop_front();
   ResultSlot& slot = result_slots_[pending.slot];
-  AERIE_RETURN_IF_ERROR(slot.fence->wait());
+  AERIE_RETURN_IF_ERROR(slot.done->wait());
   const auto* bytes = slot.host.const_data_ptr<uint8_t>();
   kernels::AdamwControl control;
   std::memcpy(&control, bytes, sizeof(control));
@@ -515,7 +516,7 @@ Status FastEngine::collect_all() {
 Result<std::vector<StepOutcome>> FastEngine::collect(bool wait) {
   const size_t allowed = wait ? 0 : static_cast<size_t>(max_in_flight());
   while (!pending_.empty() &&
-         (pending_.size() > allowed || result_slots_[pending_.front().slot].fence->passed()))
+         (pending_.size() > allowed || result_slots_[pending_.front().slot].done->passed()))
     AERIE_RETURN_IF_ERROR(take_oldest());
   if (!finished_.empty()) core_->spans().flush();
   return std::exchange(finished_, {});
@@ -547,8 +548,8 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
     ResultSlot& slot = result_slots_[next_result_ % result_slots_.size()];
     AERIE_RETURN_IF_ERROR(
         compute_->copy(slot.host.mutable_data_ptr(), outputs_.const_data_ptr(), 8));
-    AERIE_RETURN_IF_ERROR(slot.fence->set());
-    AERIE_RETURN_IF_ERROR(slot.fence->wait());
+    AERIE_RETURN_IF_ERROR(slot.done->record());
+    AERIE_RETURN_IF_ERROR(slot.done->wait());
     AERIE_RETURN_IF_ERROR(intake_->release());
     float loss = 0.0f;
     int32_t rows = 0;

@@ -65,7 +65,7 @@ class FastEngine final : public CoreEngine {
   Status state_written() override;
 
   // Recorded sequences at hand; for tests and reports.
-  int64_t num_recordings() const;
+  int64_t num_graphs() const;
 
  private:
   // A shape of micro-batch and how it enters the step.
@@ -85,13 +85,13 @@ class FastEngine final : public CoreEngine {
     kernels::NestStepParams params;
     // The first micro-batch of a step writes gradients, the others add to them.
     std::array<std::unique_ptr<kernels::NestStep>, 2> step;
-    std::array<std::unique_ptr<device::Recording>, 2> recording;
+    std::array<std::unique_ptr<device::Graph>, 2> graph;
     std::array<int64_t, 2> runs{};
     int64_t last_used = 0;
   };
   struct Upload {
     at::Tensor host;
-    std::unique_ptr<device::Fence> sent;
+    std::unique_ptr<device::Event> sent;
   };
   struct MicroInfo {
     int64_t frames = 0;    // valid, behind the encoder
@@ -107,16 +107,16 @@ class FastEngine final : public CoreEngine {
   };
   struct ResultSlot {
     at::Tensor host;
-    std::unique_ptr<device::Fence> fence;
+    std::unique_ptr<device::Event> done;
   };
 
   FastEngine(const config::RunConfig& config, at::Device device);
   // Where this engine's queues and memory come from.
   struct Source {
-    std::function<Result<std::unique_ptr<device::Queue>>(bool urgent)> make_queue;
+    std::function<Result<std::unique_ptr<device::Stream>>(bool urgent)> make_stream;
     std::function<Result<std::unique_ptr<device::Arena>>()> make_arena;
   };
-  Status start(std::unique_ptr<device::Queue> compute, const Source& source);
+  Status start(std::unique_ptr<device::Stream> compute, const Source& source);
   Status probe();
   const char* kind() const override { return "fast"; }
   size_t own_memory_bytes() const override;
@@ -141,9 +141,9 @@ class FastEngine final : public CoreEngine {
   Status upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
                        uint64_t seed, uint64_t micro_step, int64_t loss_rows);
   Status run_plan(Plan& plan, bool accumulate);
-  void drop_recordings();
-  bool room_for_recording();
-  bool no_more_recordings_ = false;  // the device has no memory for another one
+  void drop_graphs();
+  bool room_for_graph();
+  bool no_more_graphs_ = false;  // the device has no memory for another one
   void forget_oldest_plan();
 
   kernels::SavedState saved_state() const;  // what a skipped step undoes
@@ -164,8 +164,8 @@ class FastEngine final : public CoreEngine {
   config::RunConfig config_;
   at::Device device_;
   std::optional<c10::Stream> stream_, previous_stream_;
-  std::unique_ptr<device::Queue> compute_, copy_, update_;
-  std::unique_ptr<kernels::SideQueue> side_;
+  std::unique_ptr<device::Stream> compute_, copy_, update_;
+  std::unique_ptr<kernels::SideStream> side_;
   std::unique_ptr<BatchIntake> intake_;
 
   kernels::Dtype dtype_ = kernels::Dtype::kFloat;
@@ -179,8 +179,8 @@ class FastEngine final : public CoreEngine {
 
   std::unique_ptr<FastOptimizer> optimizer_;
   bool update_pending_ = false;  // the last step is decided, its weights are not written
-  std::unique_ptr<device::Fence> update_begin_;
-  std::vector<std::unique_ptr<device::Fence>> part_updated_;
+  std::unique_ptr<device::Event> update_begin_;
+  std::vector<std::unique_ptr<device::Event>> part_updated_;
 
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   int64_t clock_ = 0;

@@ -18,10 +18,10 @@
 namespace aerie::train {
 namespace {
 
-constexpr int64_t kMaxRecordings = 64;
+constexpr int64_t kMaxGraphs = 64;
 // A recording that was of no use for so many micro-batches makes room for another. Below that, a
 // shape without one runs kernel by kernel: making recordings again and again costs more.
-constexpr int64_t kRecordingRests = 4 * kMaxRecordings;
+constexpr int64_t kGraphRests = 4 * kMaxGraphs;
 constexpr size_t kMaxPlans = 512;
 
 // Offsets in the inputs of a micro-batch.
@@ -183,7 +183,7 @@ Status FastEngine::grow(device::Arena& arena, size_t bytes) {
     at::accelerator::emptyCache();
     status = arena.grow(bytes);
   }
-  if (before != nullptr && arena.data() != before) drop_recordings();
+  if (before != nullptr && arena.data() != before) drop_graphs();
   return status;
 }
 
@@ -283,8 +283,8 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, i
 
 // Queues a part's update beside the pass through the model, which waits for it.
 int FastEngine::update_before(int part, const uint32_t* wanted) {
-  device::Fence& done = *part_updated_[static_cast<size_t>(part)];
-  const int code = optimizer_->update_part(part, wanted, update_->stream());
+  device::Event& done = *part_updated_[static_cast<size_t>(part)];
+  const int code = optimizer_->update_part(part, wanted, update_->handle());
   if (code != kernels::kOk) return code;
   return device::waits_for(*compute_, done);
 }
@@ -316,50 +316,50 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
   };
   if (plan.shape.training && plan.runs[which] < 2) ++window_first_runs_;
   // A shape that comes once is not worth a recording; the first run also loads the kernels.
-  if (plan.recording[which] == nullptr && plan.runs[which]++ > 0 && room_for_recording()) {
-    auto recording = compute_->record(work);
-    if (recording.ok()) {
-      plan.recording[which] = std::move(recording).value();
-    } else if (recording.status().code() == StatusCode::kOutOfMemory) {
+  if (plan.graph[which] == nullptr && plan.runs[which]++ > 0 && room_for_graph()) {
+    auto graph = compute_->capture(work);
+    if (graph.ok()) {
+      plan.graph[which] = std::move(graph).value();
+    } else if (graph.status().code() == StatusCode::kOutOfMemory) {
       // Kernel by kernel does the same, somewhat slower.
-      no_more_recordings_ = true;
+      no_more_graphs_ = true;
       log_warn("train", "no device memory for another CUDA graph: shapes without one run slower");
     } else {
-      return recording.status();
+      return graph.status();
     }
   }
-  AERIE_RETURN_IF_ERROR(plan.recording[which] != nullptr
-                            ? plan.recording[which]->queue()
-                            : compute_->status_of(work(compute_->stream()), "step"));
+  AERIE_RETURN_IF_ERROR(plan.graph[which] != nullptr
+                            ? plan.graph[which]->launch()
+                            : compute_->status_of(work(compute_->handle()), "step"));
   if (first) update_pending_ = false;
   return ok_status();
 }
 
-int64_t FastEngine::num_recordings() const {
+int64_t FastEngine::num_graphs() const {
   int64_t count = 0;
   for (const auto& [shape, plan] : plans_)
-    for (const auto& recording : plan->recording) count += recording != nullptr ? 1 : 0;
+    for (const auto& graph : plan->graph) count += graph != nullptr ? 1 : 0;
   return count;
 }
 
-void FastEngine::drop_recordings() {
-  if (num_recordings() > 0) (void)compute_->synchronize();
+void FastEngine::drop_graphs() {
+  if (num_graphs() > 0) (void)compute_->synchronize();
   for (auto& [shape, plan] : plans_)
-    for (auto& recording : plan->recording) recording.reset();
+    for (auto& graph : plan->graph) graph.reset();
 }
 
 // Makes room if there is none and one of the recordings has not been used for long.
-bool FastEngine::room_for_recording() {
-  if (no_more_recordings_) return false;
-  if (num_recordings() < kMaxRecordings) return true;
+bool FastEngine::room_for_graph() {
+  if (no_more_graphs_) return false;
+  if (num_graphs() < kMaxGraphs) return true;
   Plan* oldest = nullptr;
   for (auto& [shape, plan] : plans_)
-    if ((plan->recording[0] != nullptr || plan->recording[1] != nullptr) &&
+    if ((plan->graph[0] != nullptr || plan->graph[1] != nullptr) &&
         (oldest == nullptr || plan->last_used < oldest->last_used))
       oldest = plan.get();
-  if (clock_ - oldest->last_used < kRecordingRests) return false;
+  if (clock_ - oldest->last_used < kGraphRests) return false;
   (void)compute_->synchronize();
-  for (auto& recording : oldest->recording) recording.reset();
+  for (auto& graph : oldest->graph) graph.reset();
   return true;
 }
 

@@ -161,7 +161,7 @@ double distance(CoreEngine& a, CoreEngine& b) {
 }
 
 // More shapes than recordings: those without one run all the same, and none pushes out another.
-AERIE_ENGINE_TEST(MoreShapesThanRecordings) {
+AERIE_ENGINE_TEST(MoreShapesThanGraphs) {
   auto fast = engines.fast(fast_config());
   for (const bool again : {false, true})
     for (int64_t i = 0; i < 70; ++i) {
@@ -169,7 +169,7 @@ AERIE_ENGINE_TEST(MoreShapesThanRecordings) {
       const data::SyntheticBatch batch = make_rows(1, 5, 2000 + 80 * i);
       const auto out = fast->evaluate(batch.batch(), 3, 4);
       ASSERT_TRUE(out.ok()) << out.status().to_string();
-      EXPECT_EQ(fast->num_recordings(), again ? std::min<int64_t>(i + 1, 64) : 0);
+      EXPECT_EQ(fast->num_graphs(), again ? std::min<int64_t>(i + 1, 64) : 0);
     }
 }
 
@@ -185,11 +185,11 @@ AERIE_ENGINE_TEST(GrowthKeepsGraphsAndNumbers) {
   };
   const double before = evaluate(small);
   EXPECT_EQ(evaluate(small), before);
-  EXPECT_EQ(fast->num_recordings(), 1);
+  EXPECT_EQ(fast->num_graphs(), 1);
   (void)evaluate(large);
-  EXPECT_EQ(fast->num_recordings(), 1);
+  EXPECT_EQ(fast->num_graphs(), 1);
   (void)evaluate(large);
-  EXPECT_EQ(fast->num_recordings(), 2);
+  EXPECT_EQ(fast->num_graphs(), 2);
   EXPECT_EQ(evaluate(small), before);
 }
 
@@ -217,7 +217,7 @@ AERIE_ENGINE_TEST(StepsAreTheReferenceEngines) {
     EXPECT_GT(want.masked_frames, 0);
     expect_like(run_step(*fast, s, options), want, 2e-5);
   }
-  EXPECT_EQ(fast->num_recordings(), 2);  // one shape writes gradients, the other adds
+  EXPECT_EQ(fast->num_graphs(), 2);  // one shape writes gradients, the other adds
   EXPECT_EQ(run_step(*reference, 5).first_runs, 0);
   EXPECT_EQ(run_step(*fast, 5).first_runs, 0);
   EXPECT_LT(distance(*fast, *reference), 2e-3);

@@ -32,7 +32,7 @@ bool update_beside(int64_t parameters, int64_t layers, int64_t rows) {
   return rows <= kMostRows && (parameters <= layers * kSmallLayer || rows >= kFewestRows);
 }
 
-FastOptimizer::FastOptimizer(NestCore& core, const config::RunConfig& config, device::Queue& queue,
+FastOptimizer::FastOptimizer(NestCore& core, const config::RunConfig& config, device::Stream& queue,
                              Upload upload)
     : core_(core), config_(config), queue_(queue), upload_(std::move(upload)) {
   partial_ = at::zeros({kernels::kAdamwParts}, at::TensorOptions(core.device()).dtype(at::kDouble));
@@ -90,7 +90,7 @@ void FastOptimizer::make_segments() {
   const at::Device device = core_.device();
   const auto bytes = at::TensorOptions(device).dtype(at::kByte);
   const auto rows = static_cast<int64_t>(segments_.size());
-  // Recordings hold the addresses.
+  // Graphs hold the addresses.
   if (!steps_.defined() || steps_.numel() != rows) {
     segments_device_ =
         at::zeros({rows * static_cast<int64_t>(sizeof(kernels::AdamwSegment))}, bytes);
@@ -209,13 +209,13 @@ Status FastOptimizer::decide(std::span<const double> learning_rates, std::option
     step.num_stretches = static_cast<int32_t>(static_cast<size_t>(stretches_.numel()) /
                                               sizeof(kernels::AdamwStretch));
   }
-  return queue_.status_of(queue_.kernels().adamw_decide(step, queue_.stream()), "optimizer");
+  return queue_.status_of(queue_.kernels().adamw_decide(step, queue_.handle()), "optimizer");
 }
 
 Status FastOptimizer::update() {
   kernels::AdamwUpdate all;
   all.step = adamw_;
-  return queue_.status_of(queue_.kernels().adamw_update(all, queue_.stream()), "optimizer");
+  return queue_.status_of(queue_.kernels().adamw_update(all, queue_.handle()), "optimizer");
 }
 
 int FastOptimizer::update_part(int part, const uint32_t* wanted, void* stream) const {

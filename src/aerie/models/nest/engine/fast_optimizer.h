@@ -16,7 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "aerie/device/queue.h"
+#include "aerie/device/stream.h"
 #include "aerie/kernels/kernel_table.h"
 #include "aerie/models/nest/engine/nest_core.h"
 
@@ -31,7 +31,7 @@ class FastOptimizer {
   // Copies small host values to the device in order with the computation.
   using Upload = std::function<Status(void* to, const void* from, size_t bytes)>;
 
-  FastOptimizer(NestCore& core, const config::RunConfig& config, device::Queue& queue,
+  FastOptimizer(NestCore& core, const config::RunConfig& config, device::Stream& queue,
                 Upload upload);
 
   // Why such an optimizer needs the reference engine; empty: it does not.
@@ -66,7 +66,7 @@ class FastOptimizer {
 
   NestCore& core_;
   const config::RunConfig& config_;
-  device::Queue& queue_;
+  device::Stream& queue_;
   Upload upload_;
   std::vector<kernels::AdamwSegment> segments_;
   at::Tensor segments_device_, steps_, factors_, rates_, partial_, segment_of_;
