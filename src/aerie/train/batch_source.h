@@ -13,10 +13,10 @@ class Batch;
 namespace aerie::train {
 
 struct BatchSummary {
-  double audio_s = 0.0;        // valid input of the batch in the task's throughput unit
+  double amount = 0.0;         // valid input of the batch, as TaskInfo::amount counts it
   double padding_share = 0.0;  // share of the batch that is padding
   std::string sample_ids;      // for reports on batches that went wrong
-  int64_t clips = 0;           // samples in the batch
+  int64_t samples = 0;
 };
 
 // Where the loop stands in an epoch, in batches of now.

@@ -11,14 +11,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aerie/base/status.h"
 #include "aerie/checkpoint/state.h"
+#include "aerie/train/metric_values.h"
 
 namespace aerie::data {
 class Batch;
@@ -26,15 +29,23 @@ class Batch;
 
 namespace aerie::train {
 
+class EvalAccumulator;
+
 // What the loop needs to know about the task, for names and reports.
 struct TaskInfo {
-  std::string name;  // "NEST"
+  std::string name;    // "NEST"
+  std::string family;  // as records and reports name it: "nest"
   std::string train_loss = "train_loss";
+  std::string eval_loss = "val_loss";  // the metric's name
+  // The number of an evaluation that decides which checkpoint is best, unless the config says.
   std::string monitor = "val_loss";
   bool monitor_max = false;  // higher is better
-  std::string throughput = "audio_s_per_s";
-  std::string throughput_unit = "audio-s/s";
-  bool counts_epochs = true;  // false: iteration-based systems
+  // What is counted of the input: BatchSummary::amount.
+  std::string amount = "samples";
+  std::string throughput = "samples_per_s";
+  std::string throughput_unit = "samples/s";
+  // Numbers of an evaluation beside its loss, by name; may be empty.
+  std::function<std::vector<std::pair<std::string, double>>(const EvalAccumulator&)> eval_metrics;
 };
 
 // One optimizer step.
@@ -57,12 +68,12 @@ struct StepOutcome {
   int64_t step = 0;   // as requested
   double loss = 0.0;  // mean over the micro-batches
   std::vector<double> micro_losses;
-  double grad_norm = 0.0;     // L2, before clipping, after unscaling
-  bool skipped = false;       // loss or gradient was not finite: nothing was updated
-  double loss_scale = 1.0;    // the one used for this step
-  int64_t masked_frames = 0;  // frames that entered the loss
-  int64_t frames = 0;         // valid encoder frames
-  int64_t empty_masks = 0;    // micro-batches without any masked frame
+  double grad_norm = 0.0;   // L2, before clipping, after unscaling
+  bool skipped = false;     // loss or gradient was not finite: nothing was updated
+  double loss_scale = 1.0;  // the one used for this step
+  MetricValues metrics;     // what the family logs of a step beside these
+  // Micro-batches that have no loss by the family's rules: a NaN is then a number to log.
+  int64_t without_loss = 0;
   // Micro-batches whose shape the engine ran for the first or second time: it loads kernels and
   // captures a graph then, which takes longer.
   int64_t first_runs = 0;
@@ -70,8 +81,10 @@ struct StepOutcome {
 
 struct EvalOutcome {
   double loss = 0.0;    // as the task defines it for one batch
-  bool counted = true;  // false: the batch has no loss (empty mask) and does not enter the mean
-  int64_t masked_frames = 0;
+  bool counted = true;  // false: the batch has no loss and does not enter the mean
+  // What the family's metrics are made of (TaskInfo::eval_metrics): added up over batches and
+  // ranks.
+  std::vector<double> sums;
 };
 
 struct EngineMemory {

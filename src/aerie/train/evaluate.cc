@@ -1,7 +1,7 @@
 #include "aerie/train/evaluate.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "aerie/base/philox.h"
 #include "aerie/base/spans.h"
@@ -19,26 +19,20 @@ Result<std::vector<SetResult>> evaluate_sets(Engine& engine, const std::vector<V
     const int64_t limit =
         options.max_batches >= 0 ? std::min(set.batches, options.max_batches) : set.batches;
     SetResult result;
-    double sum = 0.0;
     for (int64_t i = 0; i < limit; ++i) {
       if (options.stop && options.stop()) return Status(StatusCode::kCancelled, "stopped");
       SpanScope wait("data wait");
       AERIE_ASSIGN_OR_RETURN(const data::Batch* batch, set.source->next());
       wait.end();
       if (batch == nullptr) break;
-      result.audio_s += set.source->summary(*batch).audio_s;
+      result.amount += set.source->summary(*batch).amount;
       auto outcome = engine.evaluate(*batch, seed + s, static_cast<uint64_t>(i));
       set.source->release(batch);
       if (!outcome.ok()) return outcome.status().with_context("validation");
-      ++result.batches;
+      result.all.add(*outcome);
       if (options.after_batch) options.after_batch();
-      if (!outcome->counted) continue;
-      sum += outcome->loss;
-      result.masked_frames += outcome->masked_frames;
-      ++result.counted;
     }
-    result.loss = result.counted > 0 ? sum / static_cast<double>(result.counted) : std::nan("");
-    out.push_back(result);
+    out.push_back(std::move(result));
   }
   return out;
 }

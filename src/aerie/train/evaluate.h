@@ -9,6 +9,7 @@
 #include "aerie/config/schema/aerie_config.h"
 #include "aerie/train/batch_source.h"
 #include "aerie/train/engine.h"
+#include "aerie/train/eval_accumulator.h"
 
 namespace aerie::train {
 
@@ -27,10 +28,8 @@ struct EvaluateOptions {
 };
 
 struct SetResult {
-  double loss = 0.0;  // mean over the batches that have one; NaN when none has
-  int64_t batches = 0, counted = 0;
-  int64_t masked_frames = 0;
-  double audio_s = 0.0;
+  EvalAccumulator all;
+  double amount = 0.0;  // of input, as TaskInfo::amount counts it
 };
 
 // One result per set. Masks and mixing depend on seed and round alone.

@@ -32,9 +32,9 @@ Status LoaderSource::start_epoch(int64_t epoch) {
 
 BatchSummary summary_of(const data::Batch& batch) {
   BatchSummary out;
-  out.audio_s = batch.audio_s();
+  out.amount = batch.audio_s();
   out.padding_share = batch.padding_share();
-  out.clips = batch.num_samples();
+  out.samples = batch.num_samples();
   for (const uint32_t id : batch.sample_ids())
     out.sample_ids += str_cat(out.sample_ids.empty() ? "" : " ", id);
   return out;

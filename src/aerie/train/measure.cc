@@ -43,7 +43,7 @@ void take_spans(std::vector<Samples>& all, size_t step) {
 
 struct StepInput {
   std::vector<const data::Batch*> batches;
-  double audio_s = 0.0, padding_share = 0.0;
+  double amount = 0.0, padding_share = 0.0;
 };
 
 class Runner {
@@ -70,7 +70,7 @@ class Runner {
     release(input);
     AERIE_RETURN_IF_ERROR(status);
     ++submitted_;
-    last_audio_s_ = input.audio_s;
+    last_amount_ = input.amount;
     last_padding_ = input.padding_share;
     return collect(wait);
   }
@@ -85,7 +85,7 @@ class Runner {
     return ok_status();
   }
 
-  double last_audio_s() const { return last_audio_s_; }
+  double last_amount() const { return last_amount_; }
   double last_padding() const { return last_padding_; }
 
   double last_loss = 0.0;
@@ -103,7 +103,7 @@ class Runner {
       }
       input.batches.push_back(batch);
       const BatchSummary summary = source_.summary(*batch);
-      input.audio_s += summary.audio_s;
+      input.amount += summary.amount;
       input.padding_share += summary.padding_share / static_cast<double>(options_.accumulate);
     }
     return ok_status();
@@ -116,7 +116,7 @@ class Runner {
   BatchSource& source_;
   const MeasureOptions& options_;
   int64_t submitted_ = 0, epoch_ = 0;
-  double last_audio_s_ = 0.0, last_padding_ = 0.0;
+  double last_amount_ = 0.0, last_padding_ = 0.0;
 };
 
 class SpanRecording {
@@ -144,6 +144,7 @@ Result<Measurement> measure_steps(Engine& engine, BatchSource& source,
   const SpanRecording recording(options.clock);
   Runner runner(engine, source, options);
   Measurement out;
+  out.amount_name = options.amount_name;
 
   const auto stopped = [&] { return options.stop && options.stop(); };
   const double begin = clock.monotonic_s();
@@ -155,7 +156,7 @@ Result<Measurement> measure_steps(Engine& engine, BatchSource& source,
 
   std::vector<Samples> phases;
   std::vector<double> step_ms;
-  double audio_s = 0.0, padding = 0.0;
+  double amount = 0.0, padding = 0.0;
   const double start = clock.monotonic_s();
   double before = start;
   while (static_cast<int64_t>(step_ms.size()) < options.steps && !stopped()) {
@@ -167,7 +168,7 @@ Result<Measurement> measure_steps(Engine& engine, BatchSource& source,
     take_spans(phases, step_ms.size());
     step_ms.push_back((now - before) * 1e3);
     before = now;
-    audio_s += runner.last_audio_s();
+    amount += runner.last_amount();
     padding += runner.last_padding();
   }
   AERIE_RETURN_IF_ERROR(runner.collect(/*wait=*/true));
@@ -180,8 +181,8 @@ Result<Measurement> measure_steps(Engine& engine, BatchSource& source,
   out.step_ms_low = quantile(step_ms, 0.1);
   out.step_ms_high = quantile(step_ms, 0.9);
   out.step_ms_mean = total_s * 1e3 / count;
-  out.audio_s = audio_s / count;
-  out.throughput = total_s > 0.0 ? audio_s / total_s : 0.0;
+  out.amount = amount / count;
+  out.throughput = total_s > 0.0 ? amount / total_s : 0.0;
   out.padding_share = padding / count;
   out.loss = runner.last_loss;
   out.skipped = runner.skipped;
@@ -215,8 +216,8 @@ std::string Measurement::to_json() const {
                               {"step_ms_p90", step_ms_high},
                               {"step_ms_mean", step_ms_mean},
                               {"warmup_s", warmup_s},
-                              {"audio_s_per_step", audio_s},
-                              {"audio_s_per_s", throughput},
+                              {amount_name + "_per_step", amount},
+                              {amount_name + "_per_s", throughput},
                               {"padding_share", padding_share},
                               {"peak_memory_gib", memory.peak_gib},
                               {"skipped", skipped}};

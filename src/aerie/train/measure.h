@@ -37,10 +37,11 @@ struct MeasureOptions {
   // True: the results of a step are awaited before the next one begins, as Python loops do. False:
   // an engine that works ahead may do so; the time of a step is then the time between results.
   bool wait_for_results = true;
-  int64_t split = 1;                   // as StepRequest
-  std::vector<double> learning_rates;  // one per parameter group
-  Clock* clock = nullptr;              // null: the real one
-  std::function<bool()> stop;          // may be empty; ends the measurement early
+  int64_t split = 1;                    // as StepRequest
+  std::vector<double> learning_rates;   // one per parameter group
+  Clock* clock = nullptr;               // null: the real one
+  std::function<bool()> stop;           // may be empty; ends the measurement early
+  std::string amount_name = "samples";  // TaskInfo::amount
 };
 
 // Medians over the steps; milliseconds of one step.
@@ -57,7 +58,8 @@ struct Measurement {
   double step_ms_low = 0.0, step_ms_high = 0.0;  // 10th and 90th percentile
   double step_ms_mean = 0.0;
   double warmup_s = 0.0;
-  double audio_s = 0.0;     // valid input of a step, mean
+  std::string amount_name;  // TaskInfo::amount
+  double amount = 0.0;      // valid input of a step, mean
   double throughput = 0.0;  // input per second: sum over the sum of the times
   double padding_share = 0.0;
   double loss = 0.0;  // of the last step

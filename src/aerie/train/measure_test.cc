@@ -110,7 +110,7 @@ TEST(MeasureTest, PhasesAreMediansAndAddUp) {
   double sum = 0.0;
   for (const PhaseTime& phase : result->phases) sum += phase.share;
   EXPECT_NEAR(sum, 1.0, 1e-6);
-  EXPECT_NEAR(result->audio_s, 2.0, 1e-9);
+  EXPECT_NEAR(result->amount, 2.0, 1e-9);
   EXPECT_NEAR(result->throughput, 2.0 * 7 / ((7 * 9.5 + 99.0) / 1e3), 1e-6);
   EXPECT_EQ(result->skipped, 1);
   EXPECT_EQ(result->loss, 8.0);
@@ -133,7 +133,7 @@ TEST(MeasureTest, AccumulationTakesSeveralBatchesAStep) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(engine.micro_batches, 27);
   EXPECT_NEAR(result->step_ms, 3 * 8 + 1.5, 1e-6);
-  EXPECT_NEAR(result->audio_s, 6.0, 1e-9);
+  EXPECT_NEAR(result->amount, 6.0, 1e-9);
 }
 
 TEST(MeasureTest, AnEngineMayWorkAhead) {

@@ -171,7 +171,7 @@ struct ScriptedRun {
 
   std::unique_ptr<Env> env = new_mem_env();
   FakeClock clock;
-  config::RunConfig config;
+  config::LoopConfig config;
   ScriptedEngine engine;
   FixedRate rates;
   bool validates = true;

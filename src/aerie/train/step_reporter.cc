@@ -36,7 +36,7 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
     log_info("train", "Step ", info.step, ": train_step_timing in s=", info.step_s);
   if (!due) return;
   const SpanScope span(kPhaseLog);
-  const double throughput = info.step_s > 0.0 ? info.audio_s / info.step_s : 0.0;
+  const double throughput = info.step_s > 0.0 ? info.amount / info.step_s : 0.0;
   metrics::Record record(metrics::RecordKind::kTrain, info.step, info.epoch, wall_s);
   record.add(parts_.task->train_loss, outcome.loss)
       .add("learning_rate", info.learning_rate)
@@ -44,10 +44,8 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
       .add("step_ms", info.step_s * 1e3)
       .add("data_wait_ms", info.data_wait_s * 1e3)
       .add(parts_.task->throughput, throughput)
-      .add("padding_share", info.padding_share)
-      .add("masked_share", outcome.frames > 0 ? static_cast<double>(outcome.masked_frames) /
-                                                    static_cast<double>(outcome.frames)
-                                              : 0.0);
+      .add("padding_share", info.padding_share);
+  for (const MetricValue& metric : outcome.metrics) record.add(metric.name, metric.value());
   if (outcome.first_runs > 0) record.add("first_runs", outcome.first_runs);
   // An engine names the phases it can tell apart.
   for (const auto& [name, key] : {std::pair{kPhaseForward, "forward_ms"},
@@ -74,7 +72,7 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
   const auto put = [&](const char* tag, double value) {
     parts_.tensorboard->scalar(tag, value, x, time);
   };
-  put("train_loss", outcome.loss);
+  put(parts_.task->train_loss.c_str(), outcome.loss);
   put("learning_rate", info.learning_rate);
   put("global_step", static_cast<double>(x));
   put("epoch", static_cast<double>(info.epoch));
@@ -99,7 +97,7 @@ ProgressInfo StepReporter::progress(const StepInfo& info, int64_t planned_steps,
   // The mean of what there is, until there is enough to smooth.
   const double weight = std::max(kProgressSmoothing, 1.0 / static_cast<double>(++shown_));
   smooth_step_s_ += weight * (info.step_s - smooth_step_s_);
-  smooth_audio_s_ += weight * (info.audio_s - smooth_audio_s_);
+  smooth_amount_ += weight * (info.amount - smooth_amount_);
   smooth_wait_s_ += weight * (info.data_wait_s - smooth_wait_s_);
   const double seconds = std::max(1e-9, smooth_step_s_);
   ProgressInfo out;
@@ -109,7 +107,7 @@ ProgressInfo StepReporter::progress(const StepInfo& info, int64_t planned_steps,
   out.smoothed_loss = smoothed_loss;
   out.learning_rate = info.learning_rate;
   out.steps_per_s = 1.0 / seconds;
-  out.throughput = smooth_audio_s_ / seconds;
+  out.throughput = smooth_amount_ / seconds;
   out.data_wait_share = std::clamp(smooth_wait_s_ / seconds, 0.0, 1.0);
   if (const auto sample = gpu_sample()) {
     out.gpu_util = sample->utilisation_percent;

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "aerie/base/clock.h"
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/config/schema/loop_config.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
@@ -41,7 +41,7 @@ struct StepInfo {
   int64_t epoch = 0;
   double learning_rate = 0.0;
   double data_wait_s = 0.0;
-  double audio_s = 0.0;
+  double amount = 0.0;  // of input, as TaskInfo::amount counts it
   double padding_share = 0.0;
   double step_s = 0.0;  // since the step before it
 };
@@ -50,7 +50,7 @@ class StepReporter {
  public:
   struct Parts {
     const TaskInfo* task = nullptr;
-    const config::RunConfig* config = nullptr;
+    const config::LoopConfig* config = nullptr;
     metrics::TfEventsWriter* tensorboard = nullptr;  // may be null
     metrics::NvmlSampler* nvml = nullptr;            // may be null
     Clock* clock = nullptr;
@@ -72,7 +72,7 @@ class StepReporter {
   Parts parts_;
   std::deque<double> step_times_;  // step_timing_kwargs: the window
   int64_t shown_ = 0;
-  double smooth_step_s_ = 0.0, smooth_audio_s_ = 0.0, smooth_wait_s_ = 0.0;
+  double smooth_step_s_ = 0.0, smooth_amount_ = 0.0, smooth_wait_s_ = 0.0;
   std::optional<metrics::GpuSample> gpu_;
   double gpu_read_s_ = 0.0;
 };

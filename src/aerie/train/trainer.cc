@@ -17,6 +17,15 @@ namespace aerie::train {
 namespace {
 // After a checkpoint could not be written (full disk, lost mount), another attempt follows so soon.
 constexpr double kSaveRetryS = 30.0;
+
+// Of one evaluation set, the loss first.
+std::vector<std::pair<std::string, double>> numbers_of(const TaskInfo& task,
+                                                       const SetResult& result) {
+  std::vector<std::pair<std::string, double>> out{{task.eval_loss, result.all.mean_loss()}};
+  if (task.eval_metrics)
+    for (auto& number : task.eval_metrics(result.all)) out.push_back(std::move(number));
+  return out;
+}
 }  // namespace
 
 const char* stop_reason_name(StopReason reason) {
@@ -442,7 +451,7 @@ Status Trainer::submit_window(int64_t window) {
   bool validate_now = false;
   while (done < window) {
     std::vector<const data::Batch*> part;
-    int64_t clips = 1;  // of the largest micro-batch
+    int64_t samples = 1;  // of the largest micro-batch
     request.first_micro_step = static_cast<uint64_t>(position_.total_batch);
     while (done < window && !validate_now) {
       const double before = parts_.clock->monotonic_s();
@@ -458,8 +467,8 @@ Status Trainer::submit_window(int64_t window) {
                                       position_.epoch_batches, " batches"));
       part.push_back(*next);
       const BatchSummary summary = parts_.train->summary(**next);
-      info.audio_s += summary.audio_s;
-      clips = std::max(clips, summary.clips);
+      info.amount += summary.amount;
+      samples = std::max(samples, summary.samples);
       info.padding_share += summary.padding_share / static_cast<double>(window);
       sample_ids += sample_ids.empty() ? summary.sample_ids : str_cat(" | ", summary.sample_ids);
       ++done;
@@ -469,7 +478,7 @@ Status Trainer::submit_window(int64_t window) {
     }
     request.micro_batches = part;
     request.finish = done == window;
-    AERIE_RETURN_IF_ERROR(submit_with_split(request, clips));
+    AERIE_RETURN_IF_ERROR(submit_with_split(request, samples));
     for (const data::Batch* batch : part) parts_.train->release(batch);
     if (request.finish) {
       ++position_.step;
@@ -500,7 +509,7 @@ Status Trainer::submit_window(int64_t window) {
   return ok_status();
 }
 
-Status Trainer::submit_with_split(StepRequest& request, int64_t clips) {
+Status Trainer::submit_with_split(StepRequest& request, int64_t samples) {
   while (true) {
     request.split = state_.split;
     const Status status = parts_.engine->submit(request);
@@ -510,7 +519,7 @@ Status Trainer::submit_with_split(StepRequest& request, int64_t clips) {
       return Status(status).with_hint(
           "lower model.train_ds.batch_size or max_duration, or set aerie.on_oom=split");
     // Parts of one clip cannot be cut any further.
-    if (parts_.agree(state_.split < clips ? 1 : 0) == 0)
+    if (parts_.agree(state_.split < samples ? 1 : 0) == 0)
       return out_of_memory(str_cat("step ", request.step + 1,
                                    " does not fit into memory, even one clip at a time with "
                                    "recomputed activations: ",
@@ -518,7 +527,7 @@ Status Trainer::submit_with_split(StepRequest& request, int64_t clips) {
           .with_hint(
               "lower model.train_ds.max_duration, use a smaller model, or free memory that other "
               "programs hold");
-    state_.split = std::min(state_.split * 2, clips);
+    state_.split = std::min(state_.split * 2, samples);
     event("oom", [&](metrics::Record& record) {
       record.add("split", state_.split).add("message", status.message());
     });
@@ -560,15 +569,13 @@ Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
   info.step_s = step_s;
   summary_.step_times.add(info.step, step_s, outcome.first_runs > 0);
   if (++summary_.steps == 1 && parts_.first_step) parts_.first_step();
-  summary_.audio_s += info.audio_s;
+  summary_.amount += info.amount;
   summary_.last_loss = outcome.loss;
 
-  // NeMo's rule for an empty mask is a NaN loss with zero gradients: a number to log, not a
-  // failure.
-  const bool empty_mask_nan =
-      !outcome.skipped && outcome.empty_masks > 0 && std::isnan(outcome.loss);
+  // A family may have batches without a loss (NeMo's empty mask): a number to log, not a failure.
+  const bool no_loss = !outcome.skipped && outcome.without_loss > 0 && std::isnan(outcome.loss);
   GuardVerdict verdict;
-  if (!empty_mask_nan) verdict = guards_.after_step(outcome);
+  if (!no_loss) verdict = guards_.after_step(outcome);
   scale_overflow_ = std::isfinite(outcome.loss) && outcome.loss_scale != 1.0;
 
   latest_[parts_.task.train_loss] = outcome.loss;
@@ -653,7 +660,7 @@ Status Trainer::validate(bool sanity) {
   if (!sanity) state_.validation_pending = false;
   if (parts_.validation.empty()) return ok_status();
   const double start = parts_.clock->monotonic_s();
-  const config::RunConfig& config = *parts_.config;
+  const config::LoopConfig& config = *parts_.config;
   SpanScope span(kPhaseValidation);
   const bool swap =
       config.exp_manager.ema.enable && !config.exp_manager.ema.validate_original_weights;
@@ -704,18 +711,20 @@ Status Trainer::validate(bool sanity) {
     return ok_status();
   }
   const std::vector<SetResult>& results = *evaluated;
-  std::vector<double> losses;
-  for (const SetResult& result : results) losses.push_back(result.loss);
-
   ++validations_;
   validated_step_ = position_.step;
-  const size_t monitored = std::min(parts_.monitored_set, losses.size() - 1);
-  const double monitor = losses[monitored];
+  const size_t monitored = std::min(parts_.monitored_set, results.size() - 1);
   metrics::Record record(metrics::RecordKind::kVal, position_.step, position_.epoch, wall_s());
-  std::vector<std::pair<std::string, double>> named = {{parts_.task.monitor, monitor}};
-  if (losses.size() > 1)
-    for (size_t set = 0; set < losses.size(); ++set)
-      named.emplace_back(str_cat(parts_.validation[set].name, parts_.task.monitor), losses[set]);
+  const std::vector<std::pair<std::string, double>> shown =
+      numbers_of(parts_.task, results[monitored]);
+  double monitor = shown.front().second;
+  for (const auto& [name, value] : shown)
+    if (name == parts_.task.monitor) monitor = value;
+  std::vector<std::pair<std::string, double>> named = shown;
+  if (results.size() > 1)
+    for (size_t set = 0; set < results.size(); ++set)
+      for (auto& [name, value] : numbers_of(parts_.task, results[set]))
+        named.emplace_back(parts_.validation[set].name + name, value);
   for (const auto& [name, value] : named) {
     record.add(name, value);
     latest_[name] = value;
@@ -732,8 +741,10 @@ Status Trainer::validate(bool sanity) {
     if (config.exp_manager.log_step_timing) write_validation_timing(results, batch_s, time);
     (void)parts_.tensorboard->flush();
   }
-  log_info("train", "step ", position_.step, ": ", parts_.task.monitor, " ", monitor, " (",
-           human_duration(took), ")");
+  std::string numbers;
+  for (const auto& [name, value] : shown)
+    numbers += str_cat(numbers.empty() ? "" : ", ", name, " ", value);
+  log_info("train", "step ", position_.step, ": ", numbers, " (", human_duration(took), ")");
   summary_.last_monitor = state_.last_monitor = monitor;
   if (!config.exp_manager.early_stopping_callback_params.check_on_train_epoch_end)
     AERIE_RETURN_IF_ERROR(check_early_stopping());
@@ -750,7 +761,7 @@ void Trainer::write_validation_timing(const std::vector<SetResult>& results,
     const std::string tag = results.size() == 1
                                 ? std::string("validation_step_timing in s")
                                 : str_cat("validation_step_timing in s/dataloader_idx_", set);
-    for (int64_t i = 0; i < results[set].batches && next < batch_s.size(); ++i)
+    for (int64_t i = 0; i < results[set].all.batches() && next < batch_s.size(); ++i)
       parts_.tensorboard->scalar(tag, batch_s[next++], timed_batches_[set]++, time);
   }
 }

@@ -16,7 +16,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/status.h"
 #include "aerie/checkpoint/train_state.h"
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/config/schema/loop_config.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
@@ -55,7 +55,7 @@ class LearningRates {
 
 struct TrainerParts {
   TaskInfo task;
-  const config::RunConfig* config = nullptr;
+  const config::LoopConfig* config = nullptr;
   Engine* engine = nullptr;
   BatchSource* train = nullptr;
   std::vector<ValidationSet> validation;
@@ -99,7 +99,7 @@ struct TrainSummary {
   double data_wait_s = 0.0;  // of it, waiting for batches
   double validation_s = 0.0;
   double save_block_s = 0.0;
-  double audio_s = 0.0;
+  double amount = 0.0;  // of input, as TaskInfo::amount counts it
   double last_loss = 0.0;
   std::optional<double> last_monitor, best_monitor;
   std::map<std::string, double> phase_s;  // time in the named phases, by the loop's thread
@@ -134,7 +134,7 @@ class Trainer {
   // What follows the steps of a window: saves, the end of an epoch.
   Status after_window();
   Status submit_window(int64_t window);
-  Status submit_with_split(StepRequest& request, int64_t clips);
+  Status submit_with_split(StepRequest& request, int64_t samples);
   Status collect(bool wait);
   Status after_outcome(const StepOutcome& outcome, double step_s);
   Status on_nonfinite(const StepOutcome& outcome, const InFlight& info, bool give_up);

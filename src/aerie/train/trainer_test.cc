@@ -230,7 +230,7 @@ struct FakeRun {
   }
 
   std::unique_ptr<Env> env;
-  config::RunConfig config;
+  config::LoopConfig config;
   FakeSource train, val;
   FakeEngine engine;
   FakeRates rates;

@@ -22,6 +22,7 @@
 #include "aerie/config/schema/run_config.h"
 #include "aerie/device/gpu.h"
 #include "aerie/models/nest/engine/batch_tensors.h"
+#include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/train/graph/torch_status.h"
 #include "aerie/train/measure.h"
@@ -443,7 +444,8 @@ Status FastEngine::finish_step(const StepRequest& request) {
     StepOutcome out;
     out.step = request.step;
     out.micro_losses.assign(window_.size(), 0.0);
-    out.empty_masks = static_cast<int64_t>(window_.size());
+    nest::add_frames(out, 0, 0);
+    out.without_loss = static_cast<int64_t>(window_.size());
     finished_.push_back(std::move(out));
     return ok_status();
   }
@@ -500,9 +502,8 @@ Status FastEngine::take_oldest() {
       loss = std::numeric_limits<double>::quiet_NaN();
     out.micro_losses.push_back(loss);
     out.loss += loss / static_cast<double>(pending.micros.size());
-    out.masked_frames += result.rows;
-    out.frames += info.frames;
-    if (result.rows == 0) ++out.empty_masks;
+    nest::add_frames(out, result.rows, info.frames);
+    if (result.rows == 0) ++out.without_loss;
   }
   finished_.push_back(std::move(out));
   return ok_status();
@@ -556,7 +557,7 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
     std::memcpy(&loss, slot.host.const_data_ptr<uint8_t>(), 4);
     std::memcpy(&rows, slot.host.const_data_ptr<uint8_t>() + 4, 4);
     out.loss = static_cast<double>(loss);
-    out.masked_frames = rows;
+    out.sums = {static_cast<double>(rows)};
     out.counted = rows > 0 || config_.aerie.empty_mask == config::EmptyMask::kNan;
     return out;
   } catch (const std::exception& error) {

@@ -23,6 +23,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/run_config.h"
 #include "aerie/device/gpu.h"
+#include "aerie/models/nest/nest_task.h"
 #include "aerie/nn/cpu_runtime.h"
 #include "aerie/train/graph/torch_status.h"
 
@@ -405,9 +406,8 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
       const auto masked = static_cast<int64_t>(value[3 + num + i]);
       out.micro_losses.push_back(micro_loss);
       out.loss += micro_loss / static_cast<double>(num);
-      out.masked_frames += masked;
-      out.frames += static_cast<int64_t>(value[3 + 2 * num + i]);
-      if (masked == 0) ++out.empty_masks;
+      nest::add_frames(out, masked, static_cast<int64_t>(value[3 + 2 * num + i]));
+      if (masked == 0) ++out.without_loss;
     }
     drop_window();
     return out;
@@ -443,9 +443,10 @@ Result<EvalOutcome> NestCore::evaluate(const nest::NestBatch& batch) {
         }
       }
       if (status.ok()) {
-        outcome.masked_frames = count.item<int64_t>();
+        const auto masked = count.item<int64_t>();
+        outcome.sums = {static_cast<double>(masked)};
         outcome.loss = nest::mean_loss({sum, count}, nan_when_empty_).item<double>();
-        outcome.counted = nan_when_empty_ || outcome.masked_frames > 0;
+        outcome.counted = nan_when_empty_ || masked > 0;
         return outcome;
       }
     } catch (const std::exception& error) {

@@ -18,6 +18,7 @@
 #include "aerie/config/schema/devices.h"
 #include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/metrics/nvml.h"
+#include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/nest_data.h"
 #include "aerie/models/nest/run/nest_engine.h"
 #include "aerie/models/nest/run/nest_measure.h"
@@ -180,6 +181,7 @@ class DryRun {
 
   MeasureOptions measure_options(int64_t warmup, int64_t steps) const {
     MeasureOptions out;
+    out.amount_name = nest::nest_task().amount;
     out.warmup = warmup;
     out.steps = steps;
     out.learning_rates = rates_;

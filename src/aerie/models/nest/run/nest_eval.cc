@@ -11,6 +11,7 @@
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/devices.h"
+#include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/nest_data.h"
 #include "aerie/models/nest/run/nest_engine.h"
 #include "aerie/models/nest/run/nest_start.h"
@@ -120,11 +121,13 @@ Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
   for (size_t i = 0; i < results.size(); ++i) {
     NestEvalSet set;
     set.name = str_cat(results.size() > 1 ? data.sets[i].name : std::string(), out.metric);
-    set.loss = results[i].loss;
-    set.batches = results[i].batches;
-    set.masked_frames = results[i].masked_frames;
-    set.audio_s = results[i].audio_s;
-    if (results[i].counted > 0) {
+    const EvalAccumulator& all = results[i].all;
+    set.loss = all.mean_loss();
+    set.batches = all.batches();
+    if (all.sums().size() > nest::kMaskedFrames)
+      set.masked_frames = static_cast<int64_t>(all.sums()[nest::kMaskedFrames]);
+    set.audio_s = results[i].amount;
+    if (all.counted() > 0) {
       out.mean += set.loss;
       ++counted;
     }
@@ -134,7 +137,7 @@ Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
   const int64_t wanted = options.test ? run.model.test_dl_idx : run.model.val_dl_idx;
   const size_t monitored =
       std::min(static_cast<size_t>(std::max<int64_t>(0, wanted)), results.size() - 1);
-  out.loss = results[monitored].loss;
+  out.loss = results[monitored].all.mean_loss();
   return out;
 }
 

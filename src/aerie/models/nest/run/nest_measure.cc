@@ -8,6 +8,7 @@
 #include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/device/gpu.h"
 #include "aerie/metrics/nvml.h"
+#include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/nest_engine.h"
 #include "aerie/optim/schedule.h"
 #include "aerie/train/batch_list_source.h"
@@ -120,6 +121,7 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   out.step_tflop = nest_step_tflop(config.model, options.batch_size, options.seconds);
 
   MeasureOptions measure_options;
+  measure_options.amount_name = nest::nest_task().amount;
   measure_options.steps = options.steps;
   measure_options.warmup = options.warmup;
   measure_options.accumulate = config.trainer.accumulate_grad_batches;

@@ -23,6 +23,7 @@
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
+#include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/lightning_export.h"
 #include "aerie/models/nest/run/nest_data.h"
 #include "aerie/models/nest/run/nest_engine.h"
@@ -327,8 +328,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   ui::ProgressLine line(line_options);
 
   TrainerParts parts;
-  parts.task.name = "NEST";
-  parts.task.monitor = "val_loss";
+  parts.task = nest::nest_task();
   parts.config = &run;
   parts.engine = engine.engine.get();
   parts.train = data.train.get();

@@ -206,7 +206,7 @@ TEST(NestMeasureTest, MeasuresTheModelOfAConfiguration) {
   ASSERT_TRUE(measured.ok()) << measured.status().to_string();
   EXPECT_EQ(measured->steps.steps, 2);
   EXPECT_GT(measured->parameters, 0);
-  EXPECT_NEAR(measured->steps.audio_s, 2 * 0.5 * (1.0 + 0.9 + 0.8), 1e-3);
+  EXPECT_NEAR(measured->steps.amount, 2 * 0.5 * (1.0 + 0.9 + 0.8), 1e-3);
   EXPECT_TRUE(std::isfinite(measured->steps.loss));
   EXPECT_GT(measured->steps.phase("backward")->host_ms, 0.0);
   options.seconds = 0.0;
