@@ -25,31 +25,6 @@ double SpikeDetector::update(double value) {
   return zscore;
 }
 
-void StepHealth::add(bool bad) {
-  if (bad_.size() >= kWindow) bad_.erase(bad_.begin());
-  bad_.push_back(bad);
-}
-
-int64_t StepHealth::bad_at_end() const {
-  const auto good = std::find(bad_.rbegin(), bad_.rend(), false);
-  return good - bad_.rbegin();
-}
-
-bool StepHealth::unhealthy() const {
-  const auto bad = std::count(bad_.begin(), bad_.end(), true);
-  return bad_at_end() >= 2 || (bad > 0 && 2 * static_cast<size_t>(bad) >= bad_.size());
-}
-
-std::string StepHealth::sentence() const {
-  const auto bad = std::count(bad_.begin(), bad_.end(), true);
-  if (bad == 0) return "";
-  if (bad_at_end() == bad)
-    return bad == 1 ? "the last step was not finite or skipped"
-                    : str_cat("the last ", bad, " steps were not finite or skipped");
-  return str_cat(bad, " of the last ", bad_.size(), " steps ", bad == 1 ? "was" : "were",
-                 " not finite or skipped");
-}
-
 GuardVerdict Guards::after_step(const StepOutcome& outcome) {
   GuardVerdict verdict;
   if (outcome.skipped || !std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm)) {

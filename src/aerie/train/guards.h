@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "aerie/base/status.h"
+#include "aerie/metrics/run_end.h"
 #include "aerie/train/engine.h"
 
 namespace aerie::train {
+
+using metrics::StepHealth;
 
 // Rolling mean and spread over the last kWindow values; z-score of a new one against them.
 class SpikeDetector {
@@ -24,26 +27,6 @@ class SpikeDetector {
 
  private:
   std::vector<double> values_;  // oldest first
-};
-
-// Whether a run that ends can be trusted. A step is bad when it was skipped or gave a loss or a
-// gradient that is not finite; single ones are no sign of harm (16-mixed skips one whenever its
-// loss scale has grown too far, a broken recording spoils one batch).
-class StepHealth {
- public:
-  static constexpr size_t kWindow = 10;
-
-  void add(bool bad);
-  // The last two steps, or at least half of the last kWindow (of all, when there were fewer).
-  bool unhealthy() const;
-  // "the last 7 steps were not finite or skipped", "1 of the last 10 steps ..."; empty: none was.
-  std::string sentence() const;
-  const std::vector<bool>& recent_bad() const { return bad_; }  // oldest first
-  void restore(std::vector<bool> recent_bad) { bad_ = std::move(recent_bad); }
-
- private:
-  int64_t bad_at_end() const;
-  std::vector<bool> bad_;
 };
 
 struct GuardOptions {
@@ -69,7 +52,7 @@ class Guards {
   int64_t nonfinite_in_a_row() const { return nonfinite_in_a_row_; }
   void forgive() { nonfinite_in_a_row_ = 0; }  // after a fall-back to another precision
   double smoothed_loss() const { return smoothed_loss_; }
-  const StepHealth& health() const { return health_; }
+  const metrics::StepHealth& health() const { return health_; }
 
   std::string to_json() const;
   Status restore(const std::string& json);
@@ -81,7 +64,7 @@ class Guards {
   int64_t smoothed_count_ = 0;
   SpikeDetector loss_;
   SpikeDetector grad_norm_;
-  StepHealth health_;
+  metrics::StepHealth health_;
 };
 
 }  // namespace aerie::train

@@ -92,7 +92,7 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
                       "TensorBoard's points cannot be written and wait: ", status.to_string());
 }
 
-ProgressInfo StepReporter::progress(const StepInfo& info, int64_t planned_steps,
+ui::ProgressInfo StepReporter::progress(const StepInfo& info, int64_t planned_steps,
                                     double smoothed_loss, double other_share) {
   // The mean of what there is, until there is enough to smooth.
   const double weight = std::max(kProgressSmoothing, 1.0 / static_cast<double>(++shown_));
@@ -100,7 +100,7 @@ ProgressInfo StepReporter::progress(const StepInfo& info, int64_t planned_steps,
   smooth_amount_ += weight * (info.amount - smooth_amount_);
   smooth_wait_s_ += weight * (info.data_wait_s - smooth_wait_s_);
   const double seconds = std::max(1e-9, smooth_step_s_);
-  ProgressInfo out;
+  ui::ProgressInfo out;
   out.step = info.step;
   out.planned_steps = planned_steps;
   out.epoch = info.epoch;

@@ -16,24 +16,9 @@
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
 #include "aerie/train/engine.h"
+#include "aerie/ui/progress_line.h"
 
 namespace aerie::train {
-
-// What a terminal shows.
-struct ProgressInfo {
-  int64_t step = 0;
-  int64_t planned_steps = -1;
-  int64_t epoch = 0;
-  double smoothed_loss = 0.0;
-  double learning_rate = 0.0;
-  double steps_per_s = 0.0;
-  double throughput = 0.0;
-  double data_wait_share = 0.0;
-  std::optional<double> gpu_util, gpu_mem_gib;
-  double eta_s = -1.0;
-  std::string activity;      // "train", "validate"
-  int64_t done = 0, of = 0;  // batches of a validation
-};
 
 // What is known of a step beside its outcome.
 struct StepInfo {
@@ -63,7 +48,7 @@ class StepReporter {
            const std::map<std::string, double>& phase_s, double wall_s);
   // The progress line after a step. `other_share`: of the wall time so far, what validations and
   // saves took.
-  ProgressInfo progress(const StepInfo& info, int64_t planned_steps, double smoothed_loss,
+  ui::ProgressInfo progress(const StepInfo& info, int64_t planned_steps, double smoothed_loss,
                         double other_share);
 
  private:

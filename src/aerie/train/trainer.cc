@@ -28,33 +28,6 @@ std::vector<std::pair<std::string, double>> numbers_of(const TaskInfo& task,
 }
 }  // namespace
 
-const char* stop_reason_name(StopReason reason) {
-  switch (reason) {
-    case StopReason::kFinished:
-      return "finished";
-    case StopReason::kSignal:
-      return "signal";
-    case StopReason::kTimeLimit:
-      return "time limit";
-    case StopReason::kEarlyStopping:
-      return "early stopping";
-    case StopReason::kFastDevRun:
-      return "fast_dev_run";
-    case StopReason::kAlreadyFinished:
-      return "already finished";
-  }
-  return "";
-}
-
-std::string stop_sentence(const std::string& reason, int64_t step, const std::string& why) {
-  if (reason == stop_reason_name(StopReason::kFinished))
-    return str_cat("finished after step ", step);
-  if (reason == stop_reason_name(StopReason::kAlreadyFinished))
-    return str_cat("already finished at step ", step, "; raise ", why);
-  return str_cat("stopped after step ", step, ": ", reason,
-                 why.empty() ? "" : str_cat(" (", why, ")"));
-}
-
 const char* save_reason_name(SaveReason reason) {
   switch (reason) {
     case SaveReason::kValidation:
@@ -673,7 +646,7 @@ Status Trainer::validate(bool sanity) {
   options.round = fixed ? 0 : static_cast<uint64_t>(validations_ + 1);
   if (sanity && config.trainer.num_sanity_val_steps > 0)
     options.max_batches = config.trainer.num_sanity_val_steps;
-  ProgressInfo progress;
+  ui::ProgressInfo progress;
   progress.step = position_.step;
   progress.planned_steps = cadence_.planned_steps();
   progress.activity = "validate";

@@ -19,6 +19,7 @@
 #include "aerie/config/schema/loop_config.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
+#include "aerie/metrics/run_end.h"
 #include "aerie/metrics/tfevents_writer.h"
 #include "aerie/train/batch_source.h"
 #include "aerie/train/cadence.h"
@@ -31,6 +32,10 @@
 #include "aerie/train/step_times.h"
 
 namespace aerie::train {
+
+using metrics::stop_reason_name;
+using metrics::stop_sentence;
+using metrics::StopReason;
 
 // Learning rates of the parameter groups at a step; schedules that depend on results keep state.
 class LearningRates {
@@ -70,7 +75,7 @@ struct TrainerParts {
   // An error ends the run without saving: the folder belongs to somebody else now. May be empty.
   std::function<Status()> may_go_on;
   // What a terminal shows; called from the loop's thread after every step. May be empty.
-  std::function<void(const ProgressInfo&)> progress;
+  std::function<void(const ui::ProgressInfo&)> progress;
   // Called when the first step of this process is done. May be empty.
   std::function<void()> first_step;
   // Writes nonfinite/step_N.json; may be empty.
@@ -79,19 +84,9 @@ struct TrainerParts {
   std::function<int64_t(int64_t)> agree = [](int64_t value) { return value; };
 };
 
-enum class StopReason {
-  kFinished,
-  kSignal,
-  kTimeLimit,
-  kEarlyStopping,
-  kFastDevRun,
-  kAlreadyFinished,
-};
-const char* stop_reason_name(StopReason reason);
-
 // Totals for the report and the closing lines.
 struct TrainSummary {
-  StopReason reason = StopReason::kFinished;
+  metrics::StopReason reason = metrics::StopReason::kFinished;
   int signal = 0;
   int64_t steps = 0;  // done in this process
   TrainState state;
@@ -104,14 +99,9 @@ struct TrainSummary {
   std::optional<double> last_monitor, best_monitor;
   std::map<std::string, double> phase_s;  // time in the named phases, by the loop's thread
   StepTimes step_times;
-  StepHealth health;
+  metrics::StepHealth health;
   std::string why;  // of a stop: "SIGTERM", "val_loss did not improve ..."; may be empty
 };
-// "finished after step 1000", "stopped after step 12: signal (SIGTERM)": the one wording of the
-// log, the closing lines and the report.
-// `reason`: as stop_reason_name() gives it.
-std::string stop_sentence(const std::string& reason, int64_t step, const std::string& why);
-
 class Trainer {
  public:
   Trainer(TrainerParts parts, Cadence cadence, TrainState start);
@@ -163,7 +153,7 @@ class Trainer {
   void write_record(const metrics::Record& record);
   void event(const std::string& name, const std::function<void(metrics::Record&)>& fill);
   void end_event(const Status& status);
-  void stop_with(StopReason reason, std::string why);
+  void stop_with(metrics::StopReason reason, std::string why);
   double wall_s() const;
   TrainState current_state();
 
@@ -182,7 +172,7 @@ class Trainer {
   bool saved_pending_ = false;  // what the newest checkpoint says about a validation to come
   bool stop_ = false;
   // Asked for by a rule that min_steps and min_epochs may hold back.
-  std::optional<StopReason> stop_wanted_;
+  std::optional<metrics::StopReason> stop_wanted_;
   std::string stop_wanted_why_;
   bool hold_told_ = false;
   int64_t validated_step_ = -1;

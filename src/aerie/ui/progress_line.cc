@@ -20,7 +20,7 @@ std::string number(const char* format, double value) {
 }
 }  // namespace
 
-std::string format_progress_line(const train::ProgressInfo& info,
+std::string format_progress_line(const ProgressInfo& info,
                                  const std::string& throughput_unit) {
   std::string out = str_cat("step ", info.step);
   if (info.planned_steps > 0) out += str_cat("/", info.planned_steps);
@@ -88,7 +88,7 @@ void ProgressLine::erase() {
   visible_ = false;
 }
 
-void ProgressLine::update(const train::ProgressInfo& info) {
+void ProgressLine::update(const ProgressInfo& info) {
   const double now = options_.clock->monotonic_s();
   if (now < next_s_) return;
   next_s_ = now + (options_.terminal ? kRedrawInterval_s : options_.plain_interval_s);

@@ -6,19 +6,36 @@
 // One thread. Log lines appear above the line.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "aerie/base/clock.h"
-#include "aerie/train/trainer.h"
 
 namespace aerie::ui {
+
+// What a terminal shows.
+struct ProgressInfo {
+  int64_t step = 0;
+  int64_t planned_steps = -1;
+  int64_t epoch = 0;
+  double smoothed_loss = 0.0;
+  double learning_rate = 0.0;
+  double steps_per_s = 0.0;
+  double throughput = 0.0;
+  double data_wait_share = 0.0;
+  std::optional<double> gpu_util, gpu_mem_gib;
+  double eta_s = -1.0;
+  std::string activity;      // "train", "validate"
+  int64_t done = 0, of = 0;  // batches of a validation
+};
 
 struct ProgressLineOptions {
   bool terminal = false;  // redraw one line; otherwise print a plain line every plain_interval_s
   double plain_interval_s = 10.0;
-  std::string throughput_unit = "audio-s/s";
+  std::string throughput_unit = "samples/s";
   int width = 0;  // columns; 0: the terminal's
   Clock* clock = nullptr;
   std::function<void(std::string_view)> write;  // empty: stderr
@@ -31,7 +48,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  void update(const train::ProgressInfo& info);
+  void update(const ProgressInfo& info);
   void finish();
 
  private:
@@ -44,7 +61,7 @@ class ProgressLine {
   std::string last_;
 };
 
-std::string format_progress_line(const train::ProgressInfo& info,
+std::string format_progress_line(const ProgressInfo& info,
                                  const std::string& throughput_unit);
 // At most `width` - 1 columns: the least important parts go first, the end is never cut through.
 std::string fit_progress_line(const std::string& line, int width);

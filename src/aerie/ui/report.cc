@@ -50,16 +50,18 @@ std::string when_and_where(const RunView& view) {
   return out;
 }
 
-std::string tiles_of(const RunView& view) {
+std::string tiles_of(const RunView& view, const ReportWords& words) {
   std::string out = "<div class=\"tiles\">\n";
   const auto add = [&](double value, const std::string& text, const std::string& label) {
     if (std::isfinite(value)) out += tile(text, label);
   };
-  add(view.train_loss, short_number(view.train_loss), "train_loss, last");
-  add(view.val_loss, short_number(view.val_loss), "val_loss, last");
-  add(view.best_val_loss, short_number(view.best_val_loss),
-      str_cat("val_loss, best, at step ", view.best_val_step));
-  add(view.throughput, short_number(view.throughput), "audio seconds per second, mean");
+  add(view.train_loss, short_number(view.train_loss), words.train_loss + ", last");
+  add(view.eval_loss, short_number(view.eval_loss), words.eval_loss + ", last");
+  if (words.monitor != words.eval_loss)
+    add(view.monitor, short_number(view.monitor), words.monitor + ", last");
+  add(view.best_monitor, short_number(view.best_monitor),
+      str_cat(words.monitor, ", best, at step ", view.best_step));
+  add(view.throughput, short_number(view.throughput), words.throughput_text + ", mean");
   if (view.verdict.bound != Bound::kUnknown) {
     out += tile(str_cat(short_number(view.verdict.step_ms), " ms"), "step, median");
     out += tile(percent(view.verdict.data_wait_share), "data wait");
@@ -67,37 +69,38 @@ std::string tiles_of(const RunView& view) {
   if (view.verdict.gpu_util_percent >= 0.0)
     out += tile(percent(view.verdict.gpu_util_percent / 100.0), "GPU busy");
   add(view.padding_share, percent(view.padding_share), "padding share");
-  add(view.masked_share, percent(view.masked_share), "masked share of frames");
+  for (size_t i = 0; i < words.shares.size(); ++i)
+    add(view.shares[i], percent(view.shares[i]), words.shares[i].label);
   return out + "</div>\n";
 }
 
 // One line of a chart, for every run.
 struct Curve {
   RecordKind kind;
-  const char* field;
-  const char* name;
-  Colour colour;
+  std::string field;
+  std::string name;
+  int colour = 0;
   double scale = 1.0;
   bool smooth = false;
 };
 struct ChartPlan {
-  const char* title;
-  const char* unit;
+  std::string title;
+  std::string unit;
   std::vector<Curve> curves;
 };
 
-const std::vector<ChartPlan>& chart_plans() {
+std::vector<ChartPlan> chart_plans(const ReportWords& words) {
   constexpr RecordKind kTrain = RecordKind::kTrain, kVal = RecordKind::kVal;
-  static const std::vector<ChartPlan> plans = {
+  std::vector<ChartPlan> plans = {
       {"Loss",
-       "nats",
-       {{kTrain, "train_loss", "train", kBlue, 1.0, true},
-        {kVal, "val_loss", "validation", kOrange}}},
+       words.loss_unit,
+       {{kTrain, words.train_loss, "train", kBlue, 1.0, true},
+        {kVal, words.eval_loss, "validation", kOrange}}},
       {"Learning rate", "", {{kTrain, "learning_rate", "learning rate", kGreen}}},
       {"Gradient norm", "before clipping", {{kTrain, "grad_norm", "norm", kPurple, 1.0, true}}},
       {"Throughput",
-       "audio seconds per second",
-       {{kTrain, "audio_s_per_s", "throughput", kBlue, 1.0, true}}},
+       words.throughput_text,
+       {{kTrain, words.throughput, "throughput", kBlue, 1.0, true}}},
       {"Step and data wait",
        "ms",
        {{kTrain, "step_ms", "step", kBlue, 1.0, true},
@@ -108,6 +111,15 @@ const std::vector<ChartPlan>& chart_plans() {
        {{kTrain, "rss_gib", "host", kPurple}, {kTrain, "gpu_mem_gib", "GPU", kGreen}}},
       {"Padding share", "%", {{kTrain, "padding_share", "padding", kOrange, 100.0, true}}},
   };
+  for (const ReportWords::Chart& chart : words.charts) {
+    ChartPlan plan{chart.title, chart.unit, {}};
+    for (size_t i = 0; i < chart.curves.size(); ++i)
+      plan.curves.push_back({chart.evaluation ? kVal : kTrain, chart.curves[i].field,
+                             chart.curves[i].name, static_cast<int>(i) % kNumColours, chart.scale,
+                             !chart.evaluation});
+    // Beside the loss, where people look first.
+    plans.insert(plans.begin() + 1 + (&chart - words.charts.data()), std::move(plan));
+  }
   return plans;
 }
 
@@ -120,13 +132,13 @@ Series curve_of(const ReportInput& run, const Curve& curve) {
   return out;
 }
 
-// val_loss of single sets, where there are several.
+// The loss of single sets, where there are several.
 void add_validation_sets(const ReportInput& run, Chart& chart) {
   std::vector<std::string> names;
   for (const Record& record : run.records) {
     if (record.kind() != RecordKind::kVal) continue;
     for (const auto& [key, value] : record.fields())
-      if (key != "val_loss" && ends_with(key, "val_loss") &&
+      if (key != run.words.eval_loss && ends_with(key, run.words.eval_loss) &&
           std::find(names.begin(), names.end(), key) == names.end())
         names.push_back(key);
   }
@@ -140,10 +152,10 @@ void add_validation_sets(const ReportInput& run, Chart& chart) {
 
 std::string charts_of(const ReportInput& run, const RunView& view) {
   std::string out;
-  for (const ChartPlan& plan : chart_plans()) {
+  for (const ChartPlan& plan : chart_plans(run.words)) {
     Chart chart{plan.title, plan.unit, {}, view.resumes};
     for (const Curve& curve : plan.curves) chart.series.push_back(curve_of(run, curve));
-    if (plan.curves.back().kind == RecordKind::kVal) add_validation_sets(run, chart);
+    if (plan.curves.back().field == run.words.eval_loss) add_validation_sets(run, chart);
     out += line_chart(chart);
   }
   if (out.empty()) return "";
@@ -153,7 +165,8 @@ std::string charts_of(const ReportInput& run, const RunView& view) {
 // One chart a quantity, one colour a run.
 std::string charts_of(const std::vector<ReportInput>& runs) {
   std::string out;
-  for (const ChartPlan& plan : chart_plans()) {
+  // The first run names what they have in common.
+  for (const ChartPlan& plan : chart_plans(runs.front().words)) {
     for (const Curve& curve : plan.curves) {
       const bool alone = plan.curves.size() == 1;
       Chart chart{alone ? plan.title : str_cat(plan.title, ": ", curve.name), plan.unit, {}, {}};
@@ -216,10 +229,12 @@ std::string details_of(const ReportInput& run) {
 }
 
 std::string comparison(const std::vector<ReportInput>& runs, const std::vector<RunView>& views) {
+  const ReportWords& words = runs.front().words;
   std::string out =
-      "<div class=\"wide\"><table><tr><th>run</th><th>health</th><th>steps</th><th>time</th>"
-      "<th>train_loss</th><th>val_loss</th><th>best</th><th>at step</th><th>step, ms</th>"
-      "<th>audio s/s</th><th>started</th><th>host</th></tr>\n";
+      str_cat("<div class=\"wide\"><table><tr><th>run</th><th>health</th><th>steps</th><th>time</th>",
+              "<th>", html_escape(words.train_loss), "</th><th>", html_escape(words.monitor),
+              "</th><th>best</th><th>at step</th><th>step, ms</th><th>",
+              html_escape(words.throughput_head), "</th><th>started</th><th>host</th></tr>\n");
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunView& view = views[i];
     out += str_cat("<tr><td class=\"word\"><span class=\"key\"><i style=\"background:var(--c",
@@ -227,9 +242,9 @@ std::string comparison(const std::vector<ReportInput>& runs, const std::vector<R
                    html_escape(runs[i].title), "</a></td>");
     for (const std::string& text :
          {std::string(run_state_name(view.state)), str_cat(view.steps), human_duration(view.wall_s),
-          number_or_dash(view.train_loss), number_or_dash(view.val_loss),
-          number_or_dash(view.best_val_loss),
-          std::isfinite(view.best_val_loss) ? str_cat(view.best_val_step) : std::string("–"),
+          number_or_dash(view.train_loss), number_or_dash(view.monitor),
+          number_or_dash(view.best_monitor),
+          std::isfinite(view.best_monitor) ? str_cat(view.best_step) : std::string("–"),
           number_or_dash(view.verdict.step_ms), number_or_dash(view.throughput), view.date,
           view.host})
       out += str_cat("<td class=\"word\">", html_escape(text), "</td>");
@@ -280,7 +295,7 @@ std::string render_report(const std::vector<ReportInput>& given) {
         str_cat("<h1>", html_escape(runs[0].title), "</h1>\n", health_line(views[0]),
                 "<p class=\"sub\">", html_escape(when_and_where(views[0])),
                 "</p>\n<p class=\"verdict\">", html_escape(views[0].verdict.sentence), "</p>\n",
-                tiles_of(views[0]), charts_of(runs[0], views[0]), details_of(runs[0])));
+                tiles_of(views[0], runs[0].words), charts_of(runs[0], views[0]), details_of(runs[0])));
   make_titles_unique(runs);
   std::string body =
       str_cat("<h1>", runs.size(), " runs</h1>\n", comparison(runs, views), charts_of(runs));
@@ -293,7 +308,8 @@ std::string render_report(const std::vector<ReportInput>& given) {
   return page(str_cat(runs.size(), " runs"), body);
 }
 
-Result<ReportInput> load_report_input(Env& env, const std::string& run_dir) {
+Result<ReportInput> load_report_input(Env& env, const std::string& run_dir,
+                                      const ReportWords& otherwise) {
   ReportInput out;
   const std::string metrics_path = run_dir + "/metrics.jsonl";
   auto file = metrics::read_metrics(env, metrics_path, metrics::kReportSteps);
@@ -305,6 +321,7 @@ Result<ReportInput> load_report_input(Env& env, const std::string& run_dir) {
   }
   out.records = std::move(file->records);
   out.bad_lines = file->bad_lines;
+  out.words = words_of(out.records, otherwise);
   std::string folder = run_dir;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   out.folder = folder;
@@ -333,18 +350,19 @@ Result<ReportInput> load_report_input(Env& env, const std::string& run_dir) {
   return out;
 }
 
-Result<std::string> write_report(Env& env, const std::string& run_dir) {
-  AERIE_ASSIGN_OR_RETURN(const ReportInput input, load_report_input(env, run_dir));
+Result<std::string> write_report(Env& env, const std::string& run_dir,
+                                 const ReportWords& otherwise) {
+  AERIE_ASSIGN_OR_RETURN(const ReportInput input, load_report_input(env, run_dir, otherwise));
   const std::string path = run_dir + "/report.html";
   AERIE_RETURN_IF_ERROR(env.atomic_replace(path, render_report({input})));
   return path;
 }
 
 Status write_report_of(Env& env, const std::vector<std::string>& run_dirs,
-                       const std::string& path) {
+                       const std::string& path, const ReportWords& otherwise) {
   std::vector<ReportInput> runs;
   for (const std::string& run_dir : run_dirs) {
-    AERIE_ASSIGN_OR_RETURN(ReportInput input, load_report_input(env, run_dir));
+    AERIE_ASSIGN_OR_RETURN(ReportInput input, load_report_input(env, run_dir, otherwise));
     runs.push_back(std::move(input));
   }
   return env.atomic_replace(path, render_report(runs));

@@ -13,11 +13,15 @@ namespace aerie::ui {
 // One run in detail, or several side by side.
 std::string render_report(const std::vector<ReportInput>& runs);
 
-// Reads the files of a run's folder. Only metrics.jsonl must be there.
-Result<ReportInput> load_report_input(Env& env, const std::string& run_dir);
+// Reads the files of a run's folder. Only metrics.jsonl must be there. `otherwise`: the words of runs
+// whose records do not say them.
+Result<ReportInput> load_report_input(Env& env, const std::string& run_dir,
+                                      const ReportWords& otherwise);
 // load + render + atomic write of <run_dir>/report.html; returns its path.
-Result<std::string> write_report(Env& env, const std::string& run_dir);
+Result<std::string> write_report(Env& env, const std::string& run_dir,
+                                 const ReportWords& otherwise);
 // Several runs on one page at `path`.
-Status write_report_of(Env& env, const std::vector<std::string>& run_dirs, const std::string& path);
+Status write_report_of(Env& env, const std::vector<std::string>& run_dirs, const std::string& path,
+                       const ReportWords& otherwise);
 
 }  // namespace aerie::ui

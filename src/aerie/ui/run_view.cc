@@ -9,10 +9,9 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
+#include "aerie/metrics/run_end.h"
 #include "aerie/config/schema/config_text.h"
 #include "aerie/config/yaml.h"
-#include "aerie/train/guards.h"
-#include "aerie/train/trainer.h"
 
 namespace aerie::ui {
 
@@ -105,11 +104,11 @@ void judge_end(const std::vector<Record>& records, RunView& view) {
     for (const auto& [name, value] : end->fields())
       if (const bool* flag = std::get_if<bool>(&value); name == "healthy" && flag != nullptr)
         unhealthy = !*flag;
-    view.state_text = train::stop_sentence(end->text("reason"), end->step(), end->text("why"));
+    view.state_text = metrics::stop_sentence(end->text("reason"), end->step(), end->text("why"));
   } else {
-    train::StepHealth steps;
+    metrics::StepHealth steps;
     for (int64_t step = std::max<int64_t>(
-             1, view.steps - static_cast<int64_t>(train::StepHealth::kWindow) + 1);
+             1, view.steps - static_cast<int64_t>(metrics::StepHealth::kWindow) + 1);
          step <= view.steps; ++step)
       steps.add(bad.contains(step));
     health = steps.sentence();
@@ -174,6 +173,7 @@ Series series_of(const std::vector<Record>& records, RecordKind kind, const std:
 
 RunView view_run(const ReportInput& input) {
   const std::vector<Record>& records = input.records;
+  const ReportWords& words = input.words;
   RunView out;
   out.verdict = judge(records);
   for (const Record& record : records) {
@@ -189,17 +189,20 @@ RunView view_run(const ReportInput& input) {
            str_cat("resumed at step ", record.step(), record.text("date").empty() ? "" : ", ",
                    record.text("date"))});
     double value = 0.0;
-    if (record.kind() == RecordKind::kVal && record.number("val_loss", &value) &&
-        std::isfinite(value) && !(out.best_val_loss <= value)) {
-      out.best_val_loss = value;
-      out.best_val_step = record.step();
+    if (record.kind() == RecordKind::kVal && record.number(words.monitor, &value) &&
+        std::isfinite(value) &&
+        !(words.monitor_max ? out.best_monitor >= value : out.best_monitor <= value)) {
+      out.best_monitor = value;
+      out.best_step = record.step();
     }
   }
-  out.train_loss = last_of(records, RecordKind::kTrain, "train_loss");
-  out.val_loss = last_of(records, RecordKind::kVal, "val_loss");
-  out.throughput = mean_of(records, "audio_s_per_s");
+  out.train_loss = last_of(records, RecordKind::kTrain, words.train_loss);
+  out.eval_loss = last_of(records, RecordKind::kVal, words.eval_loss);
+  out.monitor = last_of(records, RecordKind::kVal, words.monitor);
+  out.throughput = mean_of(records, words.throughput);
   out.padding_share = mean_of(records, "padding_share");
-  out.masked_share = mean_of(records, "masked_share");
+  for (const ReportWords::Tile& share : words.shares)
+    out.shares.push_back(mean_of(records, share.field));
   judge_end(records, out);
   return out;
 }
@@ -212,13 +215,9 @@ Rows machine_rows(const ReportInput& input) {
     if (is_start(record)) start = &record;
   if (start != nullptr)
     for (const auto& [key, value] : start->fields())
-      if (key != "event" && key != "name") out.emplace_back(label_of(key), field_text(value));
+      if (key != "event" && key != "name" && key != kReportWordsField) out.emplace_back(label_of(key), field_text(value));
   if (const auto config = config_of(input)) {
-    for (const auto& [key, label] :
-         {std::pair{"model.train_ds.manifest_filepath", "training set"},
-          std::pair{"model.train_ds.tarred_audio_filepaths", "its tar files"},
-          std::pair{"model.train_ds.noise_manifest", "noise"},
-          std::pair{"model.validation_ds.manifest_filepath", "validation set"}}) {
+    for (const auto& [key, label] : input.words.data_settings) {
       const config::Value* value = config->find(key);
       if (value != nullptr && !value->is_null() && !value->is_map())
         out.emplace_back(label, one_line(*value));

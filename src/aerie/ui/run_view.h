@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aerie/metrics/record.h"
+#include "aerie/ui/report_words.h"
 #include "aerie/ui/svg_chart.h"
 #include "aerie/ui/verdict.h"
 
@@ -21,6 +22,7 @@ struct ReportInput {
   std::string command;
   std::vector<std::pair<std::string, std::string>> bad_samples;  // id, reason
   int64_t bad_lines = 0;                                         // of metrics.jsonl
+  ReportWords words;
 };
 
 enum class RunState { kHealthy, kUnhealthy, kFailed, kOpen };
@@ -34,9 +36,11 @@ struct RunView {
   double wall_s = 0.0;
   // Not a number: never measured.
   double train_loss = std::numeric_limits<double>::quiet_NaN();
-  double val_loss = train_loss, best_val_loss = train_loss, throughput = train_loss;
-  double padding_share = train_loss, masked_share = train_loss;
-  int64_t best_val_step = 0;
+  double eval_loss = train_loss, monitor = train_loss, throughput = train_loss;
+  double best_monitor = train_loss;
+  int64_t best_step = 0;  // of the best monitor
+  double padding_share = train_loss;
+  std::vector<double> shares;  // as ReportWords::shares names them
   std::string date, host;       // of the first start; empty: not recorded
   std::vector<Marker> resumes;  // where the run went on after a stop
 };

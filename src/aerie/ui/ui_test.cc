@@ -83,7 +83,7 @@ TEST(ReportTest, IsSelfContainedAndEscapesWhatFilesSay) {
   ASSERT_TRUE(env->write_file("/runs/a/bad_samples.jsonl",
                               "{\"path\":\"a&b.wav\",\"reason\":\"<cut>\"}\nnonsense\n")
                   .ok());
-  const auto path = write_report(*env, "/runs/a/");
+  const auto path = write_report(*env, "/runs/a/", {});
   ASSERT_TRUE(path.ok()) << path.status().to_string();
   const std::string page = *env->read_file(*path);
   EXPECT_NE(page.find("loader-bound"), std::string::npos);
@@ -174,9 +174,9 @@ TEST(ReportTest, TheBestValidationIsNamed) {
     records.back().add("val_loss", loss);
   }
   const RunView view = view_run(run_input(records));
-  EXPECT_EQ(view.best_val_loss, 4.25);
-  EXPECT_EQ(view.best_val_step, 20);
-  EXPECT_EQ(view.val_loss, 4.5);
+  EXPECT_EQ(view.best_monitor, 4.25);
+  EXPECT_EQ(view.best_step, 20);
+  EXPECT_EQ(view.eval_loss, 4.5);
   EXPECT_NE(render_report({run_input(records)}).find("val_loss, best, at step 20"),
             std::string::npos);
 }
@@ -195,8 +195,8 @@ TEST(ReportTest, SeveralRunsShareAPage) {
                         str_cat("model: {optim: {lr: ", name[6] == 'b' ? 2 : 1, "}, x: 3}\n"))
             .ok());
   }
-  ASSERT_TRUE(write_report_of(*env, {"/runs/a", "/runs/b", "/runs/c"}, "/all.html").ok());
-  const std::string page = *env->read_file("/all.html");
+  ASSERT_TRUE(write_report_of(*env, {"/runs/a", "/runs/b", "/runs/c"}, "/all.html", {}).ok());
+  const std::string page = *env->read_file("/all.html", {});
   EXPECT_NE(page.find("3 runs"), std::string::npos);
   EXPECT_EQ(count_of(page, "aria-label=\"Loss: train"), 1u) << "one chart for all";
   EXPECT_NE(page.find("/runs/b"), std::string::npos) << "runs of one name go by their folders";
@@ -204,18 +204,18 @@ TEST(ReportTest, SeveralRunsShareAPage) {
                       "class=\"text\">2</td><td class=\"text\">1</td>"),
             std::string::npos);
   EXPECT_EQ(page.find("<td class=\"word\">model.x</td>"), std::string::npos);
-  EXPECT_FALSE(write_report_of(*env, {"/runs/a", "/runs/none"}, "/all.html").ok());
+  EXPECT_FALSE(write_report_of(*env, {"/runs/a", "/runs/none"}, "/all.html", {}).ok());
 }
 
 TEST(ReportTest, RefusesAFolderThatIsNoRun) {
   const auto env = new_mem_env();
-  const auto report = write_report(*env, "/nowhere");
+  const auto report = write_report(*env, "/nowhere", {});
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.status().code(), StatusCode::kDataError);
 }
 
-train::ProgressInfo progress() {
-  train::ProgressInfo info;
+ProgressInfo progress() {
+  ProgressInfo info;
   info.step = 1200;
   info.planned_steps = 5000;
   info.epoch = 3;
@@ -235,7 +235,7 @@ TEST(ProgressLineTest, ShowsEverythingOnOneLine) {
   EXPECT_EQ(format_progress_line(progress(), "audio-s/s"),
             "step 1200/5000 ep 3  loss 5.2131  lr 1.20e-03  8.41 it/s  2018 audio-s/s  data 0.3 %  "
             "GPU 96 % 3.1 GiB  ETA 7 min 31 s");
-  train::ProgressInfo validating = progress();
+  ProgressInfo validating = progress();
   validating.activity = "validate";
   validating.done = 3;
   validating.of = 20;

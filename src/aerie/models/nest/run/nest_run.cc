@@ -345,7 +345,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     for (const auto& lock : locks) AERIE_RETURN_IF_ERROR(lock->check());
     return ok_status();
   };
-  if (!options.quiet) parts.progress = [&line](const ProgressInfo& info) { line.update(info); };
+  if (!options.quiet) parts.progress = [&line](const ui::ProgressInfo& info) { line.update(info); };
   parts.write_nonfinite = [&env, &folder](int64_t step, const std::string& json) -> Status {
     AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path + "/nonfinite"));
     return env.atomic_replace(str_cat(folder.path, "/nonfinite/step_", step, ".json"), json);
