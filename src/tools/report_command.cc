@@ -4,6 +4,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/path.h"
 #include "aerie/base/printable.h"
+#include "aerie/models/nest/nest_task.h"
 #include "aerie/ui/report.h"
 #include "cli.h"
 #include "command.h"
@@ -30,12 +31,14 @@ Status run_report(const std::vector<std::string>& args) {
   AERIE_RETURN_IF_ERROR(parse_args(app, args, &help));
   if (help) return ok_status();
   Env& env = Env::real();
+  // Runs of versions that did not record their words were all of NEST.
+  const ui::ReportWords words = nest::nest_report_words();
   for (std::string& run : runs) run = expand_user(run);
   if (runs.size() == 1 && output.empty()) {
-    AERIE_ASSIGN_OR_RETURN(output, ui::write_report(env, runs[0]));
+    AERIE_ASSIGN_OR_RETURN(output, ui::write_report(env, runs[0], words));
   } else {
     output = output.empty() ? "report.html" : expand_user(output);
-    AERIE_RETURN_IF_ERROR(ui::write_report_of(env, runs, output));
+    AERIE_RETURN_IF_ERROR(ui::write_report_of(env, runs, output, words));
   }
   std::printf("%s\n", printable(output).c_str());
   return ok_status();

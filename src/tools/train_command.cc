@@ -7,9 +7,9 @@
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/run_config_loader.h"
-#include "aerie/models/nest/run/dry_run.h"
-#include "aerie/models/nest/run/nest_run.h"
+#include "aerie/train/run.h"
 #include "command.h"
+#include "families.h"
 #include "version.h"
 
 namespace aerie::tools {
@@ -38,16 +38,24 @@ void print_help() {
       std::string(config::config_options_help()).c_str());
 }
 
-Status dry_run(const config::LoadedConfig& loaded, bool json) {
-  const SignalCatcher signals;
-  train::DryRunOptions options;
-  options.config = &loaded;
-  options.env = &Env::real();
-  options.stop = [] { return caught_signal() != 0; };
-  AERIE_ASSIGN_OR_RETURN(const train::DryRunReport report, train::dry_run_nest(options));
-  std::printf("%s%s", json ? printable_json(report.to_json()).c_str() : report.to_text().c_str(),
-              json ? "\n" : "");
-  return ok_status();
+// The command's own options, taken out of the arguments: the rest is the dialect's.
+struct OwnOptions {
+  bool help = false, dry_run = false, json = false;
+  std::vector<std::string> rest;
+};
+OwnOptions take_own_options(const std::vector<std::string>& args) {
+  OwnOptions out;
+  for (const std::string& arg : args) {
+    if (arg == "--help" || arg == "-h")
+      out.help = true;
+    else if (arg == "--dry-run")
+      out.dry_run = true;
+    else if (arg == "--json")
+      out.json = true;
+    else
+      out.rest.push_back(arg);
+  }
+  return out;
 }
 
 }  // namespace
@@ -55,38 +63,39 @@ Status dry_run(const config::LoadedConfig& loaded, bool json) {
 Status run_train(const std::vector<std::string>& args) {
   // `aerie train | tee log` goes on when tee is gone.
   ignore_broken_pipes();
-  AERIE_ASSIGN_OR_RETURN(
-      const config::ConfigArgs parsed,
-      config::parse_config_args(args, {{"--dry-run", false}, {"--json", false}}));
-  if (parsed.help) {
+  const OwnOptions own = take_own_options(args);
+  if (own.help) {
     print_help();
     return ok_status();
   }
-  if (!parsed.cfg.empty()) {
-    AERIE_ASSIGN_OR_RETURN(const std::string text, config::job_config_text(parsed));
+  if (const models::Dialect* dialect = families().dialect_of(own.rest); dialect != nullptr) {
+    AERIE_ASSIGN_OR_RETURN(const std::optional<std::string> text, dialect->show(own.rest));
+    if (text) {
+      std::printf("%s", text->c_str());
+      return ok_status();
+    }
+  }
+  AERIE_ASSIGN_OR_RETURN(const models::Opened opened,
+                         models::open_configuration(families(), own.rest));
+  if (own.dry_run) {
+    const SignalCatcher signals;
+    AERIE_ASSIGN_OR_RETURN(const std::string text,
+                           opened.dialect->family().dry_run(
+                               *opened.config, {.env = &Env::real(), .json = own.json, .stop = [] {
+                                                  return caught_signal() != 0;
+                                                }}));
     std::printf("%s", text.c_str());
     return ok_status();
   }
-  config::LoadOptions load;
-  load.for_training = true;
-  AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, config::load_run_config(parsed, load));
-  for (const config::Finding& warning : loaded.findings.warnings())
-    log_warn("config", warning.to_string());
-  if (const std::string idle = config::idle_keys_sentence(loaded.idle_keys); !idle.empty())
-    log_info("config", "no effect on this run: ", idle);
+  if (own.json) return invalid_argument("--json needs --dry-run");
 
-  const bool json = parsed.extra.contains("--json");
-  if (parsed.extra.contains("--dry-run")) return dry_run(loaded, json);
-  if (json) return invalid_argument("--json needs --dry-run");
-
-  train::NestRunOptions options;
-  options.config = &loaded;
+  train::RunOptions options;
   options.command = "aerie train";
   for (const std::string& arg : args) options.command += str_cat(" ", printable(arg));
   std::string version = version_text();
   options.version_text = version.substr(0, version.find('\n'));
   options.env = &Env::real();
-  AERIE_ASSIGN_OR_RETURN(const train::NestRunResult result, train::run_nest_training(options));
+  AERIE_ASSIGN_OR_RETURN(const train::RunResult result, models::train(opened, options));
 
   // Health first: a run that went wrong must not look like one that did not.
   std::printf("\n%s: %s%s%s\n", result.healthy ? "healthy" : "UNHEALTHY",
@@ -103,7 +112,7 @@ Status run_train(const std::vector<std::string>& args) {
   row("run folder", result.run_dir);
   row("last", result.last_checkpoint);
   row("best", result.best_checkpoint);
-  row("NeMo", result.nemo);
+  row("NeMo", result.archive);
   row("report", result.report);
   row("trace", result.trace);
   if (!result.run_dir.empty()) row("TensorBoard", "tensorboard --logdir " + result.run_dir);

@@ -120,6 +120,13 @@ Result<GpuModule*> gpu_module() {
   return module;
 }
 
+std::string pci_bus_id(int64_t gpu_index) {
+  const auto& gpus = driver().gpus;
+  return static_cast<size_t>(gpu_index) < gpus.size()
+             ? gpus[static_cast<size_t>(gpu_index)].pci_bus_id
+             : std::string();
+}
+
 Status load_torch_cuda() {
   static const Status status = []() -> Status {
     std::string folder;

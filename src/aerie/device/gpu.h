@@ -94,6 +94,9 @@ class GpuModule {
 // module in this build, or the module does not load.
 Result<GpuModule*> gpu_module();
 
+// Of a visible GPU, as NVML takes it; empty: not known.
+std::string pci_bus_id(int64_t gpu_index);
+
 // Loads libtorch_cuda.so beside the libtorch_cpu.so of this process, so that torch sees its CUDA
 // devices.
 Status load_torch_cuda();

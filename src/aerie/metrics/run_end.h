@@ -1,5 +1,5 @@
-// How a run ended and whether its result can be trusted: the words of the log, the closing lines and
-// the report.
+// How a run ended and whether its result can be trusted: the words of the log, the closing lines
+// and the report.
 #pragma once
 
 #include <cstdint>

@@ -43,6 +43,8 @@ class BatchSource {
   virtual EpochPosition position() const = 0;
   // Goes on counting from a cursor, whatever epoch comes next.
   virtual Status restore_counts(const std::string& cursor_json) = 0;
+  // Others that were wanted first have what they need: batches may be made ahead of next().
+  virtual void read_ahead() {}
 };
 
 }  // namespace aerie::train

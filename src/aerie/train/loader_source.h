@@ -23,6 +23,7 @@ class LoaderSource final : public BatchSource {
   Status restore(const std::string& cursor_json) override;
   EpochPosition position() const override;
   Status restore_counts(const std::string& cursor_json) override;
+  void read_ahead() override { loader_->read_ahead(); }
 
   data::Loader& loader() { return *loader_; }
 

@@ -1,8 +1,10 @@
 // A Schedule as the loop's LearningRates.
 #pragma once
 
+#include <utility>
+
 #include "aerie/optim/schedule.h"
-#include "aerie/train/trainer.h"
+#include "aerie/train/learning_rates.h"
 
 namespace aerie::train {
 

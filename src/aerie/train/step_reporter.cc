@@ -93,7 +93,7 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
 }
 
 ui::ProgressInfo StepReporter::progress(const StepInfo& info, int64_t planned_steps,
-                                    double smoothed_loss, double other_share) {
+                                        double smoothed_loss, double other_share) {
   // The mean of what there is, until there is enough to smooth.
   const double weight = std::max(kProgressSmoothing, 1.0 / static_cast<double>(++shown_));
   smooth_step_s_ += weight * (info.step_s - smooth_step_s_);

@@ -49,7 +49,7 @@ class StepReporter {
   // The progress line after a step. `other_share`: of the wall time so far, what validations and
   // saves took.
   ui::ProgressInfo progress(const StepInfo& info, int64_t planned_steps, double smoothed_loss,
-                        double other_share);
+                            double other_share);
 
  private:
   std::optional<metrics::GpuSample> gpu_sample();

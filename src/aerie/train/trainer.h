@@ -28,6 +28,7 @@
 #include "aerie/train/engine.h"
 #include "aerie/train/evaluate.h"
 #include "aerie/train/guards.h"
+#include "aerie/train/learning_rates.h"
 #include "aerie/train/step_reporter.h"
 #include "aerie/train/step_times.h"
 
@@ -36,27 +37,6 @@ namespace aerie::train {
 using metrics::stop_reason_name;
 using metrics::stop_sentence;
 using metrics::StopReason;
-
-// Learning rates of the parameter groups at a step; schedules that depend on results keep state.
-class LearningRates {
- public:
-  virtual ~LearningRates() = default;
-  virtual std::vector<double> at(int64_t step) const = 0;
-  virtual std::optional<double> momentum_at(int64_t step) const {
-    (void)step;
-    return std::nullopt;
-  }
-  // End of an epoch, with the latest training loss and, if there was a validation, its result.
-  virtual void after_epoch(double train_loss, std::optional<double> monitor) {
-    (void)train_loss;
-    (void)monitor;
-  }
-  virtual std::string state_json() const { return "{}"; }
-  virtual Status restore(const std::string& json) {
-    (void)json;
-    return ok_status();
-  }
-};
 
 struct TrainerParts {
   TaskInfo task;

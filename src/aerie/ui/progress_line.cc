@@ -20,8 +20,7 @@ std::string number(const char* format, double value) {
 }
 }  // namespace
 
-std::string format_progress_line(const ProgressInfo& info,
-                                 const std::string& throughput_unit) {
+std::string format_progress_line(const ProgressInfo& info, const std::string& throughput_unit) {
   std::string out = str_cat("step ", info.step);
   if (info.planned_steps > 0) out += str_cat("/", info.planned_steps);
   if (info.activity != "train") {

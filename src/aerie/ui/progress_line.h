@@ -61,8 +61,7 @@ class ProgressLine {
   std::string last_;
 };
 
-std::string format_progress_line(const ProgressInfo& info,
-                                 const std::string& throughput_unit);
+std::string format_progress_line(const ProgressInfo& info, const std::string& throughput_unit);
 // At most `width` - 1 columns: the least important parts go first, the end is never cut through.
 std::string fit_progress_line(const std::string& line, int width);
 

@@ -230,11 +230,11 @@ std::string details_of(const ReportInput& run) {
 
 std::string comparison(const std::vector<ReportInput>& runs, const std::vector<RunView>& views) {
   const ReportWords& words = runs.front().words;
-  std::string out =
-      str_cat("<div class=\"wide\"><table><tr><th>run</th><th>health</th><th>steps</th><th>time</th>",
-              "<th>", html_escape(words.train_loss), "</th><th>", html_escape(words.monitor),
-              "</th><th>best</th><th>at step</th><th>step, ms</th><th>",
-              html_escape(words.throughput_head), "</th><th>started</th><th>host</th></tr>\n");
+  std::string out = str_cat(
+      "<div class=\"wide\"><table><tr><th>run</th><th>health</th><th>steps</th><th>time</th>",
+      "<th>", html_escape(words.train_loss), "</th><th>", html_escape(words.monitor),
+      "</th><th>best</th><th>at step</th><th>step, ms</th><th>", html_escape(words.throughput_head),
+      "</th><th>started</th><th>host</th></tr>\n");
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunView& view = views[i];
     out += str_cat("<tr><td class=\"word\"><span class=\"key\"><i style=\"background:var(--c",
@@ -290,12 +290,12 @@ std::string render_report(const std::vector<ReportInput>& given) {
   std::vector<RunView> views;
   for (const ReportInput& run : runs) views.push_back(view_run(run));
   if (runs.size() == 1)
-    return page(
-        runs[0].title,
-        str_cat("<h1>", html_escape(runs[0].title), "</h1>\n", health_line(views[0]),
-                "<p class=\"sub\">", html_escape(when_and_where(views[0])),
-                "</p>\n<p class=\"verdict\">", html_escape(views[0].verdict.sentence), "</p>\n",
-                tiles_of(views[0], runs[0].words), charts_of(runs[0], views[0]), details_of(runs[0])));
+    return page(runs[0].title,
+                str_cat("<h1>", html_escape(runs[0].title), "</h1>\n", health_line(views[0]),
+                        "<p class=\"sub\">", html_escape(when_and_where(views[0])),
+                        "</p>\n<p class=\"verdict\">", html_escape(views[0].verdict.sentence),
+                        "</p>\n", tiles_of(views[0], runs[0].words), charts_of(runs[0], views[0]),
+                        details_of(runs[0])));
   make_titles_unique(runs);
   std::string body =
       str_cat("<h1>", runs.size(), " runs</h1>\n", comparison(runs, views), charts_of(runs));
@@ -358,8 +358,8 @@ Result<std::string> write_report(Env& env, const std::string& run_dir,
   return path;
 }
 
-Status write_report_of(Env& env, const std::vector<std::string>& run_dirs,
-                       const std::string& path, const ReportWords& otherwise) {
+Status write_report_of(Env& env, const std::vector<std::string>& run_dirs, const std::string& path,
+                       const ReportWords& otherwise) {
   std::vector<ReportInput> runs;
   for (const std::string& run_dir : run_dirs) {
     AERIE_ASSIGN_OR_RETURN(ReportInput input, load_report_input(env, run_dir, otherwise));

@@ -13,8 +13,8 @@ namespace aerie::ui {
 // One run in detail, or several side by side.
 std::string render_report(const std::vector<ReportInput>& runs);
 
-// Reads the files of a run's folder. Only metrics.jsonl must be there. `otherwise`: the words of runs
-// whose records do not say them.
+// Reads the files of a run's folder. Only metrics.jsonl must be there. `otherwise`: the words of
+// runs whose records do not say them.
 Result<ReportInput> load_report_input(Env& env, const std::string& run_dir,
                                       const ReportWords& otherwise);
 // load + render + atomic write of <run_dir>/report.html; returns its path.

@@ -16,7 +16,7 @@ struct ReportWords {
   // The number that decides which checkpoint is best.
   std::string monitor = "val_loss";
   bool monitor_max = false;
-  std::string throughput = "samples_per_s";          // field of the records
+  std::string throughput = "samples_per_s";            // field of the records
   std::string throughput_text = "samples per second";  // of tiles and charts
   std::string throughput_head = "samples/s";           // of tables
 

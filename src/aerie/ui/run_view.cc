@@ -9,9 +9,9 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
-#include "aerie/metrics/run_end.h"
 #include "aerie/config/schema/config_text.h"
 #include "aerie/config/yaml.h"
+#include "aerie/metrics/run_end.h"
 
 namespace aerie::ui {
 
@@ -215,7 +215,8 @@ Rows machine_rows(const ReportInput& input) {
     if (is_start(record)) start = &record;
   if (start != nullptr)
     for (const auto& [key, value] : start->fields())
-      if (key != "event" && key != "name" && key != kReportWordsField) out.emplace_back(label_of(key), field_text(value));
+      if (key != "event" && key != "name" && key != kReportWordsField)
+        out.emplace_back(label_of(key), field_text(value));
   if (const auto config = config_of(input)) {
     for (const auto& [key, label] : input.words.data_settings) {
       const config::Value* value = config->find(key);

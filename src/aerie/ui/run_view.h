@@ -40,7 +40,7 @@ struct RunView {
   double best_monitor = train_loss;
   int64_t best_step = 0;  // of the best monitor
   double padding_share = train_loss;
-  std::vector<double> shares;  // as ReportWords::shares names them
+  std::vector<double> shares;   // as ReportWords::shares names them
   std::string date, host;       // of the first start; empty: not recorded
   std::vector<Marker> resumes;  // where the run went on after a stop
 };

@@ -16,6 +16,21 @@ train::TaskInfo nest_task() {
   return task;
 }
 
+ui::ReportWords nest_report_words() {
+  const train::TaskInfo task = nest_task();
+  ui::ReportWords out;
+  out.loss_unit = "nats";
+  out.throughput = task.throughput;
+  out.throughput_text = "audio seconds per second";
+  out.throughput_head = "audio s/s";
+  out.shares = {{"masked_share", "masked share of frames"}};
+  out.data_settings = {{"model.train_ds.manifest_filepath", "training set"},
+                       {"model.train_ds.tarred_audio_filepaths", "its tar files"},
+                       {"model.train_ds.noise_manifest", "noise"},
+                       {"model.validation_ds.manifest_filepath", "validation set"}};
+  return out;
+}
+
 void add_frames(train::StepOutcome& outcome, int64_t masked, int64_t frames) {
   outcome.metrics.add(kMaskedShare, static_cast<double>(masked), static_cast<double>(frames));
 }

@@ -4,10 +4,12 @@
 #include <cstdint>
 
 #include "aerie/train/engine.h"
+#include "aerie/ui/report_words.h"
 
 namespace aerie::nest {
 
 train::TaskInfo nest_task();
+ui::ReportWords nest_report_words();
 
 // Frames that entered the loss, of all valid ones behind the encoder.
 void add_frames(train::StepOutcome& outcome, int64_t masked, int64_t frames);

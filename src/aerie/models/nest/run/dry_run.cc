@@ -21,11 +21,13 @@
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/nest_data.h"
 #include "aerie/models/nest/run/nest_engine.h"
+#include "aerie/models/nest/run/nest_job.h"
 #include "aerie/models/nest/run/nest_measure.h"
-#include "aerie/models/nest/run/nest_start.h"
+#include "aerie/models/nest/run/nest_schedule.h"
 #include "aerie/optim/schedule.h"
 #include "aerie/train/batch_list_source.h"
 #include "aerie/train/run_folder.h"
+#include "aerie/train/run_start.h"
 
 namespace aerie::train {
 
@@ -100,7 +102,10 @@ Result<data::SyntheticBatch> worst_case_batch(const DryRunSet& set, int64_t samp
 class DryRun {
  public:
   explicit DryRun(const DryRunOptions& options)
-      : options_(options), env_(*options.env), run_(options.config->run) {}
+      : options_(options),
+        env_(*options.env),
+        run_(options.config->run),
+        job_(make_nest_job(*options.config)) {}
 
   Result<DryRunReport> go() {
     AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
@@ -151,8 +156,7 @@ class DryRun {
   }
 
   Status build_engine(const config::DevicePlan& devices) {
-    NestEngineOptions engine_options;
-    engine_options.config = &run_;
+    EngineOptions engine_options;
     engine_options.gpu = devices.gpu;
     engine_options.gpu_index = devices.ids.front();
     engine_options.saves = true;
@@ -160,8 +164,8 @@ class DryRun {
     AERIE_ASSIGN_OR_RETURN(const ResumePlan plan, plan_resume(env_, folder_, run_.exp_manager));
     AERIE_ASSIGN_OR_RETURN(StartPoint point, find_start_point(env_, folder_, plan));
     engine_options.precision = point.state.precision;
-    AERIE_ASSIGN_OR_RETURN(engine_, make_nest_engine(engine_options));
-    AERIE_RETURN_IF_ERROR(load_start_point(env_, engine_, run_, plan, point));
+    AERIE_ASSIGN_OR_RETURN(engine_, make_nest_engine(run_, engine_options));
+    AERIE_RETURN_IF_ERROR(load_start_point(env_, *job_, engine_, plan, point));
     report_.start = !plan.sentence.empty() ? plan.sentence : "starting from scratch";
     if (plan.kind == ResumePlan::Kind::kFresh &&
         run_.init_from.kind != config::InitFromConfig::Kind::kNone)
@@ -340,7 +344,8 @@ class DryRun {
   RunFolder folder_;
   NestData data_;
   Cadence cadence_;
-  NestEngine engine_;
+  std::unique_ptr<Job> job_;
+  BuiltEngine engine_;
   std::vector<double> rates_;
   int64_t gpu_index_ = 0;
   int64_t start_step_ = 0;

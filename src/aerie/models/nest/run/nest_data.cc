@@ -72,6 +72,25 @@ config::BatchLimit evaluation_limit(const config::TrainerConfig& trainer, bool t
 
 }  // namespace
 
+// "12,345 utterances, 20 h 31 min", after filters.
+std::string amount_of_data(const std::vector<LoaderSource*>& sources) {
+  uint64_t utterances = 0, unknown = 0;
+  double seconds = 0.0;
+  for (LoaderSource* source : sources) {
+    const data::SampleSet& set = source->loader().sampler().set();
+    utterances += set.size();
+    for (const double duration : set.durations_s) {
+      if (std::isfinite(duration))
+        seconds += duration;
+      else
+        ++unknown;
+    }
+  }
+  std::string out = str_cat(group_digits(utterances), " utterances, ", human_duration(seconds));
+  if (unknown > 0) out += str_cat(" and ", group_digits(unknown), " of unknown length");
+  return out;
+}
+
 bool overfits(const config::TrainerConfig& trainer) {
   const config::BatchLimit& limit = trainer.overfit_batches;
   return limit.is_fraction ? limit.fraction > 0.0 : limit.count > 0;

@@ -25,8 +25,8 @@ namespace aerie::train {
 
 namespace {
 
-// Every NestEngine is made below.
-CoreEngine& core_engine(NestEngine& engine) {
+// Every engine of NEST is made below.
+CoreEngine& core_engine(BuiltEngine& engine) {
   return static_cast<CoreEngine&>(*engine.engine);
 }
 
@@ -67,8 +67,8 @@ Result<std::unique_ptr<CoreEngine>> choose_engine(const config::RunConfig& confi
 
 }  // namespace
 
-Result<NestEngine> make_nest_engine(const NestEngineOptions& options) {
-  config::RunConfig config = *options.config;
+Result<BuiltEngine> make_nest_engine(const config::RunConfig& given, const EngineOptions& options) {
+  config::RunConfig config = given;
   if (!options.precision.empty()) {
     AERIE_ASSIGN_OR_RETURN(config.trainer.precision, parse_precision(options.precision));
   }
@@ -83,7 +83,7 @@ Result<NestEngine> make_nest_engine(const NestEngineOptions& options) {
     }
   }
   AERIE_ASSIGN_OR_RETURN(auto engine, choose_engine(config, device));
-  NestEngine out;
+  BuiltEngine out;
   out.base_rates = engine->base_rates();
   for (const nn::ParamInfo& entry : engine->core().model().parameters().entries()) {
     if (entry.is_buffer || entry.alias_of >= 0) continue;
@@ -99,7 +99,7 @@ Result<NestEngine> make_nest_engine(const NestEngineOptions& options) {
   return out;
 }
 
-Status load_initial_weights(Env& env, NestEngine& engine, const config::InitFromConfig& init) {
+Status load_initial_weights(Env& env, BuiltEngine& engine, const config::InitFromConfig& init) {
   if (init.kind == config::InitFromConfig::Kind::kNone) return ok_status();
   AERIE_ASSIGN_OR_RETURN(
       const std::vector<ckpt::LoadReport> reports,
@@ -109,7 +109,7 @@ Status load_initial_weights(Env& env, NestEngine& engine, const config::InitFrom
   return core_engine(engine).state_written();
 }
 
-Result<LoadedWeights> load_all_weights(Env& env, NestEngine& engine, const std::string& path,
+Result<LoadedWeights> load_all_weights(Env& env, BuiltEngine& engine, const std::string& path,
                                        bool averaged) {
   nn::ParameterRegistry& registry = core_engine(engine).core().model().parameters();
   LoadedWeights out;
@@ -163,7 +163,7 @@ Status import_averages(Env& env, NestCore& core, const archive::LightningCheckpo
 
 }  // namespace
 
-Result<TrainState> import_lightning_checkpoint(Env& env, NestEngine& engine,
+Result<TrainState> import_lightning_checkpoint(Env& env, BuiltEngine& engine,
                                                const std::string& path) {
   NestCore& core = core_engine(engine).core();
   AERIE_ASSIGN_OR_RETURN(const archive::LightningCheckpoint checkpoint,

@@ -14,8 +14,8 @@
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/nest_data.h"
 #include "aerie/models/nest/run/nest_engine.h"
-#include "aerie/models/nest/run/nest_start.h"
 #include "aerie/train/evaluate.h"
+#include "aerie/train/run_start.h"
 
 namespace aerie::train {
 
@@ -29,7 +29,7 @@ Status no_checkpoint() {
 }
 
 // Loads the weights and says where they came from.
-Result<LoadedWeights> load_weights(const NestEvalOptions& options, NestEngine& engine) {
+Result<LoadedWeights> load_weights(const NestEvalOptions& options, BuiltEngine& engine) {
   Env& env = *options.env;
   const config::RunConfig& run = *options.config;
   const config::EmaConfig& ema = run.exp_manager.ema;
@@ -81,11 +81,10 @@ Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
         .with_hint(str_cat("set ", node, ".manifest_filepath"));
   AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                          config::plan_devices(run.trainer, config::count_visible_gpus()));
-  NestEngineOptions engine_options;
-  engine_options.config = &run;
+  EngineOptions engine_options;
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.ids.front();
-  AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
+  AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, make_nest_engine(run, engine_options));
   AERIE_ASSIGN_OR_RETURN(const LoadedWeights weights, load_weights(options, engine));
 
   NestDataOptions data_options;

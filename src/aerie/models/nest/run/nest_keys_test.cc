@@ -15,13 +15,13 @@ using metrics::RecordKind;
 using Steps = std::vector<int64_t>;
 
 // A run that must succeed.
-NestRunResult run(const TinyRun& tiny, const std::vector<std::string>& overrides) {
+RunResult run(const TinyRun& tiny, const std::vector<std::string>& overrides) {
   auto result = tiny.train(overrides);
   EXPECT_TRUE(result.ok()) << result.status().to_string();
-  return result.ok() ? std::move(result).value() : NestRunResult{};
+  return result.ok() ? std::move(result).value() : RunResult{};
 }
 
-int exit_code(const Result<NestRunResult>& result) {
+int exit_code(const Result<RunResult>& result) {
   return result.ok() ? 0 : exit_code_for(result.status().code());
 }
 
@@ -79,7 +79,7 @@ TEST(TrainerKeysTest, WhatTheEnvironmentHoldsIsNotWrittenOut) {
   const TinyRun tiny;
   ASSERT_EQ(setenv("AERIE_TEST_DATA", tiny.file("dev_clean.json").c_str(), 1), 0);
   ASSERT_EQ(setenv("AERIE_TEST_SECRET", "hunter2", 1), 0);
-  const NestRunResult result =
+  const RunResult result =
       run(tiny,
           {"model.validation_ds.manifest_filepath='${oc.env:AERIE_TEST_DATA}'",
            "++exp_manager.checkpoint_callback_params.postfix='-${oc.env:AERIE_TEST_SECRET}.nemo'"});
@@ -93,7 +93,7 @@ TEST(TrainerKeysTest, WhatTheEnvironmentHoldsIsNotWrittenOut) {
     EXPECT_EQ(text.find("hunter2"), std::string::npos) << name;
   }
   // The archive is whole without the variable.
-  const auto nemo = archive::read_nemo(env, result.nemo);
+  const auto nemo = archive::read_nemo(env, result.archive);
   ASSERT_TRUE(nemo.ok()) << nemo.status().to_string();
   EXPECT_NE(nemo->config_yaml.find(tiny.file("dev_clean.json")), std::string::npos);
   EXPECT_EQ(nemo->config_yaml.find("oc.env"), std::string::npos);
@@ -116,8 +116,8 @@ TEST(TrainerKeysTest, AScheduleWithoutItsOwnLengthTakesTheTrainers) {
 
 TEST(TrainerKeysTest, MaxTimeStopsWithAValidation) {
   const TinyRun tiny;
-  const NestRunResult result = run(tiny, {"++trainer.max_time={seconds: 1}", "trainer.max_steps=-1",
-                                          "trainer.val_check_interval=100000"});
+  const RunResult result = run(tiny, {"++trainer.max_time={seconds: 1}", "trainer.max_steps=-1",
+                                      "trainer.val_check_interval=100000"});
   EXPECT_EQ(result.stop_reason, "time limit");
   EXPECT_EQ(tiny.steps(RecordKind::kVal), (Steps{result.step}));
   EXPECT_NE(result.best_checkpoint, "");
@@ -128,7 +128,7 @@ TEST(TrainerKeysTest, MaxTimeStopsWithAValidation) {
                 .step,
             4);
   const TinyRun per_run;
-  const NestRunResult cut =
+  const RunResult cut =
       run(per_run, {"++exp_manager.max_time_per_run={seconds: 0.001}", "++trainer.min_steps=4"});
   EXPECT_EQ(cut.step, 1);
   EXPECT_EQ(cut.stop_reason, "time limit");
@@ -137,7 +137,7 @@ TEST(TrainerKeysTest, MaxTimeStopsWithAValidation) {
 
 TEST(TrainerKeysTest, FastDevRunKeepsNothing) {
   const TinyRun tiny;
-  const NestRunResult result = run(
+  const RunResult result = run(
       tiny, {"++trainer.fast_dev_run=2", "trainer.max_steps=-1", "++trainer.limit_val_batches=0"});
   EXPECT_EQ(result.step, 2);
   EXPECT_EQ(result.stop_reason, "fast_dev_run");
@@ -184,7 +184,7 @@ TEST(TrainerKeysTest, DetectAnomalyNamesTheFirstCulprit) {
 
 TEST(TrainerKeysTest, ProfilerWritesAChromeTrace) {
   const TinyRun tiny;
-  const NestRunResult result =
+  const RunResult result =
       run(tiny, {"++trainer.profiler=simple", "trainer.num_sanity_val_steps=2"});
   ASSERT_EQ(result.trace, tiny.run_dir() + "/trace.json");
   const auto trace = nlohmann::json::parse(*Env::real().read_file(result.trace));
@@ -219,7 +219,7 @@ TEST(TrainerKeysTest, StaticLossScale) {
 
 TEST(TrainerKeysTest, DefaultRootDirServesRunsWithoutExpManager) {
   const TinyRun tiny;
-  const NestRunResult result = run(
+  const RunResult result = run(
       tiny,
       {"~exp_manager", "++trainer.default_root_dir=" + tiny.file("root"), "trainer.max_steps=1"});
   EXPECT_TRUE(starts_with(result.run_dir, tiny.file("root") + "/")) << result.run_dir;
@@ -231,7 +231,7 @@ TEST(EarlyStoppingTest, RulesAndLimits) {
   const auto steps = [&](std::vector<std::string> keys) {
     const TinyRun tiny;
     keys.insert(keys.end(), base.begin(), base.end());
-    const NestRunResult result = run(tiny, keys);
+    const RunResult result = run(tiny, keys);
     return std::make_pair(result.step, result.stop_reason);
   };
   const std::string params = "++exp_manager.early_stopping_callback_params.";
@@ -261,7 +261,7 @@ TEST(EmaTest, AveragesValidateAndAreSaved) {
   const std::vector<std::string> ema{"++exp_manager.ema.enable=true",
                                      "++exp_manager.ema.decay=0.5"};
   const TinyRun averaged, original, plain;
-  const NestRunResult result = run(averaged, ema);
+  const RunResult result = run(averaged, ema);
   std::vector<std::string> keys = ema;
   keys.push_back("++exp_manager.ema.validate_original_weights=true");
   run(original, keys);
@@ -337,7 +337,7 @@ TEST(CheckpointKeysTest, OtherMonitors) {
 TEST(CheckpointKeysTest, WeightsOnlyAndBestModel) {
   const std::string params = "++exp_manager.checkpoint_callback_params.";
   const TinyRun tiny;
-  const NestRunResult result = run(tiny, {params + "save_weights_only=true"});
+  const RunResult result = run(tiny, {params + "save_weights_only=true"});
   EXPECT_EQ(TinyRun::names(result.last_checkpoint),
             (std::set<std::string>{"manifest.json", "model.safetensors", "state.json"}));
   // It cannot be resumed, and says what to do.
@@ -349,14 +349,14 @@ TEST(CheckpointKeysTest, WeightsOnlyAndBestModel) {
   const TinyRun best;
   const std::vector<std::string> keys{params + "save_best_model=true", params + "monitor=val_loss",
                                       params + "mode=max", params + "filename='{step}'"};
-  const NestRunResult kept = run(best, keys);
+  const RunResult kept = run(best, keys);
   const auto losses = best.values(RecordKind::kVal, "val_loss");
   ASSERT_EQ(losses.size(), 2u);
   const auto loaded = best.config(keys, false);
   NestEvalOptions options;
   options.config = &loaded->run;
   options.env = &Env::real();
-  options.checkpoint = kept.nemo;
+  options.checkpoint = kept.archive;
   const auto report = evaluate_nest(options);
   ASSERT_TRUE(report.ok()) << report.status().to_string();
   EXPECT_DOUBLE_EQ(report->loss, std::max(losses[0], losses[1]));

@@ -16,13 +16,6 @@
 
 namespace aerie::train {
 
-std::string pci_bus_id(int64_t gpu_index) {
-  const auto& gpus = device::driver().gpus;
-  return static_cast<size_t>(gpu_index) < gpus.size()
-             ? gpus[static_cast<size_t>(gpu_index)].pci_bus_id
-             : std::string();
-}
-
 config::RunConfig nest_l_config() {
   config::RunConfig out;
   out.name = "NEST-L";
@@ -102,15 +95,15 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   BatchListSource source(std::move(list));
 
   const double start = clock.monotonic_s();
-  NestEngineOptions engine_options;
-  engine_options.config = &config;
+  EngineOptions engine_options;
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.ids.front();
-  AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
+  AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, make_nest_engine(config, engine_options));
   // From here on: what an earlier measurement held has been given back.
   const std::unique_ptr<metrics::NvmlSampler> nvml =
-      devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.02)
-                  : nullptr;
+      devices.gpu
+          ? metrics::NvmlSampler::start(device::pci_bus_id(devices.ids.front()).c_str(), 0.02)
+          : nullptr;
   NestMeasurement out;
   out.build_s = clock.monotonic_s() - start;
   out.engine = engine.engine->description();

@@ -38,9 +38,6 @@ struct NestMeasurement {
 // Trains a model with fresh weights for options.warmup + options.steps steps.
 Result<NestMeasurement> measure(const config::RunConfig& config, const NestMeasureOptions& options);
 
-// Of a visible GPU, as NVML takes it; empty: not known.
-std::string pci_bus_id(int64_t gpu_index);
-
 // The stock NEST-L configuration (nest_fast-conformer.yaml), without data.
 config::RunConfig nest_l_config();
 

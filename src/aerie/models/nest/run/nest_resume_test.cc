@@ -16,10 +16,10 @@ namespace {
 
 using metrics::RecordKind;
 
-NestRunResult run(const TinyRun& tiny, const std::vector<std::string>& overrides) {
+RunResult run(const TinyRun& tiny, const std::vector<std::string>& overrides) {
   auto result = tiny.train(overrides);
   EXPECT_TRUE(result.ok()) << result.status().to_string();
-  return result.ok() ? std::move(result).value() : NestRunResult{};
+  return result.ok() ? std::move(result).value() : RunResult{};
 }
 
 std::string changes_of_last_start(const TinyRun& tiny) {
@@ -63,8 +63,8 @@ TEST(NestResumeTest, AnotherBatchSizeFinishesTheEpoch) {
   for (const auto& [batch_size, steps] : std::map<int, int64_t>{{3, 6}, {2, 8}, {8, 5}}) {
     const TinyRun tiny;
     run(tiny, {"trainer.max_steps=4", "trainer.max_epochs=1"});
-    const NestRunResult result = run(tiny, {"trainer.max_steps=50", "trainer.max_epochs=1",
-                                            str_cat("model.train_ds.batch_size=", batch_size)});
+    const RunResult result = run(tiny, {"trainer.max_steps=50", "trainer.max_epochs=1",
+                                        str_cat("model.train_ds.batch_size=", batch_size)});
     EXPECT_EQ(result.step, steps) << "batches of " << batch_size;
     EXPECT_EQ(tiny.steps(RecordKind::kTrain).back(), steps);
   }
@@ -94,12 +94,12 @@ TEST(NestResumeTest, AFinishedRunSaysThatItIs) {
   const TinyRun tiny;
   run(tiny, {"trainer.max_steps=6"});
   const auto names = tiny.checkpoint_names();
-  const NestRunResult again = run(tiny, {"trainer.max_steps=6"});
+  const RunResult again = run(tiny, {"trainer.max_steps=6"});
   EXPECT_EQ(again.stop_sentence, "already finished at step 6; raise trainer.max_steps");
   EXPECT_EQ(again.step, 6);
   EXPECT_EQ(tiny.checkpoint_names(), names);
   EXPECT_EQ(tiny.steps(RecordKind::kTrain).size(), 6u);
-  const NestRunResult on = run(tiny, {"trainer.max_steps=7"});
+  const RunResult on = run(tiny, {"trainer.max_steps=7"});
   EXPECT_EQ(on.stop_sentence, "finished after step 7");
 }
 

@@ -13,8 +13,9 @@
 #include "aerie/data/cursor.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/models/nest/run/nest_data.h"
-#include "aerie/models/nest/run/nest_run.h"
-#include "aerie/models/nest/run/nest_start.h"
+#include "aerie/models/nest/run/nest_job.h"
+#include "aerie/train/run.h"
+#include "aerie/train/run_start.h"
 
 namespace aerie::train {
 namespace {
@@ -59,15 +60,14 @@ struct OldRun {
     return config::load_run_config(args, load);
   }
   // Goes on in, or begins, <exp_dir>/old.
-  Result<NestRunResult> train(const std::string& exp_dir,
-                              const std::vector<std::string>& more = {}) const {
+  Result<RunResult> train(const std::string& exp_dir,
+                          const std::vector<std::string>& more = {}) const {
     AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, load(exp_dir, more));
-    NestRunOptions options;
-    options.config = &loaded;
+    RunOptions options;
     options.command = "test";
     options.env = &Env::real();
     options.quiet = true;
-    return run_nest_training(options);
+    return run_training(*make_nest_job(loaded), options);
   }
   std::string run(const std::string& exp_dir) const { return dir.file(exp_dir) + "/old"; }
   std::vector<double> values(const std::string& exp_dir, metrics::RecordKind kind,
@@ -229,8 +229,8 @@ TEST(ResumeFixtureTest, BatchesByDurationCanBeGoneOnWithInOthers) {
         ASSERT_TRUE(then.ok()) << then.status().to_string();
         ASSERT_TRUE(then->train->start_epoch(cursor->epoch).ok());
         auto seen = take(*then->train, static_cast<int64_t>(cursor->now.step), {});
-        options.earlier_batching =
-            earlier_batching(Env::real(), {old.run("resumed"), "", "", ""}, ResumePlan());
+        options.earlier_batching = batching_of(
+            earlier_configs(Env::real(), {old.run("resumed"), "", "", ""}, ResumePlan()));
         const auto now = open_nest_data(after->run, options);
         ASSERT_TRUE(now.ok()) << now.status().to_string();
         const Status restored = now->train->restore(cursor_json);

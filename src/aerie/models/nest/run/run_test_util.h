@@ -15,7 +15,8 @@
 #include "aerie/config/schema/run_config_loader.h"
 #include "aerie/data/speech/test_corpus.h"
 #include "aerie/metrics/metrics_log.h"
-#include "aerie/models/nest/run/nest_run.h"
+#include "aerie/models/nest/run/nest_job.h"
+#include "aerie/train/run.h"
 
 namespace aerie::train {
 
@@ -74,14 +75,13 @@ class TinyRun {
     return config::load_run_config(args, options);
   }
 
-  Result<NestRunResult> train(const std::vector<std::string>& overrides) const {
+  Result<RunResult> train(const std::vector<std::string>& overrides) const {
     AERIE_ASSIGN_OR_RETURN(const config::LoadedConfig loaded, config(overrides));
-    NestRunOptions options;
-    options.config = &loaded;
+    RunOptions options;
     options.command = "test";
     options.env = &Env::real();
     options.quiet = true;
-    return run_nest_training(options);
+    return run_training(*make_nest_job(loaded), options);
   }
 
   std::vector<metrics::Record> records(metrics::RecordKind kind) const {

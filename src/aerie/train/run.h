@@ -1,5 +1,5 @@
-// One NEST training run, from a checked configuration to the closing lines: run folder, resume,
-// data, engine, loop, report.
+// One training run, from a job (job.h) to the closing lines: run folder, resume, data, engine,
+// loop, report.
 #pragma once
 
 #include <string>
@@ -7,23 +7,22 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
-#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/train/job.h"
 
 namespace aerie::train {
 
-struct NestRunOptions {
-  const config::LoadedConfig* config = nullptr;
+struct RunOptions {
   std::string command;       // as typed, for cmd-args.log
   std::string version_text;  // for the report
   Env* env = nullptr;
   bool quiet = false;  // no progress line (tests)
 };
 
-struct NestRunResult {
+struct RunResult {
   std::string run_dir;          // empty: nothing was kept (fast_dev_run)
   std::string last_checkpoint;  // directory; empty: none
   std::string best_checkpoint;
-  std::string nemo;  // empty: not written
+  std::string archive;  // the exported model; empty: not written
   std::string report;
   std::string trace;  // trace.json; empty: not profiled
   std::string verdict;
@@ -36,6 +35,6 @@ struct NestRunResult {
 };
 
 // Trains. Stopped by a signal it has saved and returns ok.
-Result<NestRunResult> run_nest_training(const NestRunOptions& options);
+Result<RunResult> run_training(Job& job, const RunOptions& options);
 
 }  // namespace aerie::train

@@ -1,23 +1,20 @@
-#include "aerie/models/nest/run/nest_start.h"
+#include "aerie/train/run_start.h"
 
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
-#include "aerie/archive/nemo.h"
-#include "aerie/archive/nemo_config.h"
 #include "aerie/base/log.h"
 #include "aerie/base/path.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/resolver.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/config/yaml.h"
 #include "aerie/train/fresh_start.h"
 
 namespace aerie::train {
 
-Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::RunConfig& run) {
+Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::LoopConfig& run) {
   config::ExpManagerConfig exp = run.exp_manager;
   // NeMo's exp_manager ignores Lightning's folder.
   if (!exp.present) exp.exp_dir = run.trainer.default_root_dir;
@@ -40,7 +37,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
 
 // Locks the run folder under a name that is free, where the name is not given.
 Result<std::unique_ptr<RunLock>> lock_run_folder(Env& env, Clock& clock,
-                                                 const config::RunConfig& run,
+                                                 const config::LoopConfig& run,
                                                  const RunLockOptions& options, RunFolder* folder) {
   constexpr int kMaxNames = 100;
   for (int attempt = 1;; ++attempt) {
@@ -57,7 +54,7 @@ Result<std::unique_ptr<RunLock>> lock_run_folder(Env& env, Clock& clock,
 
 }  // namespace
 
-Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock, const config::RunConfig& run) {
+Result<OpenedRunFolder> open_run_folder(Env& env, Clock& clock, const config::LoopConfig& run) {
   const config::ExpManagerConfig& exp = run.exp_manager;
   RunLockOptions options;
   options.stop = [] { return caught_signal() != 0; };
@@ -113,8 +110,8 @@ Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const Res
   return out;
 }
 
-std::vector<data::Batching> earlier_batching(Env& env, const RunFolder& folder,
-                                             const ResumePlan& plan) {
+std::vector<config::Value> earlier_configs(Env& env, const RunFolder& folder,
+                                           const ResumePlan& plan) {
   constexpr size_t kMaxStarts = 1000;
   std::vector<std::string> folders{folder.path};
   if (const auto entries = env.list_dir(folder.path); entries.ok())
@@ -122,71 +119,31 @@ std::vector<data::Batching> earlier_batching(Env& env, const RunFolder& folder,
       if (entry.is_dir && starts_with(entry.name, "run_") && folders.size() < kMaxStarts)
         folders.push_back(str_cat(folder.path, "/", entry.name));
   folders.push_back(parent_path(parent_path(plan.path)));
-  std::vector<data::Batching> out;
+  std::vector<config::Value> out;
   for (const std::string& path : folders) {
     const auto yaml = config::load_yaml(path + "/config.yaml");
     if (!yaml.ok()) continue;
     config::ResolveOptions options;
     options.unset_env_is_missing = true;
-    const auto resolved = config::resolve_all(*yaml, options);
-    if (!resolved.ok()) continue;
-    if (const auto run = config::build_run_config(*resolved); run.ok())
-      out.push_back(data::Batching::of(run->model.train_ds));
+    auto resolved = config::resolve_all(*yaml, options);
+    if (resolved.ok()) out.push_back(std::move(resolved).value());
   }
   return out;
 }
 
-Status load_start_point(Env& env, NestEngine& engine, const config::RunConfig& run,
-                        const ResumePlan& plan, StartPoint& point) {
+Status load_start_point(Env& env, Job& job, BuiltEngine& engine, const ResumePlan& plan,
+                        StartPoint& point) {
   if (point.loaded != nullptr) {
     AERIE_RETURN_IF_ERROR(engine.engine->restore(*point.loaded));
     point.loaded.reset();
     return ok_status();
   }
   if (plan.kind == ResumePlan::Kind::kForeign) {
-    AERIE_ASSIGN_OR_RETURN(point.state, import_lightning_checkpoint(env, engine, plan.path));
+    AERIE_ASSIGN_OR_RETURN(point.state, job.import_checkpoint(env, engine, plan.path));
     point.state.data_cursor_json.clear();
     return ok_status();
   }
-  return load_initial_weights(env, engine, run.init_from);
-}
-
-std::optional<int64_t> schedule_steps(const config::RunConfig& run,
-                                      std::optional<int64_t> planned) {
-  if (run.trainer.max_steps >= 0) return run.trainer.max_steps;
-  // -1 is left here only where fast_dev_run bounds the run.
-  if (run.model.optim.sched && run.model.optim.sched->max_steps &&
-      *run.model.optim.sched->max_steps >= 0)
-    return *run.model.optim.sched->max_steps;
-  return planned;
-}
-
-std::optional<int64_t> schedule_steps(const config::RunConfig& run, const Cadence& cadence) {
-  const int64_t planned = cadence.planned_steps();
-  return schedule_steps(run, planned >= 0 ? std::optional(planned) : std::nullopt);
-}
-
-Result<std::string> nemo_model_config(const config::Value& resolved) {
-  const config::Value* model = resolved.find("model");
-  if (model == nullptr) return invalid_argument("the configuration has no model node");
-  config::Value out = *model;
-  if (out.find("target") == nullptr)
-    AERIE_RETURN_IF_ERROR(out.set("target", config::Value(archive::kNemoTarget)));
-  if (out.find("nemo_version") == nullptr)
-    AERIE_RETURN_IF_ERROR(out.set("nemo_version", config::Value(archive::kNemoVersion)));
-  return config::emit_yaml(out);
-}
-
-Status write_nemo_snapshot(Env& env, const std::string& path, const std::string& model_yaml,
-                           const StateSnapshot& snapshot) {
-  std::vector<archive::OutTensor> tensors;
-  for (const SnapshotTensor& tensor : snapshot.tensors()) {
-    if (tensor.file != "model") continue;
-    const auto dtype = archive::dtype_from_safetensors(tensor.dtype);
-    AERIE_CHECK(dtype.has_value(), tensor.dtype);
-    tensors.push_back({tensor.name, *dtype, tensor.shape, tensor.data, {}});
-  }
-  return archive::write_nemo(env, path, model_yaml, tensors);
+  return job.load_initial_weights(env, engine);
 }
 
 }  // namespace aerie::train

@@ -1,4 +1,4 @@
-#include "aerie/models/nest/run/nest_run.h"
+#include "aerie/train/run.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,24 +18,17 @@
 #include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/yaml.h"
-#include "aerie/data/loader.h"
+#include "aerie/device/gpu.h"
 #include "aerie/device/warm_up.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
-#include "aerie/models/nest/nest_task.h"
-#include "aerie/models/nest/run/lightning_export.h"
-#include "aerie/models/nest/run/nest_data.h"
-#include "aerie/models/nest/run/nest_engine.h"
-#include "aerie/models/nest/run/nest_measure.h"
-#include "aerie/models/nest/run/nest_start.h"
-#include "aerie/optim/schedule.h"
 #include "aerie/train/bad_sample_log.h"
 #include "aerie/train/run_changes.h"
 #include "aerie/train/run_checkpointer.h"
 #include "aerie/train/run_folder.h"
 #include "aerie/train/run_lock.h"
-#include "aerie/train/schedule_rates.h"
+#include "aerie/train/run_start.h"
 #include "aerie/train/start_times.h"
 #include "aerie/train/trainer.h"
 #include "aerie/ui/progress_line.h"
@@ -58,16 +51,28 @@ Status add_log_files(const std::string& folder) {
   return add_log_file(folder + "/nemo_error_log.txt", LogLevel::kWarn);
 }
 
-// Metrics that checkpoints and early stopping may watch.
-Status check_monitors(const config::RunConfig& run, const std::vector<ValidationSet>& sets) {
-  std::vector<std::string> known{"train_loss"};
-  bool validates = false;
+// Numbers of single validation sets, where there are several.
+std::vector<std::string> set_metric_names(const Job& job, const std::vector<ValidationSet>& sets) {
+  std::vector<std::string> out;
+  if (sets.size() < 2) return out;
   for (const ValidationSet& set : sets) {
-    validates = validates || set.batches > 0;
-    if (sets.size() > 1) known.push_back(set.name + "val_loss");
+    out.push_back(set.name + job.task().eval_loss);
+    for (const std::string& name : job.eval_metric_names()) out.push_back(set.name + name);
   }
+  return out;
+}
+
+// Metrics that checkpoints and early stopping may watch.
+Status check_monitors(const Job& job, const std::vector<ValidationSet>& sets) {
+  const config::LoopConfig& run = job.config();
+  const TaskInfo& task = job.task();
+  std::vector<std::string> known{task.train_loss};
+  bool validates = false;
+  for (const ValidationSet& set : sets) validates = validates || set.batches > 0;
+  for (const std::string& name : set_metric_names(job, sets)) known.push_back(name);
   // Without validation nothing is ever best; that is no mistake.
-  known.push_back("val_loss");
+  known.push_back(task.eval_loss);
+  for (const std::string& name : job.eval_metric_names()) known.push_back(name);
   const auto check = [&](const std::string& key, const std::string& name) -> Status {
     if (std::find(known.begin(), known.end(), name) != known.end()) return ok_status();
     const std::string near = nearest_name(name, known);
@@ -82,32 +87,13 @@ Status check_monitors(const config::RunConfig& run, const std::vector<Validation
   if (!exp.create_early_stopping_callback) return ok_status();
   const config::EarlyStoppingConfig& rules = exp.early_stopping_callback_params;
   if (rules.strict) AERIE_RETURN_IF_ERROR(check("early_stopping_callback_params", rules.monitor));
-  if (!validates && rules.monitor != "train_loss")
+  if (!validates && rules.monitor != task.train_loss)
     log_warn("train", "early stopping watches ", rules.monitor,
              ", but there is no validation: it will never stop the run");
   return ok_status();
 }
 
-// "12,345 utterances, 20 h 31 min", after filters.
-std::string amount_of_data(const std::vector<LoaderSource*>& sources) {
-  uint64_t utterances = 0, unknown = 0;
-  double seconds = 0.0;
-  for (LoaderSource* source : sources) {
-    const data::SampleSet& set = source->loader().sampler().set();
-    utterances += set.size();
-    for (const double duration : set.durations_s) {
-      if (std::isfinite(duration))
-        seconds += duration;
-      else
-        ++unknown;
-    }
-  }
-  std::string out = str_cat(group_digits(utterances), " utterances, ", human_duration(seconds));
-  if (unknown > 0) out += str_cat(" and ", group_digits(unknown), " of unknown length");
-  return out;
-}
-
-void log_model_summary(const NestEngine& engine) {
+void log_model_summary(const BuiltEngine& engine) {
   for (const ModelPart& part : engine.parts)
     log_info("model", part.name, ": ", group_digits(static_cast<uint64_t>(part.trainable)),
              " trainable, ", group_digits(static_cast<uint64_t>(part.frozen)), " frozen");
@@ -116,14 +102,14 @@ void log_model_summary(const NestEngine& engine) {
 // What differs from the previous start of a run that is gone on with: one line each in the log; all
 // of it as one text for the metrics.
 std::string log_changes(const Result<config::Value>& previous, const std::string& config_yaml,
-                        const std::string& previous_cursor, const data::Cursor& cursor) {
+                        const std::string& previous_cursor, const JobData& data) {
   constexpr size_t kShown = 40;
   std::vector<std::string> changes;
   // Both through the same text, so that only values can differ.
   if (const auto now = config::parse_yaml(config_yaml, "config.yaml"); previous.ok() && now.ok())
     changes = config_changes(*previous, *now);
-  if (const auto before = data::Cursor::parse(previous_cursor); before.ok())
-    for (std::string& change : data_changes(*before, cursor)) changes.push_back(std::move(change));
+  if (data.changes)
+    for (std::string& change : data.changes(previous_cursor)) changes.push_back(std::move(change));
   for (size_t i = 0; i < std::min(changes.size(), kShown); ++i)
     log_info("train", "changed since the last start: ", changes[i]);
   if (changes.size() > kShown)
@@ -144,10 +130,10 @@ void log_phases(const TrainSummary& summary) {
 
 }  // namespace
 
-Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
+Result<RunResult> run_training(Job& job, const RunOptions& options) {
   Env& env = *options.env;
   Clock& clock = Clock::real();
-  const config::RunConfig& run = options.config->run;
+  const config::LoopConfig& run = job.config();
   const SignalCatcher signals;
   // Without NeMo's preemption callback SIGTERM ends the process at once.
   if (!run.exp_manager.create_preemption_callback) std::signal(SIGTERM, SIG_DFL);
@@ -185,9 +171,7 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   AERIE_RETURN_IF_ERROR(prepare_run_folder(env, folder, resumed).with_context(folder.path));
   if (keep) AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
   early_log.reset();
-  AERIE_ASSIGN_OR_RETURN(const std::string config_yaml,
-                         config::emit_yaml(options.config->portable));
-  AERIE_ASSIGN_OR_RETURN(const std::string model_yaml, nemo_model_config(options.config->resolved));
+  AERIE_ASSIGN_OR_RETURN(const std::string config_yaml, job.config_yaml());
   AERIE_RETURN_IF_ERROR(
       describe_run(env, folder,
                    {options.command, config_yaml, git_info(env, working_directory()),
@@ -200,23 +184,18 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
 
   times.mark("run folder");
 
-  NestDataOptions data_options;
+  DataOptions data_options;
   data_options.env = &env;
   data_options.gpu = devices.gpu;
   data_options.gpu_index = devices.ids.front();
   data_options.bad_samples =
       std::make_shared<BadSampleLog>(env, folder.path + "/bad_samples.jsonl");
-  // A damaged cursor is reported where it is needed.
-  if (const auto cursor = data::Cursor::parse(point.state.data_cursor_json); cursor.ok()) {
-    data_options.packing = cursor->packing;
-    if (!cursor->now.batching) data_options.earlier_batching = earlier_batching(env, folder, plan);
-  }
-  AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
-  AERIE_RETURN_IF_ERROR(check_monitors(run, data.sets));
+  data_options.resumed_cursor = point.state.data_cursor_json;
+  data_options.earlier_configs = [&] { return earlier_configs(env, folder, plan); };
+  AERIE_ASSIGN_OR_RETURN(const JobData data, job.open_data(data_options));
+  AERIE_RETURN_IF_ERROR(check_monitors(job, data.sets));
   const std::string changes =
-      resumed ? log_changes(previous_config, config_yaml, point.state.data_cursor_json,
-                            data.train->loader().cursor())
-              : "";
+      resumed ? log_changes(previous_config, config_yaml, point.state.data_cursor_json, data) : "";
   // Batches are made while the model is: the loop asks for the same start again.
   const bool from_start = point.loaded == nullptr && plan.kind != ResumePlan::Kind::kForeign;
   if (from_start) AERIE_RETURN_IF_ERROR(data.train->start_epoch(0));
@@ -228,14 +207,13 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     times.mark("waiting for libraries and context");
   }
 
-  NestEngineOptions engine_options;
-  engine_options.config = &run;
+  EngineOptions engine_options;
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.ids.front();
   engine_options.precision = point.state.precision;
   engine_options.saves = run.exp_manager.create_checkpoint_callback && keep;
-  AERIE_ASSIGN_OR_RETURN(NestEngine engine, make_nest_engine(engine_options));
-  AERIE_RETURN_IF_ERROR(load_start_point(env, engine, run, plan, point));
+  AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, job.make_engine(engine_options));
+  AERIE_RETURN_IF_ERROR(load_start_point(env, job, engine, plan, point));
   times.mark("model");
   for (const auto& [part, seconds] : engine.start_times) times.beside(part, seconds);
   TrainState state = std::move(point.state);
@@ -248,10 +226,8 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     state.micro_step = static_cast<uint64_t>(
         state.step * std::max<int64_t>(1, run.trainer.accumulate_grad_batches));
   }
-  AERIE_ASSIGN_OR_RETURN(auto schedule,
-                         optim::Schedule::make(run.model.optim.sched, engine.base_rates,
-                                               schedule_steps(run, cadence)));
-  ScheduleRates rates(std::move(schedule));
+  AERIE_ASSIGN_OR_RETURN(const std::unique_ptr<LearningRates> rates,
+                         job.make_rates(engine.base_rates, cadence));
 
   metrics::MetricsLog metrics(env, folder.path + "/metrics.jsonl");
   AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1, state.validation_pending));
@@ -265,8 +241,9 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   // Points number from step - 1: what came after the checkpoint is written again.
   if (tensorboard != nullptr && resumed) tensorboard->start_session(state.step, clock.wall_s());
   const std::unique_ptr<metrics::NvmlSampler> nvml =
-      devices.gpu ? metrics::NvmlSampler::start(pci_bus_id(devices.ids.front()).c_str(), 0.5)
-                  : nullptr;
+      devices.gpu
+          ? metrics::NvmlSampler::start(device::pci_bus_id(devices.ids.front()).c_str(), 0.5)
+          : nullptr;
 
   {
     metrics::Record start(metrics::RecordKind::kEvent, state.step, state.epoch, state.wall_s);
@@ -280,14 +257,13 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
         .add("parameters", engine.engine->num_parameters())
         .add("cpus", int64_t{cpu_count()})
         .add("memory_gib", static_cast<double>(memory_info().total_bytes) / 1073741824.0)
-        .add("loader", data.train->loader().description())
+        .add("loader", data.loader)
         .add("batches_per_epoch", cadence.batches_per_epoch())
         .add("planned_steps", cadence.planned_steps())
-        .add("training_data", amount_of_data({data.train.get()}));
-    std::vector<LoaderSource*> validation;
-    for (const auto& set : data.evaluation) validation.push_back(set.get());
-    if (!validation.empty()) start.add("validation_data", amount_of_data(validation));
+        .add("training_data", data.training_amount);
+    if (!data.validation_amount.empty()) start.add("validation_data", data.validation_amount);
     if (!changes.empty()) start.add("changes", changes);
+    start.add("family", job.task().family).add(ui::kReportWordsField, job.report_words().to_json());
     (void)metrics.write(start);
   }
   log_info("train", engine.engine->description(), ", ", engine.engine->num_parameters(),
@@ -300,22 +276,14 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     checkpoint_options.folder = folder;
     checkpoint_options.params = run.exp_manager.checkpoint_callback_params;
     checkpoint_options.monitor = checkpoint_options.params.monitor;
-    if (data.sets.size() > 1)
-      for (const ValidationSet& set : data.sets)
-        checkpoint_options.metrics.push_back(set.name + "val_loss");
-    checkpoint_options.write_nemo = [&](const std::string& path, const StateSnapshot& snapshot) {
-      return write_nemo_snapshot(env, path, model_yaml, snapshot);
-    };
-    if (run.aerie.lightning_checkpoints) {
-      AERIE_ASSIGN_OR_RETURN(const config::Value model_node,
-                             config::parse_yaml(model_yaml, "model_config.yaml"));
-      AERIE_ASSIGN_OR_RETURN(LightningExport exporter, LightningExport::make(run, model_node));
-      checkpoint_options.write_lightning = [&env, exporter = std::move(exporter)](
-                                               const std::string& path, const TrainState& at,
-                                               const StateSnapshot& snapshot) {
-        return exporter.write(env, path, lightning_state(at, snapshot));
-      };
-    }
+    checkpoint_options.metrics = {job.task().eval_loss};
+    for (const std::string& name : job.eval_metric_names())
+      checkpoint_options.metrics.push_back(name);
+    for (const std::string& name : set_metric_names(job, data.sets))
+      checkpoint_options.metrics.push_back(name);
+    AERIE_ASSIGN_OR_RETURN(Exports exports, job.exports(env));
+    checkpoint_options.write_nemo = std::move(exports.write_archive);
+    checkpoint_options.write_lightning = std::move(exports.write_lightning);
     checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
     AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
   }
@@ -325,16 +293,17 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
   line_options.terminal =
       run.trainer.enable_progress_bar && !options.quiet && isatty(STDERR_FILENO) == 1;
   line_options.clock = &clock;
+  line_options.throughput_unit = job.task().throughput_unit;
   ui::ProgressLine line(line_options);
 
   TrainerParts parts;
-  parts.task = nest::nest_task();
+  parts.task = job.task();
   parts.config = &run;
   parts.engine = engine.engine.get();
   parts.train = data.train.get();
   parts.validation = data.sets;
-  parts.monitored_set = static_cast<size_t>(std::max<int64_t>(0, run.model.val_dl_idx));
-  parts.rates = &rates;
+  parts.monitored_set = job.monitored_set();
+  parts.rates = rates.get();
   parts.metrics = &metrics;
   parts.tensorboard = tensorboard.get();
   parts.nvml = nvml.get();
@@ -360,10 +329,10 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
     times.add_to(record);
     (void)metrics.write(record);
     // Training has its batches; those of the first validation may come now.
-    for (const auto& set : data.evaluation) set->loader().read_ahead();
+    for (const auto& set : data.evaluation) set->read_ahead();
   };
 
-  NestRunResult out;
+  RunResult out;
   const bool profile = !run.trainer.profiler.empty();
   if (profile) {
     start_spans({.max_events = kMaxTraceEvents});
@@ -393,9 +362,9 @@ Result<NestRunResult> run_nest_training(const NestRunOptions& options) {
       out.last_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->last_stem());
     if (!checkpointer->best_stem().empty())
       out.best_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->best_stem());
-    if (env.exists(checkpointer->nemo_path())) out.nemo = checkpointer->nemo_path();
+    if (env.exists(checkpointer->nemo_path())) out.archive = checkpointer->nemo_path();
   }
-  if (auto report = ui::write_report(env, folder.path); report.ok()) {
+  if (auto report = ui::write_report(env, folder.path, job.report_words()); report.ok()) {
     if (keep) out.report = *report;
     if (const auto records =
             metrics::read_metrics(env, folder.path + "/metrics.jsonl", metrics::kReportSteps);
