@@ -6,8 +6,9 @@
 namespace aerie::train {
 
 Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t loader_batches,
-                              bool has_validation, bool compat) {
+                              bool has_validation, bool compat, bool steps_are_batches) {
   Cadence out;
+  out.steps_are_batches_ = steps_are_batches;
   out.accumulate_ = std::max<int64_t>(1, trainer.accumulate_grad_batches);
   out.max_steps_ = trainer.max_steps;
   out.max_epochs_ = trainer.epoch_limit();
@@ -76,7 +77,11 @@ int64_t Cadence::planned_steps() const {
 
 int64_t Cadence::next_window(const Position& position) const {
   const int64_t in_window = (position.batch - position.window_start) % accumulate_;
-  return std::min(accumulate_ - in_window, epoch_batches(position) - position.batch);
+  const int64_t window =
+      std::min(accumulate_ - in_window, epoch_batches(position) - position.batch);
+  // The last update of a run takes what is left.
+  if (!steps_are_batches_ || max_steps_ < 0) return window;
+  return std::max<int64_t>(1, std::min(window, max_steps_ - position.step));
 }
 
 int64_t Cadence::val_every(const Position& position) const {

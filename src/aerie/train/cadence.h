@@ -26,25 +26,37 @@ class Cadence {
   // `loader_batches`: batches the training loader has in an epoch; `has_validation`: there is a
   // validation set with batches. `compat`: an integer val_check_interval above the batches of an
   // epoch is an error, as in Lightning; otherwise it counts across epochs and `note()` says so.
+  // `steps_are_batches`: a step is a micro-batch, as iteration-based systems count; limits, logs
+  // and checkpoints follow. Else it is an update of the weights.
   static Result<Cadence> make(const config::TrainerConfig& trainer, int64_t loader_batches,
-                              bool has_validation, bool compat);
+                              bool has_validation, bool compat, bool steps_are_batches = false);
 
   // Of the first epoch; others may have more or fewer.
   int64_t batches_per_epoch() const { return batches_per_epoch_; }
   // Batches to use of an epoch for which the loader has `loader_batches`.
   int64_t limited(int64_t loader_batches) const { return train_limit_.of(loader_batches); }
-  // Optimizer steps of one epoch: the last window may be shorter.
-  int64_t steps_per_epoch() const { return (batches_per_epoch_ + accumulate_ - 1) / accumulate_; }
-  // Optimizer steps of the whole run as far as steps and epochs bound it; -1 when only time does.
+  // What `window` micro-batches that make one update add to the count of steps.
+  int64_t steps_of(int64_t window) const { return steps_are_batches_ ? window : 1; }
+  // Steps of one epoch: the last window may be shorter.
+  int64_t steps_per_epoch() const {
+    return steps_are_batches_ ? batches_per_epoch_
+                              : (batches_per_epoch_ + accumulate_ - 1) / accumulate_;
+  }
+  // Steps of the whole run as far as steps and epochs bound it; -1 when only time does.
   int64_t planned_steps() const;
 
-  // Micro-batches of the next optimizer step at `position`: accumulate, or fewer at the end of an
-  // epoch.
+  // Micro-batches of the next update at `position`: accumulate, or fewer at the end of an epoch and
+  // of the run.
   int64_t next_window(const Position& position) const;
   // After the micro-batch that made `position`: validate now?
   bool validate_after(const Position& position) const;
-  bool log_after_step(int64_t step) const {
-    return log_every_n_steps_ > 0 && step % log_every_n_steps_ == 0;
+  // `width`: steps that the update which ended at `step` stands for.
+  bool log_after_step(int64_t step, int64_t width = 1) const {
+    return passes(step, width, log_every_n_steps_);
+  }
+  // A multiple of `every` lies among the last `width` steps up to `step`.
+  static bool passes(int64_t step, int64_t width, int64_t every) {
+    return every > 0 && step / every != (step - width) / every;
   }
   // Validations are due in this epoch at all.
   bool validates_in_epoch(int64_t epoch) const {
@@ -78,6 +90,7 @@ class Cadence {
   config::BatchLimit train_limit_;
   int64_t batches_per_epoch_ = 0;
   int64_t accumulate_ = 1;
+  bool steps_are_batches_ = false;
   int64_t max_steps_ = -1;
   int64_t max_epochs_ = -1;
   int64_t log_every_n_steps_ = 50;

@@ -22,7 +22,8 @@ namespace aerie::train {
 
 // What is known of a step beside its outcome.
 struct StepInfo {
-  int64_t step = 0;  // optimizer steps done after it
+  int64_t step = 0;   // steps done after it
+  int64_t width = 1;  // that it stands for
   int64_t epoch = 0;
   double learning_rate = 0.0;
   double data_wait_s = 0.0;

@@ -5,6 +5,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/checkpoint/train_state.h"
 #include "aerie/metrics/record.h"
+#include "aerie/train/eval_accumulator.h"
 #include "aerie/train/guards.h"
 #include "aerie/train/start_times.h"
 #include "aerie/train/step_times.h"
@@ -72,6 +73,39 @@ TEST(GuardsTest, StateSurvivesACheckpoint) {
   }
   for (const char* damaged : {"", "{}", "[1]", "{\"nonfinite_in_a_row\":\"x\"}"})
     EXPECT_FALSE(b.restore(damaged).ok());
+}
+
+// Two ranks that merge what they gathered know what one that saw everything knows.
+TEST(EvalAccumulatorTest, RanksMergeToTheWhole) {
+  const std::vector<EvalOutcome> outcomes = {
+      {2.0, true, {1.0, 10.0}}, {9.0, false, {}}, {4.0, true, {3.0, 5.0}}, {6.0, true, {0.0, 1.0}}};
+  EvalAccumulator all, first, second, none;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    all.add(outcomes[i]);
+    (i < 2 ? first : second).add(outcomes[i]);
+  }
+  EvalAccumulator merged;
+  for (const EvalAccumulator* part : {&none, &first, &second}) merged.merge(part->pack());
+  EXPECT_EQ(merged.pack(), all.pack());
+  EXPECT_EQ(merged.mean_loss(), 4.0);
+  EXPECT_EQ(merged.batches(), 4);
+  EXPECT_EQ(merged.counted(), 3);
+  EXPECT_EQ(std::vector<double>(merged.sums().begin(), merged.sums().end()),
+            (std::vector<double>{4.0, 16.0}));
+  EXPECT_TRUE(std::isnan(none.mean_loss()));
+}
+
+TEST(MetricValuesTest, AreSumsOverWeights) {
+  MetricValues step, other;
+  step.add("share", 3.0, 10.0);
+  step.add("share", 1.0, 10.0);
+  other.add("share", 4.0, 20.0);
+  other.add("depth", 2.0, 0.0);
+  step.merge(other);
+  ASSERT_NE(step.find("share"), nullptr);
+  EXPECT_EQ(step.find("share")->value(), 8.0 / 40.0);
+  EXPECT_EQ(step.find("depth")->value(), 0.0);
+  EXPECT_EQ(step.find("width"), nullptr);
 }
 
 TEST(StepHealthTest, TellsADivergedRunFromASingleBadStep) {

@@ -363,8 +363,8 @@ Status Trainer::save_after_validation() {
 Status Trainer::interval_saves() {
   const config::CheckpointCallbackConfig& params =
       parts_.config->exp_manager.checkpoint_callback_params;
-  const bool by_steps = params.every_n_train_steps && *params.every_n_train_steps > 0 &&
-                        position_.step % *params.every_n_train_steps == 0;
+  const bool by_steps = params.every_n_train_steps &&
+                        Cadence::passes(position_.step, last_width_, *params.every_n_train_steps);
   const double now = parts_.clock->monotonic_s();
   const bool by_time =
       params.train_time_interval_s && now - last_interval_save_s_ >= *params.train_time_interval_s;
@@ -454,9 +454,11 @@ Status Trainer::submit_window(int64_t window) {
     AERIE_RETURN_IF_ERROR(submit_with_split(request, samples));
     for (const data::Batch* batch : part) parts_.train->release(batch);
     if (request.finish) {
-      ++position_.step;
+      info.width = cadence_.steps_of(window);
+      position_.step += info.width;
+      last_width_ = info.width;
       info.step = position_.step;
-      in_flight_.push_back({info, std::move(sample_ids)});
+      in_flight_.push_back({info, std::move(sample_ids), request.step});
     }
     if (validate_now) {
       validate_now = false;
@@ -534,7 +536,7 @@ Status Trainer::collect(bool wait) {
 }
 
 Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
-  AERIE_CHECK(!in_flight_.empty() && in_flight_.front().info.step == outcome.step + 1,
+  AERIE_CHECK(!in_flight_.empty() && in_flight_.front().requested == outcome.step,
               "outcomes out of order");
   InFlight done = std::move(in_flight_.front());
   in_flight_.erase(in_flight_.begin());
@@ -552,7 +554,7 @@ Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
   scale_overflow_ = std::isfinite(outcome.loss) && outcome.loss_scale != 1.0;
 
   latest_[parts_.task.train_loss] = outcome.loss;
-  reporter_.log(outcome, info, cadence_.log_after_step(info.step), phase_s_, wall_s());
+  reporter_.log(outcome, info, cadence_.log_after_step(info.step, info.width), phase_s_, wall_s());
   if (parts_.progress) {
     // Validations and saves so far take their share of what is to come.
     const double elapsed = std::max(1e-9, parts_.clock->monotonic_s() - start_s_);

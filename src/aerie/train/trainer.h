@@ -95,6 +95,7 @@ class Trainer {
   struct InFlight {
     StepInfo info;
     std::string sample_ids;
+    int64_t requested = 0;  // StepRequest::step
   };
 
   Status restore_parts();
@@ -160,6 +161,7 @@ class Trainer {
   double last_interval_save_s_ = 0.0;      // train_time_interval
   std::map<std::string, double> phase_s_;  // of the step that was just collected
   int64_t validations_ = 0;
+  int64_t last_width_ = 1;              // steps that the latest update stands for
   std::vector<int64_t> timed_batches_;  // of each validation set, in this process
   bool scale_overflow_ = false;         // the latest step's loss was finite and scaled
   bool disk_trouble_ = false;

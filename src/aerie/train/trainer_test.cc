@@ -115,6 +115,7 @@ class FakeEngine final : public Engine {
     out.loss = eval_loss + static_cast<double>(position);
     eval_seeds.push_back(seed);
     out.counted = !empty_eval.contains(position);
+    out.sums = eval_sums;
     return out;
   }
   Status use_ema_weights(bool on) override {
@@ -138,6 +139,7 @@ class FakeEngine final : public Engine {
   bool always_bad = false;
   std::string precision = "16-mixed";
   double eval_loss = 5.0;
+  std::vector<double> eval_sums;
   int64_t evaluated = 0;
   std::map<uint64_t, bool> empty_eval;
   std::vector<std::string> micro;
@@ -197,6 +199,7 @@ struct FakeRun {
   }
   Result<TrainSummary> go(TrainState start = {}) {
     TrainerParts parts;
+    parts.task = task;
     parts.config = &config;
     parts.engine = &engine;
     parts.train = &train;
@@ -217,7 +220,7 @@ struct FakeRun {
       return ok_status();
     };
     auto cadence = Cadence::make(config.trainer, train.batches_per_epoch(),
-                                 val.batches_per_epoch() > 0, false);
+                                 val.batches_per_epoch() > 0, false, steps_are_batches);
     if (!cadence.ok()) return cadence.status();
     return Trainer(parts, *cadence, start).run();
   }
@@ -240,6 +243,8 @@ struct FakeRun {
   int64_t signal_after = std::numeric_limits<int64_t>::max();
   int64_t signal_after_evaluated = std::numeric_limits<int64_t>::max();
   double seconds_per_step = 0.0;
+  bool steps_are_batches = false;
+  TaskInfo task;
   std::map<int64_t, std::string> nonfinite;
 };
 
@@ -255,6 +260,66 @@ TEST(TrainerTest, AccumulatesIncludingTheLastPartialWindow) {
   EXPECT_EQ(run.train.held, 0);
   EXPECT_EQ(run.records(metrics::RecordKind::kTrain).size(), 6u);
   EXPECT_EQ(summary->state.step, 6);
+}
+
+// Iteration-based systems count micro-batches: limits, rates, logs and saves follow.
+TEST(TrainerTest, StepsMayBeMicroBatches) {
+  FakeRun run(5);
+  run.steps_are_batches = true;
+  run.config.trainer.accumulate_grad_batches = 2;
+  run.config.trainer.max_steps = 8;
+  run.config.trainer.log_every_n_steps = 3;
+  run.config.exp_manager.checkpoint_callback_params.every_n_train_steps = 4;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  // The epoch of five ends a window, the limit of eight the last one.
+  EXPECT_EQ(run.engine.windows, (std::vector<int64_t>{2, 2, 1, 2, 1}));
+  EXPECT_EQ(run.engine.rates, (std::vector<double>{0.0, 1.0, 2.0, 2.5, 3.5}));
+  EXPECT_EQ(summary->state.step, 8);
+  EXPECT_EQ(summary->state.micro_step, 8u);
+  // Logged where a multiple of three was passed, saved where one of four was.
+  std::vector<int64_t> logged, saved;
+  for (const auto& record : run.records(metrics::RecordKind::kTrain))
+    logged.push_back(record.step());
+  for (const SaveRequest& save : run.checkpointer.saves) saved.push_back(save.state.step);
+  EXPECT_EQ(logged, (std::vector<int64_t>{4, 7}));
+  EXPECT_EQ(saved, (std::vector<int64_t>{4, 8}));
+
+  // Half of it, then the rest: the same weights.
+  FakeRun first(5), second(5);
+  for (FakeRun* half : {&first, &second}) {
+    half->steps_are_batches = true;
+    half->config.trainer = run.config.trainer;
+  }
+  first.config.trainer.max_steps = 4;
+  ASSERT_TRUE(first.go().ok());
+  second.engine.weight = first.engine.weight;
+  second.engine.micro = first.engine.micro;
+  ASSERT_TRUE(second.go(first.checkpointer.saves.back().state).ok());
+  EXPECT_EQ(second.engine.weight, run.engine.weight);
+}
+
+TEST(TrainerTest, NumbersOfAnEvaluationHaveTheFamilysNames) {
+  FakeRun run(4, 3);
+  run.config.trainer.max_steps = 4;
+  run.task.monitor = "iou";
+  run.task.monitor_max = true;
+  run.engine.eval_sums = {1.0, 4.0};
+  run.task.eval_metrics = [](const EvalAccumulator& all) {
+    return std::vector<std::pair<std::string, double>>{{"iou", all.sums()[0] / all.sums()[1]}};
+  };
+  run.config.exp_manager.checkpoint_callback_params.monitor = "iou";
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  const auto records = run.records(metrics::RecordKind::kVal);
+  ASSERT_EQ(records.size(), 1u);
+  double loss = 0.0, iou = 0.0;
+  EXPECT_TRUE(records[0].number("val_loss", &loss) && records[0].number("iou", &iou));
+  EXPECT_EQ(loss, 6.0);
+  EXPECT_EQ(iou, 0.25);
+  EXPECT_EQ(summary->last_monitor, 0.25);
+  ASSERT_FALSE(run.checkpointer.saves.empty());
+  EXPECT_EQ(run.checkpointer.saves[0].monitor, 0.25);
 }
 
 TEST(TrainerTest, ValidatesInsideAWindowAndSavesAfterIt) {

@@ -28,7 +28,7 @@ bool is_start(const Record& record) {
   return is_event(record, "start") || is_event(record, "resume");
 }
 
-double last_of(const std::vector<Record>& records, RecordKind kind, const char* field) {
+double last_of(const std::vector<Record>& records, RecordKind kind, const std::string& field) {
   double out = std::nan("");
   for (const Record& record : records) {
     double value = 0.0;
@@ -37,7 +37,7 @@ double last_of(const std::vector<Record>& records, RecordKind kind, const char* 
   return out;
 }
 
-double mean_of(const std::vector<Record>& records, const char* field) {
+double mean_of(const std::vector<Record>& records, const std::string& field) {
   double sum = 0.0;
   int count = 0;
   for (const Record& record : records) {

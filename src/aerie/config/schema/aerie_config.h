@@ -21,6 +21,7 @@ enum class ShuffleLevel { kSample, kShard };
 enum class PadAudioMode { kRepeat, kZero };
 enum class MixOn { kAuto, kCpu, kGpu };
 enum class BatchDtype { kAuto, kInt16, kFloat32 };
+enum class StepUnit { kOptimizer, kMicro };
 enum class CacheFormat { kPcm16, kFlac };
 
 struct AerieDataConfig {
@@ -58,8 +59,9 @@ struct AerieConfig {
   ValidationSeed validation_seed = ValidationSeed::kFixed;  // compat: kRandom unless set
   std::optional<double> loss_scale;                         // 16-mixed: null is dynamic
   std::vector<std::string> no_weight_decay;  // parameter-name parts that get no weight decay
-  double spike_zscore = 6.0;           // loss or gradient norm beyond this is an event; 0: off
-  bool lightning_checkpoints = false;  // a .ckpt beside every native checkpoint
+  double spike_zscore = 6.0;  // loss or gradient norm beyond this is an event; 0: off
+  StepUnit step_unit = StepUnit::kOptimizer;  // what limits, logs and checkpoints count
+  bool lightning_checkpoints = false;         // a .ckpt beside every native checkpoint
   // Start again where metrics.jsonl records saves and there are no checkpoints.
   bool ignore_missing_checkpoints = false;
   AerieDataConfig data;

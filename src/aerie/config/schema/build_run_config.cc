@@ -40,6 +40,8 @@ void build_aerie(const NodeReader& node, AerieConfig& out) {
   node.read("loss_scale", out.loss_scale);
   node.read("no_weight_decay", out.no_weight_decay);
   node.read("spike_zscore", out.spike_zscore);
+  node.read_enum("step_unit", out.step_unit,
+                 {{"optimizer", StepUnit::kOptimizer}, {"micro", StepUnit::kMicro}});
   node.read("lightning_checkpoints", out.lightning_checkpoints);
   node.read("ignore_missing_checkpoints", out.ignore_missing_checkpoints);
 

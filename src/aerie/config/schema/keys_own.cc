@@ -89,6 +89,9 @@ constexpr KeySpec kOwn[] = {
      "Parameters whose name contains one of these get no weight decay, e.g. `[bias, norm]`."},
     {"aerie.spike_zscore", "float", "6.0", ">=0", "", kWorks,
      "A loss or gradient norm this many deviations from its recent mean is reported; 0: off."},
+    {"aerie.step_unit", "str", "optimizer", "", "optimizer|micro", kWorks,
+     "What max_steps, log_every_n_steps and checkpoints count: updates of the weights, or "
+     "micro-batches, as iteration-based systems do. They differ with accumulate_grad_batches."},
     {"aerie.lightning_checkpoints", "bool", "false", "", "", kWorks,
      "Write a Lightning `.ckpt` beside every native checkpoint, under the names NeMo looks for, so "
      "that NeMo can go on in the folder of the run."},
