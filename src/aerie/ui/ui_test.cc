@@ -30,6 +30,38 @@ std::vector<Record> run(double step_ms, double wait_ms, double gpu_util) {
   return out;
 }
 
+// A run names its numbers itself; what does not say them takes the caller's words.
+TEST(ReportWordsTest, ComeFromTheRun) {
+  ReportWords words;
+  words.monitor = "mIoU";
+  words.monitor_max = true;
+  words.throughput = "images_per_s";
+  words.throughput_text = "images per second";
+  words.shares = {{"accuracy", "pixels that were right"}};
+  words.charts = {{"Overlap", "%", true, {{"mIoU", "mean"}}, 100.0}};
+  words.data_settings = {{"images", "pictures"}};
+  std::vector<Record> records{Record(RecordKind::kEvent, 0, 0, 0.0)};
+  records[0].add("event", "start").add(kReportWordsField, words.to_json());
+  EXPECT_EQ(words_of(records, {}), words);
+  EXPECT_EQ(words_of({}, words), words);
+  std::vector<Record> damaged{Record(RecordKind::kEvent, 0, 0, 0.0)};
+  damaged[0].add(kReportWordsField, "{\"charts\":[3,{\"curves\":7}],\"monitor\":[]}");
+  EXPECT_EQ(words_of(damaged, words).monitor, "val_loss");
+
+  for (const double value : {0.5, 0.75, 0.25}) {
+    records.emplace_back(RecordKind::kVal, 10 * static_cast<int64_t>(records.size()), 0, 1.0);
+    records.back().add("mIoU", value);
+  }
+  ReportInput input;
+  input.records = records;
+  input.words = words;
+  EXPECT_EQ(view_run(input).best_monitor, 0.75);
+  EXPECT_EQ(view_run(input).best_step, 20);
+  const std::string page = render_report({input});
+  EXPECT_NE(page.find("Overlap"), std::string::npos);
+  EXPECT_NE(page.find("mIoU, best, at step 20"), std::string::npos);
+}
+
 TEST(VerdictTest, NamesWhatLimitsTheRun) {
   EXPECT_EQ(judge(run(100, 40, 30)).bound, Bound::kLoader);
   EXPECT_EQ(judge(run(100, 1, 30)).bound, Bound::kLaunch);
@@ -196,7 +228,7 @@ TEST(ReportTest, SeveralRunsShareAPage) {
             .ok());
   }
   ASSERT_TRUE(write_report_of(*env, {"/runs/a", "/runs/b", "/runs/c"}, "/all.html", {}).ok());
-  const std::string page = *env->read_file("/all.html", {});
+  const std::string page = *env->read_file("/all.html");
   EXPECT_NE(page.find("3 runs"), std::string::npos);
   EXPECT_EQ(count_of(page, "aria-label=\"Loss: train"), 1u) << "one chart for all";
   EXPECT_NE(page.find("/runs/b"), std::string::npos) << "runs of one name go by their folders";
@@ -268,7 +300,7 @@ TEST(ProgressLineTest, RedrawsOnATerminalAndGoesAway) {
     clock.advance_s(1.0);
     line.update(progress());
   }
-  const std::string text = format_progress_line(progress(), "audio-s/s");
+  const std::string text = format_progress_line(progress(), "samples/s");
   EXPECT_EQ(out, text + "\r\x1b[K" + text + "\r\x1b[K");
 }
 

@@ -286,7 +286,7 @@ int FastEngine::update_before(int part, const uint32_t* wanted) {
   device::Event& done = *part_updated_[static_cast<size_t>(part)];
   const int code = optimizer_->update_part(part, wanted, update_->handle());
   if (code != kernels::kOk) return code;
-  return device::waits_for(*compute_, done);
+  return kernels::waits_for(*compute_, done);
 }
 
 Status FastEngine::run_plan(Plan& plan, bool accumulate) {
@@ -305,7 +305,7 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
       const auto* wanted =
           reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(inputs_->data()) + kUpdate);
       inputs.before_part = [this, wanted](int part) { return update_before(part, wanted); };
-      const int code = device::waits_for(*update_, *update_begin_);
+      const int code = kernels::waits_for(*update_, *update_begin_);
       if (code != kernels::kOk) return code;
     }
     return plan.step[which]->run(

@@ -17,6 +17,7 @@
 #include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/data/speech/synthetic_batch.h"
+#include "aerie/device/gpu.h"
 #include "aerie/metrics/nvml.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/nest_data.h"
@@ -308,7 +309,8 @@ class DryRun {
   void estimate() {
     report_.peak_gib = engine_.engine->memory().peak_gib;
     if (report_.on_gpu) {
-      if (const auto nvml = metrics::NvmlSampler::start(pci_bus_id(gpu_index_).c_str(), 0.1)) {
+      if (const auto nvml =
+              metrics::NvmlSampler::start(device::pci_bus_id(gpu_index_).c_str(), 0.1)) {
         for (int i = 0; i < 20 && report_.total_gib == 0.0; ++i) {
           Clock::real().sleep_ns(50'000'000);
           if (const auto sample = nvml->read()) report_.total_gib = sample->memory_total_gib;

@@ -26,6 +26,7 @@
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/models/nest/nest_model.h"
 #include "aerie/models/nest/restore.h"
+#include "aerie/models/nest/run/nest_job.h"
 #include "aerie/models/nest/run/nest_schedule.h"
 #include "aerie/optim/optimizer.h"
 #include "aerie/optim/schedule.h"

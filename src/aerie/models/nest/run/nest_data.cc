@@ -1,8 +1,10 @@
 #include "aerie/models/nest/run/nest_data.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "aerie/base/philox.h"
+#include "aerie/base/progress.h"
 #include "aerie/base/system.h"
 #include "aerie/data/loader.h"
 #include "aerie/data/speech/audio_dataset.h"
