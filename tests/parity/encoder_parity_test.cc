@@ -7,7 +7,7 @@
 namespace aerie::parity {
 namespace {
 
-// Tolerance: nest.md appendix A for GEMM-heavy results.
+// Tolerance: docs/numerics.md 7 for GEMM-heavy results.
 constexpr double kRel = 1e-4;
 constexpr double kAbs = 1e-5;
 

@@ -48,7 +48,7 @@ class Record {
 
   // One line without the newline. Numbers that are not finite become null: JSON has no NaN.
   std::string to_json() const;
-  // Strict: every field of cli.md's common ones must be there.
+  // Strict: step, epoch, wall_s and kind must be there (docs/formats/metrics.md).
   static Result<Record> from_json(std::string_view line);
 
  private:

@@ -1,5 +1,5 @@
-// Multi-head self-attention (nest.md 5.5): relative positions (Transformer-XL), absolute positions,
-// and relative positions in a local window with optional global tokens.
+// Multi-head self-attention (docs/numerics.md 4.4): relative positions (Transformer-XL), absolute
+// positions, and relative positions in a local window with optional global tokens.
 //
 // use_pytorch_sdpa selects the same mathematics in NeMo and has no effect here.
 #pragma once

@@ -1,4 +1,4 @@
-// Which frames may see which (nest.md 5.3, 5.6).
+// Which frames may see which (docs/numerics.md 4.2, 4.5).
 #pragma once
 
 #include <array>

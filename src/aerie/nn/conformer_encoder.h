@@ -1,4 +1,4 @@
-// The ConformerEncoder of NeMo (nest.md 5): subsampling, positions, layers, optional projection.
+// NeMo's ConformerEncoder (docs/numerics.md 4): subsampling, positions, layers, a projection.
 #pragma once
 
 #include <memory>

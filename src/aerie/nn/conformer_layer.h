@@ -1,4 +1,4 @@
-// One Conformer layer and its parts (nest.md 5.4).
+// One Conformer layer and its parts (docs/numerics.md 4.3).
 //
 //   r <- x + 1/2 drop(FF1(LN(x)));  r <- r + drop(MHSA(LN(r)));  r <- r + drop(Conv(LN(r)));
 //   r <- r + 1/2 drop(FF2(LN(r)));  x <- LN(r)

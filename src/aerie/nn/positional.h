@@ -1,5 +1,5 @@
-// Sinusoidal position tables (nest.md 5.3) and what happens between subsampling and layer 0:
-// scaling by sqrt(d), positions added (abs_pos), dropout.
+// Sinusoidal position tables (docs/numerics.md 4.2) and what happens between subsampling and layer
+// 0: scaling by sqrt(d), positions added (abs_pos), dropout.
 #pragma once
 
 #include "aerie/config/schema/model_config.h"

@@ -1,4 +1,4 @@
-// Subsampling front of the encoder (nest.md 5.2): (B,T,D) features to (B,T',d) and new lengths.
+// Subsampling before the encoder (docs/numerics.md 4.1): (B,T,D) to (B,T',d) and new lengths.
 //
 //   dw_striding    conv 3x3/2, then pairs of depthwise 3x3/2 and pointwise, ReLU after each
 //   striding       conv 3x3/2 + ReLU, repeated

@@ -1,4 +1,4 @@
-// Learning-rate schedules: every one NeMo registers (nest.md 6.2, 6.3), free of torch.
+// Learning-rate schedules: every one NeMo registers (docs/numerics.md 5), free of torch.
 //
 // s counts completed optimizer steps: the rate used for optimizer step n (0-based) is at(n). NeMo's
 // schedules and StepLR, CyclicLR are pure functions of s; ExponentialLR and ReduceLROnPlateau

@@ -1,4 +1,4 @@
-// The golden numbers of nest.md appendix B: values that NeMo's own modules gave on the CPU in
+// The golden numbers of docs/numerics.md 7: values that NeMo's own modules gave on the CPU in
 // float32, for deterministic weights and signals.
 #include <map>
 

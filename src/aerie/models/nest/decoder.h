@@ -1,4 +1,4 @@
-// MultiSoftmaxDecoder and MultiMLMLoss (nest.md 4.3, 4.4).
+// MultiSoftmaxDecoder and MultiMLMLoss (docs/numerics.md 3.3, 3.4).
 #pragma once
 
 #include <ATen/core/Tensor.h>

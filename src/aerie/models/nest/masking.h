@@ -1,4 +1,4 @@
-// Random block masking (nest.md 4.1): which frames are hidden, and the column put in their place.
+// Random block masking (docs/numerics.md 3.1): which frames are hidden, and what stands there.
 //
 // Two rules. kR1 (default, NeMo from 2026): overlap mode starts a block at every t with
 // t + block <= length independently with probability mask_prob; short clips get what fits.

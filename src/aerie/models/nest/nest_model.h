@@ -2,7 +2,7 @@
 //
 //   clean audio -> features -> quantizer -> tokens
 //   noisy audio -> features -> masking -> encoder -> decoder -> loss on masked frames    (pre_conv)
-//   mask_position post_conv masks, and quantizes, behind the subsampling instead (nest.md 1.3).
+//   mask_position post_conv masks and quantizes behind the subsampling (docs/numerics.md 1).
 //
 // The model owns its registry; the registry owns the tensors. One forward at a time.
 #pragma once

@@ -1,5 +1,5 @@
 // Masking, quantizer, loss, front end and model assembly by their definitions, and the quirks of
-// nest.md section 12 that belong to the model.
+// docs/numerics.md 6 that belong to the model.
 #include <map>
 
 #include "aerie/models/nest/test_util.h"
@@ -67,7 +67,7 @@ TEST(MaskingTest, CoverageAndStartsHaveTheRightDistribution) {
     loss_frames_share += loss_frames(mask, 8, 0.8).sum().item<double>() / 188.0;
   }
   const double mean = frames / kTrials;
-  // From an independent simulation of 20,000 masks; nest.md 4.1 has about the same.
+  // From an independent simulation of 20,000 masks; docs/numerics.md 3.1 has about the same.
   EXPECT_NEAR(mean, 0.3230, 0.005);
   EXPECT_NEAR(loss_frames_share / kTrials, 0.2899, 0.005);
   EXPECT_NEAR(std::sqrt(squares / kTrials - mean * mean), 0.0736, 0.004);

@@ -1,5 +1,5 @@
-// Waveform to normalised log-mel features (nest.md 3): NeMo's AudioToMelSpectrogramPreprocessor in
-// the same order of float32 operations. No gradients; runs on the device of its input.
+// Waveform to normalised log-mel features (docs/numerics.md 2) in the order of float32 operations
+// of NeMo's AudioToMelSpectrogramPreprocessor. No gradients; runs on the device of its input.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Random-projection vector quantizer (nest.md 4.2): clean features to target tokens.
+// Random-projection vector quantizer (docs/numerics.md 3.2): clean features to target tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>

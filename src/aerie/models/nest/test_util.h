@@ -1,4 +1,4 @@
-// Shared by the tests of this folder: the deterministic weights and signals of nest.md appendix B,
+// Shared by the tests of this folder: the deterministic weights and signals of docs/numerics.md 7,
 // small model configurations, comparisons.
 #pragma once
 

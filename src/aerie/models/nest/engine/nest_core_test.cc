@@ -1,4 +1,4 @@
-// One step: its numbers (nest.md appendix B.5), accumulation, parts, skipped steps, memory.
+// One step: its numbers (docs/numerics.md 7), accumulation, parts, skipped steps, memory.
 #include "aerie/models/nest/engine/nest_core.h"
 
 #include <cmath>
