@@ -4,6 +4,7 @@
 #   make test     build and run all tests
 #   make train    build and run the quick start: make a corpus, pre-train a small NEST on it, report
 #   make sanitize run the torch-free tests under address+undefined and thread sanitizers
+#   make tidy     run clang-tidy on what changed since main
 #   make format   rewrite our sources with clang-format
 #   make fuzz     run every fuzz target for FUZZ_SECONDS (default 60) seconds
 #
@@ -13,7 +14,7 @@ JOBS ?= $(shell scripts/build-jobs)
 BUILD := $(if $(filter dev,$(PRESET)),build,build-$(PRESET))
 FUZZ_SECONDS ?= 60
 
-.PHONY: all setup configure build test train sanitize format fuzz clean
+.PHONY: all setup configure build test train sanitize tidy format fuzz clean
 all: build
 
 setup:
@@ -36,13 +37,19 @@ train: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target aerie
 	@scripts/quick-start $(BUILD)/aerie
 
-sanitize: setup
+sanitize:
+	@scripts/setup.sh --checks
 	@scripts/sanitize $(JOBS)
+
+tidy: configure
+	@scripts/setup.sh --checks
+	@scripts/tidy --build $(BUILD)
 
 format:
 	@scripts/format --fix
 
-fuzz: setup
+fuzz:
+	@scripts/setup.sh --checks
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 clean:

@@ -3,6 +3,7 @@
 # a GPU but no CUDA toolkit, the CUDA compiler. Everything already there is left alone; a second run does nothing.
 #
 #   scripts/setup.sh                install what is missing
+#   scripts/setup.sh --checks       install also what the sanitizers, fuzz targets and scripts/tidy need: clang 14
 #   scripts/setup.sh --cuda         fetch the GPU libraries and compiler also where no GPU is seen
 #   scripts/setup.sh --print-torch  only print the folder of torch that a build should use
 #   scripts/setup.sh --print-nvcc   only print the CUDA compiler that a build should use (empty: none)
@@ -63,7 +64,7 @@ case "${1:-}" in
   --print-torch) find_torch; exit 0 ;;
   --print-nvcc) find_nvcc; exit 0 ;;
   --print-archs) cuda_archs; exit 0 ;;
-  --cuda|'') ;;
+  --checks|--cuda|'') ;;
   *) fail "unknown option $1 (see the head of $0)" ;;
 esac
 want_cuda=no
@@ -75,6 +76,7 @@ if [ "${1:-}" = --cuda ] || have_gpu; then want_cuda=yes; fi
 packages=(build-essential cmake ninja-build ccache mold pkg-config git ca-certificates python3
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libyaml-dev zlib1g-dev libbz2-dev liblzma-dev libxxhash-dev
   libsndfile1-dev libflac-dev libsoxr-dev libsimdjson-dev libgtest-dev libbenchmark-dev clang-format-14)
+if [ "${1:-}" = --checks ]; then packages+=(clang-14 clang-tidy-14 libclang-rt-14-dev); fi
 
 install_packages() {
   local missing=() package

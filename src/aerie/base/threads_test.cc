@@ -40,6 +40,7 @@ TEST(BoundedQueueTest, CloseDrainsAndCancelDrops) {
   closing.close();
   std::string refused = "b";
   EXPECT_FALSE(closing.push(std::move(refused)));
+  // NOLINTNEXTLINE(bugprone-use-after-move): what is tested
   EXPECT_EQ(refused, "b") << "a refused item stays with its owner";
   EXPECT_EQ(closing.pop(), "a");
   EXPECT_EQ(closing.pop(), std::nullopt);
@@ -281,7 +282,7 @@ TEST(ThreadPoolShutdownTest, FinishesQueuedWorkUnlessCancelled) {
   EXPECT_EQ(done, 0);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(AERIE_SANITIZE_ADDRESS) && !defined(AERIE_SANITIZE_THREAD)
 // No room for the stacks of 200 threads: the system refuses them as it does past a limit of
 // processes, which root does not have.
 void allow_few_threads() {

@@ -293,9 +293,8 @@ Status Value::set(const std::vector<std::string>& parts, Value value) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool last = i + 1 == parts.size();
     if (at->is_null() || at->is_missing()) {
-      const Origin origin = value.origin();
       *at = Value(Map());
-      at->set_origin(origin);
+      at->set_origin(value.origin());
     }
     if (at->is_list()) {
       const auto index = parse_index(parts[i], at->as_list().size());
