@@ -592,7 +592,7 @@ TEST_P(HostileTest, GivesOneClearErrorAndStaysSmall) {
   EXPECT_LT(message.size(), 700u) << message;
   EXPECT_TRUE(is_utf8(message));
   EXPECT_NE(status.code(), StatusCode::kInternal) << message;
-#ifndef __SANITIZE_ADDRESS__  // its quarantine keeps what was freed
+#ifndef AERIE_SANITIZE_ADDRESS  // its quarantine keeps what was freed
   EXPECT_LT(grown_kib, 64u << 10) << message;
 #endif
   RecordProperty("grown_kib", static_cast<int>(grown_kib));
