@@ -62,6 +62,8 @@ endfunction()
 # The label tsan marks what the thread-sanitizer run repeats; torch-linked tests never carry it.
 # The label gpu adds a second entry, <name>_gpu, with the suites called *GpuTest: only they may skip (where there is no GPU);
 # a skip anywhere else fails.
+# The targets all_tests and tsan_tests build what tests need and nothing else.
+add_custom_target(all_tests)
 add_custom_target(tsan_tests)
 function(aerie_add_test name)
   if(NOT AERIE_BUILD_TESTS)
@@ -83,6 +85,7 @@ function(aerie_add_test name)
   target_link_libraries(${name} PRIVATE ${A_DEPS} aerie::base_testing aerie_options deps::gtest_main)
   set(labels ${A_LABELS})
   list(REMOVE_ITEM labels gpu)
+  add_dependencies(all_tests ${name})
   if("tsan" IN_LIST labels)
     add_dependencies(tsan_tests ${name})
   endif()

@@ -171,7 +171,13 @@ std::unique_ptr<Backend> cuda_backend(std::string* reason) {
 
 void for_each_order(void (*body)(Backend& backend)) {
   using emulation::Order;
-  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) {
+#ifdef AERIE_SANITIZE_ADDRESS
+  // What a thread reads and writes is the same in every order, and one takes minutes here.
+  constexpr Order kOrders[] = {Order::kForward};
+#else
+  constexpr Order kOrders[] = {Order::kForward, Order::kReverse, Order::kShuffled};
+#endif
+  for (const Order order : kOrders) {
     emulation::set_order(order);
     SCOPED_TRACE(::testing::Message() << "thread order " << static_cast<int>(order));
     body(*emulated_backend());
