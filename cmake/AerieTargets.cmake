@@ -90,7 +90,8 @@ function(aerie_add_test name)
     add_dependencies(tsan_tests ${name})
   endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_color=no --gtest_filter=-*GpuTest*)
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${A_TIMEOUT}
+  # COST: long ones first, so that none runs alone at the end.
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${A_TIMEOUT} COST ${A_TIMEOUT}
                        FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]" ENVIRONMENT "OMP_NUM_THREADS=1;ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16")
   if("gpu" IN_LIST A_LABELS)
     add_test(NAME ${name}_gpu COMMAND ${name} --gtest_color=no --gtest_filter=*GpuTest*)
