@@ -29,8 +29,8 @@
 #include "aerie/base/status.h"
 #include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/schema/dataset_config.h"
+#include "aerie/data/batch.h"
 #include "aerie/data/cursor.h"
-#include "aerie/data/host_batch.h"
 #include "aerie/data/loader_stats.h"
 #include "aerie/data/speech/audio_dataset.h"
 

@@ -8,7 +8,7 @@
 
 #include "aerie/base/testing/paths.h"
 #include "aerie/data/loader.h"
-#include "aerie/data/loader_test_util.h"
+#include "aerie/data/speech/loader_test_util.h"
 #include "aerie/data/speech/test_corpus.h"
 
 namespace aerie::data {

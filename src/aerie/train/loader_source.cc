@@ -1,6 +1,6 @@
 #include "aerie/train/loader_source.h"
 
-#include "aerie/data/host_batch.h"
+#include "aerie/data/batch.h"
 #include "aerie/train/batch_list_source.h"
 
 namespace aerie::train {

@@ -1,7 +1,7 @@
 // Page-locked host memory for batches, which a GPU copies without the processor's help.
 #pragma once
 
-#include "aerie/data/host_batch.h"
+#include "aerie/data/batch.h"
 
 namespace aerie::train {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "aerie/data/host_batch.h"
+#include "aerie/data/batch.h"
 #include "aerie/data/loader.h"
 #include "aerie/data/speech/audio_dataset.h"
 #include "aerie/data/speech/augment.h"

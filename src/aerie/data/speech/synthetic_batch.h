@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "aerie/base/status.h"
-#include "aerie/data/host_batch.h"
+#include "aerie/data/batch.h"
 
 namespace aerie::data {
 

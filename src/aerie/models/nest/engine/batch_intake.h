@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "aerie/base/status.h"
-#include "aerie/data/host_batch.h"
+#include "aerie/data/batch.h"
 #include "aerie/device/arena.h"
 #include "aerie/device/stream.h"
 

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "aerie/base/status.h"
-#include "aerie/data/host_batch.h"
+#include "aerie/data/batch.h"
 #include "aerie/models/nest/nest_batch.h"
 #include "aerie/nn/random_fill.h"
 

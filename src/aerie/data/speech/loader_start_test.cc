@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/data/loader_test_util.h"
+#include "aerie/data/speech/loader_test_util.h"
 #include "aerie/data/speech/test_corpus.h"
 
 namespace aerie::data {

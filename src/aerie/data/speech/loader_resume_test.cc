@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/data/loader.h"
-#include "aerie/data/loader_test_util.h"
+#include "aerie/data/speech/loader_test_util.h"
 #include "aerie/data/speech/test_corpus.h"
 
 namespace aerie::data {

@@ -1,4 +1,4 @@
-#include "aerie/data/host_batch.h"
+#include "aerie/data/batch.h"
 
 #include <cstdlib>
 #include <cstring>
