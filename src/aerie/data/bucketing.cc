@@ -100,7 +100,7 @@ double effective_duration(double duration_s, double quadratic_s) {
   return quadratic_s > 0 ? duration_s + duration_s * duration_s / quadratic_s : duration_s;
 }
 
-uint32_t clips_per_batch(double batch_duration_s, double longest_s, double quadratic_s) {
+uint32_t samples_per_batch(double batch_duration_s, double longest_s, double quadratic_s) {
   const double cost = effective_duration(longest_s, quadratic_s);
   if (!(cost > 0)) return kMaxBatch;
   // The tolerance lets 10 clips of 0.1 s into 1 s.

@@ -49,7 +49,7 @@ std::vector<double> estimate_duration_bins(std::vector<double>& durations, uint3
 double effective_duration(double duration_s, double quadratic_s);
 
 // How many clips of `longest_s` fit into batch_duration; at least 1.
-uint32_t clips_per_batch(double batch_duration_s, double longest_s, double quadratic_s);
+uint32_t samples_per_batch(double batch_duration_s, double longest_s, double quadratic_s);
 
 struct DurationBuckets {
   // Interior edges: bucket i holds edges[i-1] <= d < edges[i]. With upper_bounds, bucket i holds

@@ -33,8 +33,8 @@ struct SampleGroup {
 };
 struct SampleSet {
   std::vector<SampleGroup> groups;
-  std::vector<double> durations_s;  // per sample; NaN: unknown
-  bool tarred = false;
+  std::vector<double> lengths;  // per sample; NaN: unknown
+  bool sharded = false;
 
   uint32_t size() const { return groups.empty() ? 0 : groups.back().end; }
 };
@@ -125,11 +125,11 @@ class Sampler {
   Packing packing() const { return options_.packing; }
   // Batches are packed to batch_duration clip by clip, and the last clip may make one too long.
   bool packs_as_lhotse() const {
-    return options_.packing == Packing::kLhotse && packs_clip_by_clip() &&
+    return options_.packing == Packing::kLhotse && packs_one_by_one() &&
            config_.bucket_batch_size.empty();
   }
   bool packs_within_budget() const {
-    return options_.packing == Packing::kWithinBudget && packs_clip_by_clip();
+    return options_.packing == Packing::kWithinBudget && packs_one_by_one();
   }
   // Samples per batch and lane, the largest of any section.
   uint32_t max_batch_size() const { return max_batch_size_; }
@@ -157,7 +157,7 @@ class Sampler {
   std::shared_ptr<const LaneOrder> concat_order(uint32_t epoch) const;
   void plan_durations(EpochPlan& plan) const;
   void interleave(EpochPlan& plan) const;
-  bool packs_clip_by_clip() const {
+  bool packs_one_by_one() const {
     return config_.batch_duration && !config_.use_bucketing && !buckets_.upper_bounds;
   }
   // The section of a sample: its bucket or, in mixtures and plain data, 0.

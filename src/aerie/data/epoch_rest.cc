@@ -17,7 +17,7 @@ Result<Sampler> Sampler::with(const Batching& batching, uint32_t virtual_ranks,
 }
 
 size_t Sampler::section_of(uint32_t sample) const {
-  if (mode_ == Mode::kDurationBuckets) return buckets_.find(set_->durations_s[sample]);
+  if (mode_ == Mode::kDurationBuckets) return buckets_.find(set_->lengths[sample]);
   if (mode_ != Mode::kClassicBuckets) return 0;
   const auto after =
       std::upper_bound(set_->groups.begin(), set_->groups.end(), sample,
@@ -60,7 +60,7 @@ std::shared_ptr<const EpochPlan> Sampler::plan_rest(uint32_t epoch,
     lists[bucket].push_back(sample);
   }
   if (mode_ == Mode::kDurationBuckets) {
-    if (config_.drop_last && !packs_clip_by_clip()) carry_to_longer(lists);
+    if (config_.drop_last && !packs_one_by_one()) carry_to_longer(lists);
     // Duration buckets are numbered by length, as in a whole epoch.
     in_order.clear();
     for (uint32_t b = 0; b < buckets; ++b)
@@ -76,7 +76,7 @@ std::shared_ptr<const EpochPlan> Sampler::plan_rest(uint32_t epoch,
     section.order = std::make_shared<MapOrder>(std::move(ids), /*shuffle=*/false, plan->num_lanes_,
                                                OrderKey{options_.seed, epoch, 0});
     section.rest = std::make_shared<const std::vector<PlannedSample>>(std::move(lists[bucket]));
-    if (mode_ == Mode::kDurationBuckets && packs_clip_by_clip()) pack(*plan, section);
+    if (mode_ == Mode::kDurationBuckets && packs_one_by_one()) pack(*plan, section);
     plan->add_section(std::move(section), config_.drop_last);
   }
   if (mode_ == Mode::kDurationBuckets) {

@@ -14,7 +14,7 @@ void Sampler::pack(EpochPlan& plan, EpochPlan::Section& section) const {
 }
 
 double Sampler::cost_of(uint32_t sample) const {
-  const double d = set_->durations_s[sample];
+  const double d = set_->lengths[sample];
   return effective_duration(std::isnan(d) ? longest_s_ : d, config_.quadratic_duration.value_or(0));
 }
 

@@ -17,7 +17,7 @@ namespace {
 std::shared_ptr<SampleSet> set_of(std::vector<double> durations) {
   auto out = std::make_shared<SampleSet>();
   out->groups.push_back({0, static_cast<uint32_t>(durations.size()), {}});
-  out->durations_s = std::move(durations);
+  out->lengths = std::move(durations);
   return out;
 }
 
@@ -55,7 +55,7 @@ TEST(PackingTest, BatchesAreLhotses) {
         double longest = 0;
         for (const PlannedSample& sample : batch) {
           EXPECT_EQ(sample.sample, next++);
-          longest = std::max(longest, set->durations_s[sample.sample]);
+          longest = std::max(longest, set->lengths[sample.sample]);
         }
         over_budget +=
             batch.size() > 1 && static_cast<double>(batch.size()) * longest > config.batch_duration;

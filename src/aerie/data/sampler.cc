@@ -54,7 +54,7 @@ Result<Sampler> Sampler::make(std::shared_ptr<const SampleSet> set,
   if (config.batch_size && (*config.batch_size < 1 || *config.batch_size > kMaxBatch))
     return invalid_argument(
         str_cat("batch_size must be 1 to ", kMaxBatch, ", got ", *config.batch_size));
-  for (const double duration : out.set_->durations_s)
+  for (const double duration : out.set_->lengths)
     if (duration > out.longest_s_) out.longest_s_ = duration;
   if (out.longest_s_ <= 0) out.longest_s_ = config.max_duration.value_or(60.0);
 
@@ -87,7 +87,7 @@ Result<Sampler> Sampler::make(std::shared_ptr<const SampleSet> set,
               static_cast<int>(config.concat_sampling_technique), "|", config.concat_sampling_scale,
               "|", config.concat_shuffle, "|", config.concat_sampling_seed.value_or(-1), "|",
               config.batch_duration.value_or(0), "|", config.quadratic_duration.value_or(0), "|",
-              out.set_->tarred, "|");
+              out.set_->sharded, "|");
   append_list(key, out.concat_p_);
   append_list(key, config.bucketing_weights);
   append_list(key, out.bucket_batch_sizes_);
@@ -194,7 +194,7 @@ Status Sampler::set_up_durations() {
     buckets_.edges = c.bucket_duration_bins;
     if (buckets_.edges.empty()) {
       std::vector<double> known;
-      for (const double d : set_->durations_s)
+      for (const double d : set_->lengths)
         if (!std::isnan(d)) known.push_back(d);
       buckets_.edges = estimate_duration_bins(known, static_cast<uint32_t>(c.num_buckets));
     }
@@ -204,7 +204,7 @@ Status Sampler::set_up_durations() {
   std::vector<std::vector<uint32_t>> lists(n);
   bucket_info_.assign(n, {});
   for (uint32_t i = 0; i < set_->size(); ++i) {
-    const double d = set_->durations_s[i];
+    const double d = set_->lengths[i];
     const size_t b = buckets_.find(d);
     if (b >= n) {
       ++dropped_;
@@ -225,8 +225,8 @@ Status Sampler::set_up_durations() {
         return invalid_argument(
             str_cat("bucket_batch_size must be 1 to ", kMaxBatch, ", got ", size));
     } else if (c.batch_duration && c.use_bucketing) {
-      size = std::min<int64_t>(size, clips_per_batch(*c.batch_duration, info.longest_s,
-                                                     c.quadratic_duration.value_or(0)));
+      size = std::min<int64_t>(size, samples_per_batch(*c.batch_duration, info.longest_s,
+                                                       c.quadratic_duration.value_or(0)));
     }
     info.batch_size = static_cast<uint32_t>(size);
     bucket_batch_sizes_.push_back(info.batch_size);
@@ -236,11 +236,11 @@ Status Sampler::set_up_durations() {
   if (c.batch_duration && !c.use_bucketing && c.bucket_batch_size.empty()) {
     // Packed clip by clip: at most as many as the shortest known clip allows.
     double shortest = longest_s_;
-    for (const double d : set_->durations_s)
+    for (const double d : set_->lengths)
       if (d > 0 && d < shortest) shortest = d;
     max_batch_size_ = static_cast<uint32_t>(std::min<int64_t>(
         c.batch_size.value_or(kMaxBatch),
-        clips_per_batch(*c.batch_duration, shortest, c.quadratic_duration.value_or(0))));
+        samples_per_batch(*c.batch_duration, shortest, c.quadratic_duration.value_or(0))));
   }
   return ok_status();
 }
@@ -249,7 +249,7 @@ std::shared_ptr<const LaneOrder> Sampler::group_order(size_t g, uint32_t epoch, 
                                                       bool shuffle) const {
   const SampleGroup& group = set_->groups[g];
   const OrderKey key{options_.seed, epoch, stream};
-  if (!set_->tarred)
+  if (!set_->sharded)
     return std::make_shared<MapOrder>(group.begin, group.end - group.begin, shuffle,
                                       options_.virtual_ranks, key);
   TarOrderOptions tar;
@@ -291,7 +291,7 @@ std::shared_ptr<const LaneOrder> Sampler::concat_order(uint32_t epoch) const {
     const SampleGroup& group = set_->groups[g];
     // A member with fewer samples than lanes cannot be dealt out: each lane has all of it.
     const bool own = group.end - group.begin < lanes ||
-                     (set_->tarred && options_.compat_nemo && group.shard_starts.size() < lanes);
+                     (set_->sharded && options_.compat_nemo && group.shard_starts.size() < lanes);
     auto& order = orders[{g, round, own ? lane + 1 : 0}];
     if (order == nullptr) {
       const uint64_t stream = stream_of(kGroupStream, g, round);
@@ -336,7 +336,7 @@ void Sampler::plan_durations(EpochPlan& plan) const {
   // Tarred data: buckets keep the order of one pass over the shards, so that reading stays close to
   // sequential; otherwise each bucket is shuffled by itself.
   std::vector<std::vector<uint32_t>> passes;
-  if (set_->tarred) {
+  if (set_->sharded) {
     passes.resize(bucket_samples_.size());
     for (size_t g = 0; g < set_->groups.size(); ++g) {
       TarOrderOptions tar;
@@ -349,7 +349,7 @@ void Sampler::plan_durations(EpochPlan& plan) const {
                          {options_.seed, plan.epoch_, stream_of(kGroupStream, g, 0)});
       for (uint64_t j = 0; j < order->lane_size(0); ++j) {
         const uint32_t i = order->at(0, j);
-        const size_t b = buckets_.find(set_->durations_s[i]);
+        const size_t b = buckets_.find(set_->lengths[i]);
         if (b < passes.size()) passes[b].push_back(i);
       }
     }
@@ -359,11 +359,11 @@ void Sampler::plan_durations(EpochPlan& plan) const {
     section.bucket = b;
     section.batch_size = bucket_batch_sizes_[b];
     section.order = std::make_shared<MapOrder>(
-        set_->tarred ? std::make_shared<const std::vector<uint32_t>>(std::move(passes[b]))
-                     : bucket_samples_[b],
-        config_.shuffle && !set_->tarred, plan.num_lanes_,
+        set_->sharded ? std::make_shared<const std::vector<uint32_t>>(std::move(passes[b]))
+                      : bucket_samples_[b],
+        config_.shuffle && !set_->sharded, plan.num_lanes_,
         OrderKey{options_.seed, plan.epoch_, stream_of(kBucketStream, b, 0)});
-    if (packs_clip_by_clip()) pack(plan, section);
+    if (packs_one_by_one()) pack(plan, section);
     plan.add_section(std::move(section), config_.drop_last);
   }
   interleave(plan);

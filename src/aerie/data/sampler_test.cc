@@ -20,7 +20,7 @@ using config::ShardStrategy;
 std::shared_ptr<SampleSet> make_set(const std::vector<uint32_t>& sizes, bool tarred = false,
                                     uint32_t shards = 5, uint64_t seed = 1) {
   auto set = std::make_shared<SampleSet>();
-  set->tarred = tarred;
+  set->sharded = tarred;
   RandomStream random(seed, Purpose::kTest, 0, 0);
   uint32_t begin = 0;
   for (const uint32_t size : sizes) {
@@ -35,7 +35,7 @@ std::shared_ptr<SampleSet> make_set(const std::vector<uint32_t>& sizes, bool tar
     begin += size;
   }
   for (uint32_t i = 0; i < begin; ++i)
-    set->durations_s.push_back(std::round(random.uniform(1, 20) * 10) / 10);
+    set->lengths.push_back(std::round(random.uniform(1, 20) * 10) / 10);
   return set;
 }
 
@@ -250,9 +250,9 @@ TEST(TarOrderTest, NemosSplitLosesTheRemainder) {
   EXPECT_EQ(nemo_shard_range(10, 3, 2, false).last, 10u);
   // Five shards of ten samples for two lanes: the fifth is never read.
   SampleSet set;
-  set.tarred = true;
+  set.sharded = true;
   set.groups = {{0, 50, {0, 10, 20, 30, 40}}};
-  set.durations_s.assign(50, 1.0);
+  set.lengths.assign(50, 1.0);
   const auto shared = std::make_shared<SampleSet>(set);
   const auto compat = make(shared, plain(4, false), 2, 1, true).plan(0);
   std::vector<uint32_t> counts = counts_of(*compat, 50);
@@ -545,7 +545,7 @@ TEST(DurationBucketTest, BatchesStayInsideOneBucketAndItsBudget) {
         if (step < 20) first_steps.insert(bucket);
         double longest = 0;
         for (const PlannedSample& s : batch) {
-          const double d = set->durations_s[s.sample];
+          const double d = set->lengths[s.sample];
           longest = std::max(longest, d);
           EXPECT_GE(d, sampler.buckets()[bucket].low_s);
           EXPECT_LE(d, sampler.buckets()[bucket].longest_s);
@@ -611,11 +611,11 @@ TEST(DurationBucketTest, TheEarlierRuleKeepsTheBudgetAndTheOrder) {
   const Batches batches = all_batches(*plan);
   for (size_t k = 0; k < batches.size(); ++k) {
     double longest = 0;
-    for (const uint32_t i : batches[k]) longest = std::max(longest, set->durations_s[i]);
+    for (const uint32_t i : batches[k]) longest = std::max(longest, set->lengths[i]);
     EXPECT_LE(static_cast<double>(batches[k].size()) * longest, 100 + 1e-6);
     if (k + 1 < batches.size()) {
       // One more would not have fitted.
-      const double next = std::max(longest, set->durations_s[batches[k + 1][0]]);
+      const double next = std::max(longest, set->lengths[batches[k + 1][0]]);
       EXPECT_GT(static_cast<double>(batches[k].size() + 1) * next, 100);
     }
   }
@@ -623,7 +623,7 @@ TEST(DurationBucketTest, TheEarlierRuleKeepsTheBudgetAndTheOrder) {
 
 TEST(DurationBucketTest, UnknownDurationsAreKeptInTheLastBucket) {
   auto set = make_set({100});
-  set->durations_s[17] = std::nan("");
+  set->lengths[17] = std::nan("");
   DatasetConfig config = plain(4);
   config.use_bucketing = true;
   config.num_buckets = 4;

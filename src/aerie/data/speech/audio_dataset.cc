@@ -153,7 +153,7 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
     log_warn("data", join(files, ","), ": ", warning);
 
   auto set = std::make_shared<SampleSet>();
-  set->tarred = config.is_tarred;
+  set->sharded = config.is_tarred;
   if (config.is_tarred) {
     AERIE_ASSIGN_OR_RETURN(const auto archives, expand_archives(config));
     if (archives.size() != manifest_groups.size())
@@ -195,11 +195,11 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
         .with_hint("check min_duration, max_duration and the manifest's durations");
 
   const uint64_t n = set->size();
-  set->durations_s.resize(n);
+  set->lengths.resize(n);
   for (uint64_t i = 0; i < n; ++i) {
     const uint32_t row = out->shards_ == nullptr ? static_cast<uint32_t>(i) : out->shards_->row(i);
     const double d = out->manifest_.duration_s(row);
-    set->durations_s[i] = d;
+    set->lengths[i] = d;
     if (std::isnan(d))
       ++out->num_unknown_;
     else
@@ -244,7 +244,7 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
   out->env_ = options.env != nullptr ? options.env : &Env::real();
   out->retry_ = options.retry;
   out->selector_ = convert(config.channel_selector);
-  const uint64_t key[3] = {out->manifest_.fingerprint(), n, set->tarred ? 1u : 0u};
+  const uint64_t key[3] = {out->manifest_.fingerprint(), n, set->sharded ? 1u : 0u};
   out->fingerprint_ = xxhash64({reinterpret_cast<const char*>(key), sizeof(key)});
   out->set_ = std::move(set);
   if (!aerie.data.cache_dir.empty()) AERIE_RETURN_IF_ERROR(out->open_pack(aerie, options));
@@ -262,7 +262,7 @@ Status AudioDataset::open_pack(const config::AerieConfig& aerie, const Options& 
   cache.encoding = aerie.data.cache_format == config::CacheFormat::kFlac ? PackEncoding::kFlac
                                                                          : PackEncoding::kPcm16;
   cache.num_samples = set_->size();
-  for (const double duration : set_->durations_s)
+  for (const double duration : set_->lengths)
     if (!std::isnan(duration)) cache.total_s += duration;
   cache.quiet = options.quiet;
   cache.env = options.env;
@@ -286,7 +286,7 @@ Status AudioDataset::open_pack(const config::AerieConfig& aerie, const Options& 
 PackKey AudioDataset::pack_key_of(uint64_t i, const std::string& source) const {
   const uint32_t row = sample_id(i);
   const int32_t channel = has_channels_ ? manifest_.channel(row) : -1;
-  const double duration = set_->durations_s[i];
+  const double duration = set_->lengths[i];
   return pack_key(source, manifest_.offset_s(row), std::isnan(duration) ? 0.0 : duration,
                   channel >= 0 ? audio::ChannelSelector::index(channel) : selector_);
 }
@@ -395,7 +395,7 @@ Result<audio::AudioView> AudioDataset::read_source(uint64_t i, SampleReader& rea
   const uint64_t row = sample_id(i);
   audio::Segment segment;
   segment.offset_s = manifest_.offset_s(row);
-  segment.duration_s = set_->durations_s[i];
+  segment.duration_s = set_->lengths[i];
   segment.room_samples = reader.room_samples;
   audio::ChannelSelector own;
   if (has_channels_) {

@@ -61,7 +61,7 @@ class AudioDataset {
   const std::shared_ptr<const SampleSet>& samples() const { return set_; }
   const Manifest& manifest() const { return manifest_; }
   const std::shared_ptr<const Manifest>& noise() const { return noise_; }  // null: none
-  double duration_s(uint64_t i) const { return set_->durations_s[i]; }     // NaN: unknown
+  double duration_s(uint64_t i) const { return set_->lengths[i]; }         // NaN: unknown
   // Line of the manifest (kept lines counted over all of them): the id NeMo shows.
   uint32_t sample_id(uint64_t i) const {
     return shards_ == nullptr ? static_cast<uint32_t>(i) : shards_->row(i);

@@ -81,7 +81,7 @@ DryRunSet describe_set(const std::string& name, LoaderSource& source,
   out.name = name;
   const data::Loader& loader = source.loader();
   out.samples = loader.sampler().set().size();
-  for (const double duration : loader.sampler().set().durations_s)
+  for (const double duration : loader.sampler().set().lengths)
     if (std::isfinite(duration)) out.audio_s += duration;
   out.batches = batches;
   const BatchShape worst = worst_batch(loader, dataset);
@@ -367,7 +367,7 @@ BatchShape worst_batch(const data::Loader& loader, const config::DatasetConfig& 
   const std::vector<int64_t> capacities = loader.capacities();
   const double rate = static_cast<double>(dataset.sample_rate);
   double longest = 0.0;
-  for (const double duration : set.durations_s)
+  for (const double duration : set.lengths)
     if (std::isfinite(duration)) longest = std::max(longest, duration);
   const int64_t limit = capacities.empty() ? 0 : capacities.back();
   // Rows can be longer than the recordings (speed perturbation, short clips filled up), never
@@ -400,7 +400,7 @@ BatchShape worst_batch(const data::Loader& loader, const config::DatasetConfig& 
         plan->batch(k / plan->num_lanes(), static_cast<uint32_t>(k % plan->num_lanes()), batch);
     int64_t samples = 0;
     for (const data::PlannedSample& sample : batch)
-      samples = std::max(samples, samples_of(set.durations_s[sample.sample]));
+      samples = std::max(samples, samples_of(set.lengths[sample.sample]));
     const int64_t rows = static_cast<int64_t>(batch.size());
     consider(rows, samples);
     Section& all = sections[section];

@@ -81,7 +81,7 @@ std::string amount_of_data(const std::vector<LoaderSource*>& sources) {
   for (LoaderSource* source : sources) {
     const data::SampleSet& set = source->loader().sampler().set();
     utterances += set.size();
-    for (const double duration : set.durations_s) {
+    for (const double duration : set.lengths) {
       if (std::isfinite(duration))
         seconds += duration;
       else

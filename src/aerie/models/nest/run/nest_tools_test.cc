@@ -106,7 +106,7 @@ TEST(WorstBatchTest, DurationBucketsKeepTheirSizes) {
   const BatchShape shape = worst_batch(plain->train->loader(), run.model.train_ds);
   EXPECT_EQ(shape.rows, 3);
   double longest = 0.0;
-  for (const double d : plain->train->loader().sampler().set().durations_s)
+  for (const double d : plain->train->loader().sampler().set().lengths)
     longest = std::max(longest, d);
   EXPECT_NEAR(static_cast<double>(shape.samples), longest * 16000, 70.0);
 
