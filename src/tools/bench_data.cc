@@ -17,7 +17,7 @@
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/device/gpu.h"
 #include "bench_command.h"
 #include "data_input.h"
@@ -34,10 +34,10 @@ struct Measured {
   data::LoaderStats before, after;
   uint64_t peak_rss = 0;
 
-  double audio_s() const { return after.audio_s - before.audio_s; }
+  double audio_s() const { return after.amount - before.amount; }
   double batches() const { return static_cast<double>(after.batches - before.batches); }
   double bytes() const {
-    return after.read.bytes - before.read.bytes + after.noise.bytes - before.noise.bytes;
+    return after.read.bytes - before.read.bytes + after.side.bytes - before.side.bytes;
   }
 };
 
@@ -92,8 +92,8 @@ std::string limit_of(const Measured& m) {
     return a;
   };
   window.read = minus(m.after.read, m.before.read);
-  window.noise = minus(m.after.noise, m.before.noise);
-  window.mix = minus(m.after.mix, m.before.mix);
+  window.side = minus(m.after.side, m.before.side);
+  window.finish = minus(m.after.finish, m.before.finish);
   window.consumer_wait_s -= m.before.consumer_wait_s;
   window.consumer_work_s -= m.before.consumer_work_s;
   return window.bottleneck();
@@ -135,7 +135,7 @@ void print_stage(const char* name, const data::StageStats& a, const data::StageS
               name, static_cast<unsigned long long>(a.items - b.items), busy,
               100 * busy / std::max(1e-9, all_busy),
               (a.bytes - b.bytes) / std::max(1e-9, busy) / 1e6,
-              (a.audio_s - b.audio_s) / std::max(1e-9, busy));
+              (a.amount - b.amount) / std::max(1e-9, busy));
 }
 
 void print_text(const Measured& m, int workers) {
@@ -146,11 +146,11 @@ void print_text(const Measured& m, int workers) {
       m.bytes() / m.wall_s / 1e6, 100 * m.cpu_s / m.wall_s, m.start_s,
       human_bytes(static_cast<double>(m.peak_rss)).c_str(),
       human_bytes(static_cast<double>(m.after.memory_bytes)).c_str());
-  const double busy = m.after.read.busy_s - m.before.read.busy_s + m.after.noise.busy_s -
-                      m.before.noise.busy_s + m.after.mix.busy_s - m.before.mix.busy_s;
+  const double busy = m.after.read.busy_s - m.before.read.busy_s + m.after.side.busy_s -
+                      m.before.side.busy_s + m.after.finish.busy_s - m.before.finish.busy_s;
   print_stage("read", m.after.read, m.before.read, busy);
-  print_stage("noise", m.after.noise, m.before.noise, busy);
-  print_stage("mix", m.after.mix, m.before.mix, busy);
+  print_stage("noise", m.after.side, m.before.side, busy);
+  print_stage("mix", m.after.finish, m.before.finish, busy);
   std::printf(
       "  workers blocked %.2f s (ring full), starved %.2f s; consumer waited %.2f s; padding "
       "%.1f%%; bad samples %llu; pause between epochs %.3f s\n",
@@ -315,12 +315,12 @@ Status run_bench_data(const std::vector<std::string>& args) {
       config.prefetch_factor.reset();
       config.persistent_workers = false;
     }
-    data::LoaderOptions loader_options;
+    data::SpeechLoaderOptions loader_options;
     loader_options.seed = input.aerie.seed;
     loader_options.quiet = json;
     loader_options.mix = options.consumer_mixes ? data::MixPlace::kConsumer : data::MixPlace::kCpu;
     AERIE_ASSIGN_OR_RETURN(const std::unique_ptr<data::Loader> loader,
-                           data::Loader::make(dataset, config, input.aerie, loader_options));
+                           data::make_speech_loader(dataset, config, input.aerie, loader_options));
     AERIE_ASSIGN_OR_RETURN(const Measured measured, measure(*loader, options));
     const int shown = workers < 0 ? measured.after.workers : static_cast<int>(workers);
     if (json)

@@ -82,33 +82,27 @@ const HostArray* Batch::find(std::string_view name) const {
   return nullptr;
 }
 
-double Batch::audio_s() const {
-  return sample_rate_ > 0 ? static_cast<double>(source_samples_) / sample_rate_ : 0.0;
-}
-
 double Batch::padding_share() const {
-  const int64_t all = capacity_ * num_samples();
-  if (all == 0) return 0.0;
-  int64_t valid = 0;
-  for (const int64_t length : audio_len_) valid += length;
-  return 1.0 - static_cast<double>(valid) / static_cast<double>(all);
+  const BatchFill cells = fill();
+  if (cells.all == 0) return 0.0;
+  return 1.0 - static_cast<double>(cells.valid) / static_cast<double>(cells.all);
 }
 
 uint64_t Batch::content_hash() const {
   XxHash64 hash;
-  hash.update(&epoch_, sizeof(epoch_));
-  hash.update(&step_, sizeof(step_));
-  hash.update(&lane_, sizeof(lane_));
-  hash.update(&capacity_, sizeof(capacity_));
+  hash.update(&place_.epoch, sizeof(place_.epoch));
+  hash.update(&place_.step, sizeof(place_.step));
+  hash.update(&place_.lane, sizeof(place_.lane));
   for (const PlannedSample& sample : samples_) {
     hash.update(&sample.sample, sizeof(sample.sample));
     hash.update(&sample.position, sizeof(sample.position));
   }
   for (const HostArray& array : arrays_) {
     hash.update(array.name);
+    hash.update(array.shape.data(), sizeof(int64_t) * static_cast<size_t>(array.dims));
     hash.update(array.data, array.bytes());
   }
-  for (const MixItem& item : plan_.items) hash.update(&item.gain, sizeof(item.gain));
+  hash_more(hash);
   return hash.digest();
 }
 

@@ -1,17 +1,6 @@
-// A batch in host memory: named, typed arrays with metadata. The loader fills it, the training step
-// reads it and gives it back. Nothing here knows about audio except the fields a consumer of audio
-// asks for; other kinds of data use the same arrays under other names.
-//
-// Arrays of an audio batch (B rows, N = capacity() samples a row, rows zero beyond their length):
-//   "audio"            (B, N) float32 or int16   clean
-//   "audio_len"        (B)    int64
-//   "noisy_audio"      (B, N) float32            clean + noise; only when mixing was done here
-//   "noisy_audio_len"  (B)    int64
-//   "noise"            (B, N) float32            what was added (want_noise); or, with mixing left
-//   to
-//                      (K, N) as "audio"         the consumer, the K rows of raw noise that
-//                                                mix_plan() refers to
-//   "noise_len"        (B)    int64
+// A batch in host memory: named, typed arrays and where they stand in the epoch. A family's
+// BatchAssembler makes it (usually a class of its own, derived from Batch), the loader hands it
+// out, the training step reads it and gives it back.
 #pragma once
 
 #include <array>
@@ -23,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "aerie/base/hash.h"
 #include "aerie/data/epoch_plan.h"
-#include "aerie/data/speech/augment.h"
 
 namespace aerie::data {
 
@@ -100,58 +89,71 @@ class HostBlock {
   bool settled_ = false;
 };
 
+// Where a batch stands in its epoch.
+struct BatchPlace {
+  uint32_t epoch = 0;
+  uint64_t step = 0;     // global step of the epoch
+  uint32_t lane = 0;     // virtual rank
+  uint32_t section = 0;  // bucket
+  int64_t index = 0;     // of this rank's batches
+  bool last = false;     // of the epoch
+};
+
+// How full a batch is, in whatever its rows are made of: equal rows are padded.
+struct BatchFill {
+  int64_t valid = 0;
+  int64_t all = 0;
+};
+
 class Batch {
  public:
-  uint32_t epoch() const { return epoch_; }
-  uint64_t step() const { return step_; }            // global step of the epoch
-  uint32_t lane() const { return lane_; }            // virtual rank
-  uint32_t section() const { return section_; }      // bucket
-  int64_t index_in_epoch() const { return index_; }  // of this rank's batches
-  bool last_in_epoch() const { return last_; }
+  virtual ~Batch() = default;
+
+  const BatchPlace& place() const { return place_; }
+  uint32_t epoch() const { return place_.epoch; }
+  uint64_t step() const { return place_.step; }
+  uint32_t lane() const { return place_.lane; }
+  uint32_t section() const { return place_.section; }
+  int64_t index_in_epoch() const { return place_.index; }
+  bool last_in_epoch() const { return place_.last; }
   // May be 0: in the last step of a bucket other ranks have samples and this one has none.
   int64_t num_samples() const { return static_cast<int64_t>(samples_.size()); }
-  int64_t capacity() const { return capacity_; }  // samples per row, one of a small set
-  // Longest row: the length NeMo would pad to.
-  int64_t padded_length() const { return padded_length_; }
-  int sample_rate() const { return sample_rate_; }
   std::span<const PlannedSample> samples() const { return samples_; }
-  std::span<const uint32_t> sample_ids() const { return sample_ids_; }  // NeMo's ids
-  std::span<const int64_t> audio_len() const { return audio_len_; }
-  std::span<const int64_t> noisy_audio_len() const { return noisy_len_; }
-  std::span<const int64_t> noise_len() const { return noise_len_; }
+  std::span<const uint32_t> sample_ids() const { return sample_ids_; }  // Dataset::sample_id
   const HostArray* find(std::string_view name) const;
   std::span<const HostArray> arrays() const { return arrays_; }
-  // What was or is to be mixed: rows refer to "audio" and "noise". Gains are final.
-  const MixPlan& mix_plan() const { return plan_; }
-  bool mixed_on_cpu() const { return mixed_; }
 
-  // Audio of the recordings, without what is repeated to fill up short ones.
-  double audio_s() const;
-  double padding_share() const;  // of (rows x capacity), in [0, 1]
-  // Hash of every array's valid part and of the ids; equal batches have equal hashes.
+  // What the task counts of its input: seconds of audio, images.
+  virtual double amount() const { return static_cast<double>(num_samples()); }
+  virtual BatchFill fill() const { return {num_samples(), num_samples()}; }
+  double padding_share() const;  // in [0, 1]
+  // Hash of the place, the samples and every array; equal batches have equal hashes.
   uint64_t content_hash() const;
 
- private:
-  friend class Loader;
-  friend class BatchBuilder;
-  friend class SyntheticBatch;
+  // For whoever makes the batch. The vectors keep their memory from batch to batch.
+  void set_place(const BatchPlace& place) { place_ = place; }
+  std::vector<PlannedSample>& mutable_samples() { return samples_; }
+  std::vector<uint32_t>& mutable_sample_ids() { return sample_ids_; }
+  std::vector<HostArray>& mutable_arrays() { return arrays_; }
 
-  uint32_t epoch_ = 0;
-  uint64_t step_ = 0;
-  uint32_t lane_ = 0;
-  uint32_t section_ = 0;
-  int64_t index_ = 0;
-  bool last_ = false;
-  bool mixed_ = true;
-  int sample_rate_ = 0;
-  int64_t capacity_ = 0;
-  int64_t padded_length_ = 0;
-  int64_t source_samples_ = 0;  // of all rows, before short ones were filled up
+ protected:
+  Batch() = default;
+  Batch(const Batch&) = default;
+  Batch(Batch&&) = default;
+  Batch& operator=(const Batch&) = default;
+  Batch& operator=(Batch&&) = default;
+
+  // What a family's batch holds beside its arrays.
+  virtual void hash_more(XxHash64& /*hash*/) const {}
+
+ private:
+  BatchPlace place_;
   std::vector<PlannedSample> samples_;
   std::vector<uint32_t> sample_ids_;
-  std::vector<int64_t> audio_len_, noisy_len_, noise_len_;
   std::vector<HostArray> arrays_;
-  MixPlan plan_;
 };
+
+// A batch that is nothing but its arrays.
+class ArrayBatch final : public Batch {};
 
 }  // namespace aerie::data

@@ -53,20 +53,20 @@ Result<std::vector<BucketRepeat>> repeat_buckets(std::span<const int64_t> weight
   return out;
 }
 
-std::vector<uint32_t> bucket_order(config::BucketingStrategy strategy, uint32_t n, uint64_t seed,
+std::vector<uint32_t> bucket_order(BucketingStrategy strategy, uint32_t n, uint64_t seed,
                                    uint32_t epoch, uint32_t lane, bool compat) {
   std::vector<uint32_t> out(n);
   std::iota(out.begin(), out.end(), 0u);
   if (n < 2) return out;
   switch (strategy) {
-    case config::BucketingStrategy::kFixedOrder:
+    case BucketingStrategy::kFixedOrder:
       return out;
-    case config::BucketingStrategy::kSyncedRandomized: {
+    case BucketingStrategy::kSyncedRandomized: {
       NumpyRandomState state(0);
       for (uint32_t e = 0; e < (compat ? 0 : epoch); ++e) state.permutation(n);
       return state.permutation(n);
     }
-    case config::BucketingStrategy::kFullyRandomized: {
+    case BucketingStrategy::kFullyRandomized: {
       // NeMo: a seed from [0, 30000] plus the rank.
       RandomStream random(seed, Purpose::kSampling, compat ? 0 : epoch, 0x4255434Bull);
       const uint32_t start = static_cast<uint32_t>(random.randint(0, 30000));
@@ -103,7 +103,7 @@ double effective_duration(double duration_s, double quadratic_s) {
 uint32_t samples_per_batch(double batch_duration_s, double longest_s, double quadratic_s) {
   const double cost = effective_duration(longest_s, quadratic_s);
   if (!(cost > 0)) return kMaxBatch;
-  // The tolerance lets 10 clips of 0.1 s into 1 s.
+  // The tolerance lets 10 samples of 0.1 s into 1 s.
   const double fit = std::floor(batch_duration_s / cost * (1 + 1e-12));
   return static_cast<uint32_t>(std::clamp(fit, 1.0, static_cast<double>(kMaxBatch)));
 }

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/dataset_config.h"
+#include "aerie/data/sampling_config.h"
 
 namespace aerie::data {
 
-constexpr int64_t kMaxBatch = 1 << 20;  // clips in a batch
+constexpr int64_t kMaxBatch = 1 << 20;  // samples in a batch
 
 // --- classic ---
 
@@ -36,7 +36,7 @@ Result<std::vector<BucketRepeat>> repeat_buckets(std::span<const int64_t> weight
 // Order of `n` buckets in epoch `epoch` for lane `lane`. synced_randomized: the permutations
 // NumPy's RandomState(0) gives one after another, equal for all lanes (with `compat` the first one
 // every time). fully_randomized: every lane its own.
-std::vector<uint32_t> bucket_order(config::BucketingStrategy strategy, uint32_t n, uint64_t seed,
+std::vector<uint32_t> bucket_order(BucketingStrategy strategy, uint32_t n, uint64_t seed,
                                    uint32_t epoch, uint32_t lane, bool compat);
 
 // --- by duration ---
@@ -45,20 +45,21 @@ std::vector<uint32_t> bucket_order(config::BucketingStrategy strategy, uint32_t 
 // Fewer when there are not enough different durations. `durations` is sorted in place.
 std::vector<double> estimate_duration_bins(std::vector<double>& durations, uint32_t num_buckets);
 
-// duration + duration^2 / quadratic (0: off): the cost of a clip for a model with quadratic parts.
+// duration + duration^2 / quadratic (0: off): the cost of a sample for a model with quadratic
+// parts.
 double effective_duration(double duration_s, double quadratic_s);
 
-// How many clips of `longest_s` fit into batch_duration; at least 1.
+// How many samples of `longest_s` fit into batch_duration; at least 1.
 uint32_t samples_per_batch(double batch_duration_s, double longest_s, double quadratic_s);
 
 struct DurationBuckets {
   // Interior edges: bucket i holds edges[i-1] <= d < edges[i]. With upper_bounds, bucket i holds
-  // edges[i-1] < d <= edges[i] and longer clips belong to none.
+  // edges[i-1] < d <= edges[i] and longer samples belong to none.
   std::vector<double> edges;
   bool upper_bounds = false;
 
   size_t size() const { return upper_bounds ? edges.size() : edges.size() + 1; }
-  // The bucket of a clip, or size() for none. Unknown durations (NaN) go to the last bucket.
+  // The bucket of a sample, or size() for none. Unknown durations (NaN) go to the last bucket.
   size_t find(double duration_s) const;
 };
 

@@ -10,17 +10,16 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/aerie_config.h"
-#include "aerie/config/schema/dataset_config.h"
-#include "aerie/data/batching.h"
 #include "aerie/data/bucketing.h"
 #include "aerie/data/lane_order.h"
+#include "aerie/data/sampling_config.h"
 
 namespace aerie::data {
 
@@ -29,14 +28,18 @@ namespace aerie::data {
 struct SampleGroup {
   uint32_t begin = 0;
   uint32_t end = 0;
-  std::vector<uint32_t> shard_starts;  // tarred data: first sample of each shard; else empty
+  std::vector<uint32_t> shard_starts;  // sharded data: first sample of each shard; else empty
 };
 struct SampleSet {
   std::vector<SampleGroup> groups;
-  std::vector<double> lengths;  // per sample; NaN: unknown
+  std::vector<double> lengths;  // per sample; NaN: unknown. Empty: samples have none
+  // Samples lie in shards that are read from their start: orders keep close to them.
   bool sharded = false;
 
   uint32_t size() const { return groups.empty() ? 0 : groups.back().end; }
+  double length(uint64_t i) const {
+    return lengths.empty() ? std::numeric_limits<double>::quiet_NaN() : lengths[i];
+  }
 };
 
 struct PlannedSample {
@@ -104,13 +107,13 @@ class Sampler {
     uint64_t seed = 0;
     bool compat_nemo = false;
     uint32_t virtual_ranks = 1;
-    config::ShuffleLevel shuffle_level = config::ShuffleLevel::kSample;
+    ShuffleLevel shuffle_level = ShuffleLevel::kSample;
     Packing packing = Packing::kLhotse;
   };
 
   // Checks the combination of keys; estimates bins where asked for. `set` is shared, not copied.
-  static Result<Sampler> make(std::shared_ptr<const SampleSet> set,
-                              const config::DatasetConfig& config, const Options& options);
+  static Result<Sampler> make(std::shared_ptr<const SampleSet> set, const SamplingConfig& config,
+                              const Options& options);
 
   std::shared_ptr<const EpochPlan> plan(uint32_t epoch) const;
   // Batches of what another plan left of the epoch: each sample once, in the order they had, with
@@ -119,11 +122,11 @@ class Sampler {
                                              const std::vector<PlannedSample>& rest) const;
   // The sampler of the same data with other batches.
   Result<Sampler> with(const Batching& batching, uint32_t virtual_ranks, Packing packing) const;
-  Batching batching() const { return Batching::of(config_); }
+  Batching batching() const { return config_; }
 
   uint32_t num_lanes() const { return options_.virtual_ranks; }
   Packing packing() const { return options_.packing; }
-  // Batches are packed to batch_duration clip by clip, and the last clip may make one too long.
+  // Batches are packed to batch_duration one by one, and the last sample may make one too long.
   bool packs_as_lhotse() const {
     return options_.packing == Packing::kLhotse && packs_one_by_one() &&
            config_.bucket_batch_size.empty();
@@ -169,7 +172,7 @@ class Sampler {
   double cost_of(uint32_t sample) const;
 
   std::shared_ptr<const SampleSet> set_;
-  config::DatasetConfig config_;
+  SamplingConfig config_;
   Options options_;
   Mode mode_ = Mode::kPlain;
   uint32_t batch_size_ = 1;

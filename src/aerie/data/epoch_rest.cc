@@ -8,8 +8,8 @@ namespace aerie::data {
 
 Result<Sampler> Sampler::with(const Batching& batching, uint32_t virtual_ranks,
                               Packing packing) const {
-  config::DatasetConfig config = config_;
-  batching.apply(config);
+  SamplingConfig config = config_;
+  static_cast<Batching&>(config) = batching;
   Options options = options_;
   options.virtual_ranks = virtual_ranks;
   options.packing = packing;
@@ -17,7 +17,7 @@ Result<Sampler> Sampler::with(const Batching& batching, uint32_t virtual_ranks,
 }
 
 size_t Sampler::section_of(uint32_t sample) const {
-  if (mode_ == Mode::kDurationBuckets) return buckets_.find(set_->lengths[sample]);
+  if (mode_ == Mode::kDurationBuckets) return buckets_.find(set_->length(sample));
   if (mode_ != Mode::kClassicBuckets) return 0;
   const auto after =
       std::upper_bound(set_->groups.begin(), set_->groups.end(), sample,

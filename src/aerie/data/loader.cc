@@ -1,7 +1,5 @@
 #include "aerie/data/loader.h"
 
-#include <cstdio>
-
 #include "aerie/base/check.h"
 #include "aerie/base/hash.h"
 #include "aerie/base/log.h"
@@ -15,6 +13,7 @@ namespace {
 
 constexpr size_t kMaxBadKept = 100000;
 constexpr size_t kBadShown = 20;
+constexpr double kDroppedWarning = 0.2;  // share of the samples
 
 double seconds(int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
@@ -30,7 +29,6 @@ Loader::Impl::~Impl() {
   work_ready.notify_all();
   plan_wanted.notify_all();
   (void)threads.join();
-  for (auto& slot : slots) slot->builder.release_memory(rules);
 }
 
 Status Loader::Impl::too_many_bad() const {
@@ -49,21 +47,22 @@ Status Loader::Impl::too_many_bad() const {
 // With the lock held, by the consumer and in the order of batches: bad samples are counted here so
 // that a run stops at the same place whatever the threads did.
 Status Loader::Impl::account(Slot& slot, std::vector<BadSample>& new_bad) {
-  const Batch& batch = slot.builder.batch();
+  const Batch& batch = slot.maker->batch();
   static LogLimiter limiter(10.0, 5);
-  for (const BatchBuilder::BadItem& item : slot.builder.bad_items()) {
+  const std::span<const BadItem> items = slot.maker->bad_items();
+  for (const BadItem& item : items) {
     const uint32_t id = dataset->sample_id(item.sample.sample);
     const bool is_new = bad_ids.insert(item.sample.sample).second;
     BadSample sample{id, dataset->describe(item.sample.sample), item.status.to_string(),
                      batch.epoch(), item.sample.position};
     if (is_new) {
-      limiter.warn("bad", "data", "cannot read ", sample.place, ": ", sample.reason,
-                   rules.on_bad == config::OnBadAudio::kZero ? "; silence is used" : "; skipped");
+      limiter.warn("bad", "data", "cannot read ", sample.place, ": ", sample.reason, "; ",
+                   item.outcome);
       new_bad.push_back(sample);
       if (bad.size() < kMaxBadKept) bad.push_back(std::move(sample));
     }
   }
-  if (!slot.builder.bad_items().empty() &&
+  if (!items.empty() &&
       static_cast<double>(bad_ids.size()) > max_bad_fraction * static_cast<double>(dataset->size()))
     return too_many_bad();
   return ok_status();
@@ -85,7 +84,7 @@ Result<const Batch*> Loader::Impl::next_batch() {
   }
   if (held >= slots.size()) {
     // More batches are kept than announced: one more slot, within the budget.
-    slots.push_back(std::make_unique<Slot>());
+    slots.push_back(std::make_unique<Slot>(assembler->make_slot()));
     log_debug("data", "the consumer keeps ", held, " batches; the ring grows");
     work_ready.notify_all();
   }
@@ -111,7 +110,7 @@ Result<const Batch*> Loader::Impl::next_batch() {
   if (first_batch_ns < 0) {
     first_batch_ns = now_ns() - start_ns;
     work_ready.notify_all();  // the ring may be filled now
-  } else if (slot.builder.batch().index_ == 0) {
+  } else if (slot.maker->batch().index_in_epoch() == 0) {
     // What an epoch's first batch costs beyond an average one.
     const int64_t usual =
         delivered_batches > 0 ? consumer_wait_ns / static_cast<int64_t>(delivered_batches) : 0;
@@ -130,24 +129,25 @@ Result<const Batch*> Loader::Impl::next_batch() {
   if (!slot.error.ok()) return slot.error;
   order.pop_front();
   slot.state = State::kHeld;
-  const Batch& batch = slot.builder.batch();
-  taken = {batch.epoch_, batch.index_ + 1};
-  epoch_over = batch.last_;
+  const Batch& batch = slot.maker->batch();
+  taken = {batch.epoch(), batch.index_in_epoch() + 1};
+  epoch_over = batch.last_in_epoch();
   samples_done += static_cast<uint64_t>(batch.num_samples());
   ++delivered_batches;
   delivered_samples += batch.num_samples();
-  all_cells += batch.num_samples() * batch.capacity();
-  for (const int64_t length : batch.audio_len_) valid_cells += length;
-  source_samples += batch.source_samples_;
-  if (batch.last_ && dataset->cache() != nullptr && dataset->cache()->building()) {
-    // What this epoch added to the packed cache becomes readable; the disk is not waited for.
+  const BatchFill fill = batch.fill();
+  delivered_fill.all += fill.all;
+  delivered_fill.valid += fill.valid;
+  delivered_amount += batch.amount();
+  if (batch.last_in_epoch() && assembler->wants_epoch_end()) {
+    // What it does to the disk is not waited for.
     lock.unlock();
-    if (publishing.valid()) publishing.wait();
-    const auto publish = [of = dataset] { of->cache()->publish(); };
+    if (epoch_end.valid()) epoch_end.wait();
+    const auto end = [of = assembler.get()] { of->epoch_end(); };
     try {
-      publishing = std::async(std::launch::async, publish);
+      epoch_end = std::async(std::launch::async, end);
     } catch (const std::system_error&) {  // no thread to be had
-      publish();
+      end();
     }
   }
   return &batch;
@@ -178,47 +178,50 @@ void Loader::Impl::enter_epoch(Position to) {
 Loader::Loader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Loader::~Loader() = default;
 
-Result<std::unique_ptr<Loader>> Loader::make(std::shared_ptr<const AudioDataset> dataset,
-                                             const config::DatasetConfig& config,
-                                             const config::AerieConfig& aerie,
+Result<std::unique_ptr<Loader>> Loader::make(std::shared_ptr<const Dataset> dataset,
+                                             std::unique_ptr<BatchAssembler> assembler,
+                                             const SamplingConfig& sampling,
+                                             const LoaderConfig& config,
                                              const LoaderOptions& options) {
-  AERIE_RETURN_IF_ERROR(check_loader_keys(config));
+  AERIE_RETURN_IF_ERROR(config.validate());
   if (options.world < 1 || options.rank >= options.world)
     return invalid_argument(str_cat("rank ", options.rank, " of ", options.world));
   AERIE_ASSIGN_OR_RETURN(const Sampler::Options sampler_options,
-                         loader_sampler_options(aerie, options));
+                         loader_sampler_options(config, options));
   AERIE_ASSIGN_OR_RETURN(Sampler sampler,
-                         Sampler::make(dataset->samples(), config, sampler_options));
+                         Sampler::make(dataset->samples(), sampling, sampler_options));
   auto impl = std::make_unique<Impl>(std::move(sampler));
   impl->dataset = dataset;
   impl->options = options;
+  impl->assembler = std::move(assembler);
+  impl->allocator = options.allocator != nullptr ? options.allocator : &HostAllocator::pageable();
   const double dropped = static_cast<double>(impl->sampler.dropped_too_long());
-  if (dropped > kFilterWarning * static_cast<double>(dataset->size()))
+  if (dropped > kDroppedWarning * static_cast<double>(dataset->size()))
     log_warn("data", impl->sampler.dropped_too_long(), " of ", dataset->size(),
              " samples are longer than the last of bucket_duration_bins and left out");
-  AERIE_ASSIGN_OR_RETURN(
-      impl->setup, set_up_loader(dataset, config, aerie, options, impl->sampler, impl->rules));
+  AERIE_ASSIGN_OR_RETURN(impl->setup,
+                         set_up_loader(*dataset, *impl->assembler, config, options, impl->sampler));
   impl->budget =
       std::make_unique<MemoryBudget>(impl->setup.budget_bytes - impl->setup.worker_bytes);
-  impl->rules.budget = impl->budget.get();
-  const uint64_t ring = static_cast<uint64_t>(impl->setup.num_slots) * impl->rules.usual_bytes;
-  impl->rules.spare_bytes = impl->budget->limit() - std::min(ring, impl->budget->limit());
-  impl->rules.noise_stats = &impl->noise_stats;
-  impl->max_bad_fraction = aerie.max_bad_fraction;
+  const uint64_t usual = impl->setup.sizes.usual_bytes;
+  const uint64_t ring = static_cast<uint64_t>(impl->setup.num_slots) * usual;
+  impl->assembler->set_memory({impl->allocator, impl->budget.get(), usual,
+                               impl->budget->limit() - std::min(ring, impl->budget->limit())});
+  impl->max_bad_fraction = config.max_bad_fraction;
   impl->plan = impl->setup.first_plan;
   impl->batch_counts[0] = impl->batches_in(*impl->plan);
   impl->planning = true;
   impl->active_limit = impl->setup.num_workers;
   impl->waiting = !options.read_ahead;
   for (int i = 0; i < impl->setup.num_slots; ++i)
-    impl->slots.push_back(std::make_unique<Impl::Slot>());
+    impl->slots.push_back(std::make_unique<Impl::Slot>(impl->assembler->make_slot()));
   if (options.check_machine && !options.quiet) warn_about_machine(*dataset, impl->setup);
 
   Impl* raw = impl.get();
   std::unique_ptr<Loader> loader(new Loader(std::move(impl)));
   if (!options.quiet) log_info("data", loader->description());
   if (raw->setup.num_workers == 0) {
-    raw->own_thread = std::make_unique<BuildThread>(raw->rules);
+    raw->own_thread = raw->assembler->make_thread();
   } else {
     for (int w = 0; w < raw->setup.num_workers; ++w)
       raw->threads.start(str_cat("data/", w), [raw, w] { return raw->run_worker(w); });
@@ -230,15 +233,12 @@ Result<std::unique_ptr<Loader>> Loader::make(std::shared_ptr<const AudioDataset>
 
 std::string Loader::description() const {
   const LoaderSetup& setup = impl_->setup;
-  char padding[16];
-  std::snprintf(padding, sizeof(padding), "%.1f%%", 100 * setup.expected_padding);
   return str_cat(setup.auto_workers ? "auto, at most " : "", setup.num_workers,
                  setup.num_workers == 1 ? " worker" : " workers", ", ring of ", setup.num_slots,
-                 " batches of at most ", human_bytes(static_cast<double>(impl_->rules.usual_bytes)),
-                 " (", impl_->rules.allocator->kind(), "), memory at most ",
-                 human_bytes(static_cast<double>(setup.budget_bytes)), "; ",
-                 impl_->rules.capacities.lengths().size(), " row lengths, about ", padding,
-                 " padding");
+                 " batches of at most ", human_bytes(static_cast<double>(setup.sizes.usual_bytes)),
+                 " (", impl_->allocator->kind(), "), memory at most ",
+                 human_bytes(static_cast<double>(setup.budget_bytes)),
+                 setup.sizes.note.empty() ? "" : "; ", setup.sizes.note);
 }
 
 int64_t Loader::batches_per_epoch() const {
@@ -255,7 +255,7 @@ void Loader::release(const Batch* batch) {
   {
     const std::lock_guard lock(impl_->mutex);
     for (auto& slot : impl_->slots) {
-      if (&slot->builder.batch() != batch) continue;
+      if (&slot->maker->batch() != batch) continue;
       AERIE_CHECK(slot->state == Impl::State::kHeld, "batch released twice");
       slot->state = Impl::State::kFree;
       batch = nullptr;
@@ -277,9 +277,9 @@ Status Loader::start_epoch(int64_t epoch) {
   std::unique_lock lock(impl_->mutex);
   const Impl::Position to{static_cast<uint32_t>(epoch), 0};
   // What is prepared may already be that epoch.
-  const Batch* first = impl_->order.empty() ? nullptr : &impl_->order.front()->builder.batch();
+  const Batch* first = impl_->order.empty() ? nullptr : &impl_->order.front()->maker->batch();
   const bool in_rest = impl_->rest_plan != nullptr && impl_->rest_plan->epoch() == to.epoch;
-  if (!in_rest && (first != nullptr ? first->epoch_ == to.epoch && first->index_ == 0
+  if (!in_rest && (first != nullptr ? first->epoch() == to.epoch && first->index_in_epoch() == 0
                                     : impl_->next.epoch == to.epoch && impl_->next.index == 0)) {
     impl_->enter_epoch(to);
     return ok_status();
@@ -298,17 +298,14 @@ Status Loader::start_epoch(int64_t epoch) {
 
 LoaderStats Loader::stats() const {
   const LoaderCounters& c = impl_->counters;
-  const double rate = impl_->dataset->read_options().sample_rate;
   LoaderStats out;
-  out.read = {c.read_items, seconds(c.read_ns), static_cast<double>(c.read_bytes),
-              static_cast<double>(c.read_samples) / rate};
-  out.noise = {c.noise_items, seconds(c.noise_ns), static_cast<double>(impl_->noise_stats.bytes),
-               static_cast<double>(c.noise_samples) / rate};
-  out.mix = {c.mix_items, seconds(c.mix_ns), static_cast<double>(c.mix_cells) * 4.0,
-             static_cast<double>(c.mix_cells) / rate};
+  out.words = impl_->assembler->words();
+  out.read = {c.read_items, seconds(c.read_ns), static_cast<double>(c.read_bytes), c.read_amount};
+  out.side = {c.side_items, seconds(c.side_ns), 0.0, c.side_amount};
+  out.finish = {c.finish_items, seconds(c.finish_ns), 0.0, 0.0};
+  impl_->assembler->add_stats(out);
   out.blocked_s = seconds(c.blocked_ns);
   out.starved_s = seconds(c.starved_ns);
-  out.noise_failures = impl_->noise_stats.failed;
   out.read_wait_share = c.probe_wall_ns > 0 ? static_cast<double>(c.probe_wait_ns) /
                                                   static_cast<double>(c.probe_wall_ns)
                                             : 0.0;
@@ -323,10 +320,10 @@ LoaderStats Loader::stats() const {
   out.batches = impl_->delivered_batches;
   out.samples = static_cast<uint64_t>(impl_->delivered_samples);
   out.bad_samples = impl_->bad_ids.size();
-  out.audio_s = static_cast<double>(impl_->source_samples) / rate;
-  out.padding_share = impl_->all_cells > 0 ? 1 - static_cast<double>(impl_->valid_cells) /
-                                                     static_cast<double>(impl_->all_cells)
-                                           : 0.0;
+  out.amount = impl_->delivered_amount;
+  const BatchFill& fill = impl_->delivered_fill;
+  out.padding_share =
+      fill.all > 0 ? 1 - static_cast<double>(fill.valid) / static_cast<double>(fill.all) : 0.0;
   out.workers = impl_->active_limit;
   out.max_workers = impl_->setup.num_workers;
   for (const auto& slot : impl_->slots) out.ring_ready += slot->state == Impl::State::kReady;
@@ -348,9 +345,8 @@ uint64_t Loader::memory_bytes() const {
   return impl_->setup.budget_bytes;
 }
 
-std::vector<int64_t> Loader::capacities() const {
-  const auto lengths = impl_->rules.capacities.lengths();
-  return {lengths.begin(), lengths.end()};
+const BatchAssembler& Loader::assembler() const {
+  return *impl_->assembler;
 }
 
 }  // namespace aerie::data

@@ -1,10 +1,11 @@
 // The loader: worker threads turn the plan of an epoch into batches in host memory.
 //
-//   plan -> read (file or tar member, decode, resample, perturb, pad) -> mix -> ring -> next()
+//   plan -> read (the family's BatchAssembler, sample by sample) -> finish (batch) -> ring ->
+//   next()
 //
-// Samples of the oldest unfinished batch are read first, by all workers at once; the batch is mixed
-// when its last sample is there; batches come out in the order of the plan. Neither order nor
-// content depends on the number of threads. With 0 workers all of it happens inside next().
+// Samples of the oldest unfinished batch are read first, by all workers at once; the batch is
+// finished when its last sample is there; batches come out in the order of the plan. Neither order
+// nor content depends on the number of threads. With 0 workers all of it happens inside next().
 //
 // At the start only what the consumer's first step takes (consumer_batches - 1) is read; the ring
 // is filled once the first batch has been taken.
@@ -13,7 +14,7 @@
 // is allocated as the ring is first filled, within the budget printed there. A sample that does not
 // fit is treated as a bad one. In the steady state nothing is allocated per sample.
 //
-// Errors: a sample that cannot be read is skipped, replaced by silence or fatal (on_bad_audio), and
+// Errors: a sample that cannot be read is skipped, replaced or fatal, as its assembler has it, and
 // counted; when more than max_bad_fraction of all samples are bad the run stops with their names.
 // The error comes out of next() in the order of the batches.
 //
@@ -27,12 +28,12 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/aerie_config.h"
-#include "aerie/config/schema/dataset_config.h"
 #include "aerie/data/batch.h"
+#include "aerie/data/batch_assembler.h"
 #include "aerie/data/cursor.h"
+#include "aerie/data/dataset.h"
+#include "aerie/data/loader_config.h"
 #include "aerie/data/loader_stats.h"
-#include "aerie/data/speech/audio_dataset.h"
 
 namespace aerie::data {
 
@@ -51,25 +52,17 @@ struct EpochPosition {
   int64_t batches = 0;  // of the whole epoch
 };
 
-enum class MixPlace : uint8_t {
-  kCpu,       // "noisy_audio" is made here
-  kConsumer,  // raw rows and the plan are handed over; only gains are computed here
-};
-
 struct LoaderOptions {
   uint64_t seed = 0;
   uint32_t rank = 0;
   uint32_t world = 1;
   // Batches the consumer keeps at the same time (between next() and release()).
   int consumer_batches = 2;
-  MixPlace mix = MixPlace::kCpu;
-  bool want_noise = false;  // also deliver "noise" when mixing here
   // One epoch, then next() gives null for ever; else the next epoch is prepared meanwhile.
   bool single_epoch = false;
   // False: nothing is read before read_ahead() or next().
   bool read_ahead = true;
   int64_t max_batches_per_epoch = -1;  // of this rank; -1: all
-  int64_t capacity_multiple = 64;      // samples; row lengths are multiples of this
   bool quiet = false;
   bool check_machine = true;           // warnings about disk, cores and memory
   HostAllocator* allocator = nullptr;  // null: pageable memory
@@ -86,9 +79,10 @@ struct LoaderOptions {
 
 class Loader {
  public:
-  static Result<std::unique_ptr<Loader>> make(std::shared_ptr<const AudioDataset> dataset,
-                                              const config::DatasetConfig& config,
-                                              const config::AerieConfig& aerie,
+  static Result<std::unique_ptr<Loader>> make(std::shared_ptr<const Dataset> dataset,
+                                              std::unique_ptr<BatchAssembler> assembler,
+                                              const SamplingConfig& sampling,
+                                              const LoaderConfig& config,
                                               const LoaderOptions& options);
   ~Loader();
 
@@ -117,8 +111,7 @@ class Loader {
   std::vector<BadSample> bad_samples() const;
   const Sampler& sampler() const;
   uint64_t memory_bytes() const;  // what was set aside: never exceeded
-  // Row lengths batches are padded to.
-  std::vector<int64_t> capacities() const;
+  const BatchAssembler& assembler() const;
   // One line for the log: workers, ring, memory, shapes, padding.
   std::string description() const;
 
@@ -127,10 +120,5 @@ class Loader {
   explicit Loader(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// num_workers, prefetch_factor, persistent_workers, pin_memory as torch's DataLoader checks them.
-Status check_loader_keys(const config::DatasetConfig& config);
-
-AugmentConfig augment_config(const config::DatasetConfig& config, bool compat_nemo);
 
 }  // namespace aerie::data

@@ -18,7 +18,6 @@
 #include "aerie/base/thread_group.h"
 #include "aerie/data/loader.h"
 #include "aerie/data/loader_setup.h"
-#include "aerie/data/speech/batch_builder.h"
 
 namespace aerie::data {
 
@@ -28,17 +27,19 @@ inline int64_t now_ns() {
 
 // Sums of one loader, added to by all threads.
 struct LoaderCounters {
-  std::atomic<uint64_t> read_items{0}, read_bytes{0}, read_samples{0}, noise_items{0},
-      noise_samples{0}, mix_items{0}, mix_cells{0};
-  std::atomic<int64_t> read_ns{0}, noise_ns{0}, mix_ns{0}, blocked_ns{0}, starved_ns{0},
+  std::atomic<uint64_t> read_items{0}, read_bytes{0}, side_items{0}, finish_items{0};
+  std::atomic<double> read_amount{0}, side_amount{0};
+  std::atomic<int64_t> read_ns{0}, side_ns{0}, finish_ns{0}, blocked_ns{0}, starved_ns{0},
       probe_wall_ns{0}, probe_wait_ns{0};
 };
 
 struct Loader::Impl {
   enum class State : uint8_t { kFree, kPlanning, kReading, kFinishing, kReady, kHeld };
   struct Slot {
-    BatchBuilder builder;
+    explicit Slot(std::unique_ptr<BatchSlot> made) : maker(std::move(made)) {}
+    const std::unique_ptr<BatchSlot> maker;
     State state = State::kFree;
+    size_t num_items = 0;  // as planned
     size_t next_item = 0;
     size_t unfinished = 0;
     Status error;
@@ -53,13 +54,13 @@ struct Loader::Impl {
     size_t item = 0;
   };
 
-  std::shared_ptr<const AudioDataset> dataset;
+  std::shared_ptr<const Dataset> dataset;
   LoaderOptions options;
   Sampler sampler;
   LoaderSetup setup;
   std::unique_ptr<MemoryBudget> budget;
-  BuildRules rules;
-  NoiseStats noise_stats;
+  std::unique_ptr<BatchAssembler> assembler;  // after the budget: its slots give memory back
+  HostAllocator* allocator = nullptr;
   LoaderCounters counters;
   double max_bad_fraction = 0.0;
   const int64_t start_ns = now_ns();
@@ -93,7 +94,9 @@ struct Loader::Impl {
   // Consumer's figures.
   int64_t consumer_wait_ns = 0, consumer_work_ns = 0, epoch_pause_ns = 0, first_batch_ns = -1;
   int64_t last_return_ns = 0, epochs_entered = 0;
-  int64_t valid_cells = 0, all_cells = 0, source_samples = 0, delivered_samples = 0;
+  BatchFill delivered_fill;
+  double delivered_amount = 0.0;
+  int64_t delivered_samples = 0;
   uint64_t delivered_batches = 0;
   std::vector<BadSample> bad;
   std::unordered_set<uint32_t> bad_ids;
@@ -101,9 +104,9 @@ struct Loader::Impl {
   int64_t window_start_ns = 0, window_wait_ns = 0;
   int window_batches = 0, window_full = 0, calm_windows = 0;
 
-  std::future<void> publishing;             // of the packed cache
-  std::unique_ptr<BuildThread> own_thread;  // 0 workers, and the consumer's finishing
-  ThreadGroup threads;                      // last: its threads use everything above
+  std::future<void> epoch_end;                  // of the assembler
+  std::unique_ptr<AssemblerThread> own_thread;  // 0 workers
+  ThreadGroup threads;                          // last: its threads use everything above
 
   explicit Impl(Sampler s)
       : sampler(std::move(s)), threads([this](const Status&) { batch_ready.notify_all(); }) {}
@@ -127,8 +130,8 @@ struct Loader::Impl {
   bool claim(Task& task, std::unique_lock<std::mutex>& lock);
   bool plan_next(std::unique_lock<std::mutex>& lock);
   void wake();
-  void do_item(const Task& task, BuildThread& thread, std::unique_lock<std::mutex>& lock);
-  void finish(Slot& slot, BuildThread& thread, std::unique_lock<std::mutex>& lock);
+  void do_item(const Task& task, AssemblerThread& thread, std::unique_lock<std::mutex>& lock);
+  void finish(Slot& slot, AssemblerThread& thread, std::unique_lock<std::mutex>& lock);
   Status run_worker(int number);
   Status run_planner();
   Result<const Batch*> next_batch();

@@ -101,18 +101,16 @@ Result<Sampler> Loader::Impl::sampler_of(const Cursor::Part& part) const {
   return invalid_argument(
              "the order of the data has changed since the checkpoint was written (shuffling, "
              "buckets, mixture or shards)")
-      .with_hint(
-          "set the keys of model.train_ds as they were; batch_size and the number of ranks may "
-          "differ");
+      .with_hint(str_cat("set the keys of ", dataset->config_node(),
+                         " as they were; batch_size and the number of ranks may differ"));
 }
 
 Status Loader::restore(const std::string& cursor_json) {
   AERIE_ASSIGN_OR_RETURN(const Cursor cursor, Cursor::parse(cursor_json));
   const Sampler& sampler = impl_->sampler;
   if (cursor.data_fingerprint != impl_->dataset->fingerprint())
-    return invalid_argument(
-               "the data has changed since the checkpoint was written: other "
-               "manifests, or other min_duration or max_duration")
+    return invalid_argument(str_cat("the data has changed since the checkpoint was written: ",
+                                    impl_->dataset->what_may_differ()))
         .with_hint("restore the data, or start the epoch anew");
   if (cursor.seed != impl_->options.seed)
     return invalid_argument("the checkpoint was written with another aerie.seed")
@@ -169,7 +167,7 @@ Status Loader::restore(const std::string& cursor_json) {
 
 Status Loader::restore_counts(const std::string& cursor_json) {
   AERIE_ASSIGN_OR_RETURN(const Cursor cursor, Cursor::parse(cursor_json));
-  const AudioDataset& dataset = *impl_->dataset;
+  const Dataset& dataset = *impl_->dataset;
   const std::lock_guard lock(impl_->mutex);
   impl_->samples_done = cursor.samples_done / impl_->options.world;
   if (cursor.bad_samples == 0 || cursor.data_fingerprint != dataset.fingerprint())

@@ -8,21 +8,22 @@ std::string LoaderStats::bottleneck() const {
   // A consumer that hardly waits is the limit itself.
   const double total = consumer_wait_s + consumer_work_s;
   if (total > 0 && consumer_wait_s < 0.05 * total) return "consumer";
-  if (noise.busy_s + mix.busy_s > read.busy_s) return "mixing";
+  if (side.busy_s + finish.busy_s > read.busy_s) return words.finishing;
   return read_wait_share > 0.5 ? "disk" : "decode";
 }
 
 std::string LoaderStats::to_json() const {
-  const auto stage = [](const StageStats& s) {
+  const std::string rate = words.amount + "_per_s";
+  const auto stage = [&](const StageStats& s) {
     return nlohmann::ordered_json{{"items", s.items},
                                   {"busy_s", s.busy_s},
                                   {"mb_per_s", s.busy_s > 0 ? s.bytes / s.busy_s / 1e6 : 0.0},
-                                  {"audio_s_per_s", s.busy_s > 0 ? s.audio_s / s.busy_s : 0.0}};
+                                  {rate, s.busy_s > 0 ? s.amount / s.busy_s : 0.0}};
   };
   nlohmann::ordered_json out;
   out["read"] = stage(read);
-  out["noise"] = stage(noise);
-  out["mix"] = stage(mix);
+  if (!words.side.empty()) out[words.side] = stage(side);
+  out[words.finish] = stage(finish);
   out["blocked_s"] = blocked_s;
   out["starved_s"] = starved_s;
   out["consumer_wait_s"] = consumer_wait_s;
@@ -33,8 +34,8 @@ std::string LoaderStats::to_json() const {
   out["batches"] = batches;
   out["samples"] = samples;
   out["bad_samples"] = bad_samples;
-  out["noise_failures"] = noise_failures;
-  out["audio_s"] = audio_s;
+  if (!words.side.empty()) out[words.side_failures] = side_failures;
+  out[words.amount] = amount;
   out["padding_share"] = padding_share;
   out["workers"] = workers;
   out["max_workers"] = max_workers;

@@ -6,17 +6,27 @@
 
 namespace aerie::data {
 
+// What a family calls the stages, in to_json() and bottleneck().
+struct LoaderWords {
+  std::string amount = "amount";        // "audio_s"
+  std::string side;                     // a stage of its own inside reading; empty: there is none
+  std::string side_failures;            // "noise_failures"
+  std::string finish = "finish";        // the stage that makes a batch of what was read
+  std::string finishing = "finishing";  // the same as something that takes time: "mixing"
+};
+
 struct StageStats {
   uint64_t items = 0;
   double busy_s = 0.0;
-  double bytes = 0.0;    // read from files, or written to batches
-  double audio_s = 0.0;  // seconds of audio that went through
+  double bytes = 0.0;   // read from files, or written to batches
+  double amount = 0.0;  // what went through, as Batch::amount() counts
 };
 
 struct LoaderStats {
-  StageStats read;   // utterances: open, decode, resample, perturb, write the row
-  StageStats noise;  // noise for them
-  StageStats mix;    // batches
+  LoaderWords words;
+  StageStats read;    // samples: open, decode, write the row
+  StageStats side;    // what reading does beside it
+  StageStats finish;  // batches
   // Workers: waiting for room in the ring (the consumer is the limit), and waiting for others to
   // finish the samples of a batch.
   double blocked_s = 0.0;
@@ -29,8 +39,8 @@ struct LoaderStats {
   uint64_t batches = 0;
   uint64_t samples = 0;
   uint64_t bad_samples = 0;
-  uint64_t noise_failures = 0;
-  double audio_s = 0.0;
+  uint64_t side_failures = 0;
+  double amount = 0.0;
   double padding_share = 0.0;  // of everything delivered
   int workers = 0;             // threads at work now
   int max_workers = 0;
@@ -40,7 +50,7 @@ struct LoaderStats {
   uint64_t memory_bytes = 0;
   double wall_s = 0.0;
 
-  // "disk", "decode", "mixing" or "consumer": what to improve first.
+  // "disk", "decode", words.finishing or "consumer": what to improve first.
   std::string bottleneck() const;
   std::string to_json() const;
 };

@@ -81,26 +81,29 @@ bool Loader::Impl::plan_next(std::unique_lock<std::mutex>& lock) {
       return false;
     }
   }
-  Batch& batch = slot->builder.batch();
-  batch.epoch_ = next.epoch;
-  batch.index_ = next.index;
-  batch.step_ = static_cast<uint64_t>(next.index) / setup.lanes_per_rank;
-  batch.lane_ = options.rank * setup.lanes_per_rank +
-                static_cast<uint32_t>(static_cast<uint64_t>(next.index) % setup.lanes_per_rank);
-  batch.last_ = next.index + 1 == batches_in(*current);
-  batch.section_ = current->batch(batch.step_, batch.lane_, batch.samples_);
+  Batch& batch = slot->maker->batch();
+  BatchPlace place;
+  place.epoch = next.epoch;
+  place.index = next.index;
+  place.step = static_cast<uint64_t>(next.index) / setup.lanes_per_rank;
+  place.lane = options.rank * setup.lanes_per_rank +
+               static_cast<uint32_t>(static_cast<uint64_t>(next.index) % setup.lanes_per_rank);
+  place.last = next.index + 1 == batches_in(*current);
+  place.section = current->batch(place.step, place.lane, batch.mutable_samples());
+  batch.set_place(place);
+  slot->num_items = batch.samples().size();
   ++next.index;
   slot->state = State::kPlanning;
   order.push_back(slot);
   // Memory can take long; others report the samples they have read meanwhile.
   ++in_flight;
   lock.unlock();
-  Status begun = run_guarded([&] { return slot->builder.begin(rules); });
+  Status begun = run_guarded([&] { return slot->maker->begin(); });
   lock.lock();
   --in_flight;
   slot->error = std::move(begun);
   slot->next_item = 0;
-  slot->unfinished = slot->builder.num_items();
+  slot->unfinished = slot->num_items;
   if (!slot->error.ok()) {
     slot->state = State::kReady;
     batch_ready.notify_one();
@@ -124,9 +127,9 @@ bool Loader::Impl::claim(Task& task, std::unique_lock<std::mutex>& lock) {
   while (!paused && !stopping && !waiting) {
     for (Slot* slot : order) {
       if (slot->state != State::kReading) continue;
-      if (slot->next_item < slot->builder.num_items() || slot->builder.num_items() == 0) {
+      if (slot->next_item < slot->num_items || slot->num_items == 0) {
         task = {slot, slot->next_item++};
-        if (slot->builder.num_items() == 0) slot->state = State::kFinishing;
+        if (slot->num_items == 0) slot->state = State::kFinishing;
         return true;
       }
     }
@@ -135,15 +138,13 @@ bool Loader::Impl::claim(Task& task, std::unique_lock<std::mutex>& lock) {
   return false;
 }
 
-void Loader::Impl::finish(Slot& slot, BuildThread& thread, std::unique_lock<std::mutex>& lock) {
+void Loader::Impl::finish(Slot& slot, AssemblerThread& thread, std::unique_lock<std::mutex>& lock) {
   slot.state = State::kFinishing;
   lock.unlock();
   const int64_t start = now_ns();
-  Status status = run_guarded([&] { return slot.builder.finish(rules, thread); });
-  counters.mix_ns += now_ns() - start;
-  ++counters.mix_items;
-  const Batch& batch = slot.builder.batch();
-  counters.mix_cells += static_cast<uint64_t>(batch.num_samples() * batch.capacity());
+  Status status = run_guarded([&] { return slot.maker->finish(thread); });
+  counters.finish_ns += now_ns() - start;
+  ++counters.finish_items;
   lock.lock();
   slot.error = std::move(status);
   slot.state = State::kReady;
@@ -151,23 +152,23 @@ void Loader::Impl::finish(Slot& slot, BuildThread& thread, std::unique_lock<std:
 }
 
 // Entered and left with the lock held.
-void Loader::Impl::do_item(const Task& task, BuildThread& thread,
+void Loader::Impl::do_item(const Task& task, AssemblerThread& thread,
                            std::unique_lock<std::mutex>& lock) {
   Slot& slot = *task.slot;
   ++in_flight;
-  if (slot.builder.num_items() > 0) {
+  if (slot.num_items > 0) {
     lock.unlock();
     const int64_t start = now_ns();
     const bool probe = task.item == 0;
     const int64_t cpu = probe ? thread_cpu_ns() : 0;
     const int64_t switches = probe ? voluntary_switches() : 0;
+    ItemFigures figures;
     const auto read = [&] {
-      slot.builder.read_item(rules, task.item, thread);
+      figures = slot.maker->read_item(task.item, thread);
       return ok_status();
     };
     const Status status = run_guarded(std::cref(read));  // by reference: no allocation
     const int64_t spent = now_ns() - start;
-    const BatchBuilder::ItemFigures& figures = slot.builder.figures(task.item);
     if (probe) {
       counters.probe_wall_ns += spent;
       // A thread that was merely preempted did not wait for the disk.
@@ -176,12 +177,12 @@ void Loader::Impl::do_item(const Task& task, BuildThread& thread,
     }
     ++counters.read_items;
     counters.read_bytes += static_cast<uint64_t>(figures.bytes_read);
-    counters.read_samples += static_cast<uint64_t>(figures.samples);
-    counters.read_ns += spent - figures.noise_ns;
-    if (figures.noise_ns > 0) {
-      counters.noise_ns += figures.noise_ns;
-      ++counters.noise_items;
-      counters.noise_samples += static_cast<uint64_t>(figures.samples);
+    counters.read_amount += figures.amount;
+    counters.read_ns += spent - figures.side_ns;
+    if (figures.side_ns > 0) {
+      counters.side_ns += figures.side_ns;
+      ++counters.side_items;
+      counters.side_amount += figures.amount;
     }
     lock.lock();
     if (!status.ok() && slot.error.ok()) slot.error = status;
@@ -201,12 +202,12 @@ void Loader::Impl::do_item(const Task& task, BuildThread& thread,
 }
 
 Status Loader::Impl::run_worker(int number) {
-  BuildThread thread(rules);
+  const std::unique_ptr<AssemblerThread> thread = assembler->make_thread();
   std::unique_lock lock(mutex);
   while (!stopping) {
     Task task;
     if (number < active_limit && claim(task, lock)) {
-      do_item(task, thread, lock);
+      do_item(task, *thread, lock);
       continue;
     }
     if (stopping) break;  // said while a batch was planned, without the lock

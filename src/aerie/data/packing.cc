@@ -1,4 +1,4 @@
-// batch_duration without buckets: how many clips of an order make a batch.
+// batch_duration without buckets: how many samples of an order make a batch.
 #include <algorithm>
 #include <cmath>
 
@@ -14,12 +14,12 @@ void Sampler::pack(EpochPlan& plan, EpochPlan::Section& section) const {
 }
 
 double Sampler::cost_of(uint32_t sample) const {
-  const double d = set_->lengths[sample];
+  const double d = set_->length(sample);
   return effective_duration(std::isnan(d) ? longest_s_ : d, config_.quadratic_duration.value_or(0));
 }
 
 // Lhotse's DynamicCutSampler: a batch is taken from one order for all lanes and dealt to the next
-// of them. The clip that makes it too long is still in it, as there.
+// of them. The sample that makes it too long is still in it, as there.
 void Sampler::pack_as_lhotse(EpochPlan& plan, EpochPlan::Section& section) const {
   const uint32_t lanes = plan.num_lanes_;
   const uint64_t most = static_cast<uint64_t>(config_.batch_size.value_or(kMaxBatch));
@@ -37,7 +37,8 @@ void Sampler::pack_as_lhotse(EpochPlan& plan, EpochPlan::Section& section) const
     }
   }
   if (starts.back() < total && !config_.drop_last) starts.push_back(total);
-  // A last step that has not a batch for every lane is left out, or its clips are shared out anew.
+  // A last step that has not a batch for every lane is left out, or its samples are shared out
+  // anew.
   const uint64_t whole = (starts.size() - 1) / lanes * lanes;
   if (whole == starts.size() - 1) return;
   const uint64_t left = starts.back() - starts[whole];
@@ -47,8 +48,8 @@ void Sampler::pack_as_lhotse(EpochPlan& plan, EpochPlan::Section& section) const
     starts.push_back(starts.back() + left / lanes + (lane < left % lanes ? 1 : 0));
 }
 
-// The rule of earlier versions, for runs that began with it: all lanes have equally many clips in a
-// step, and it ends before the clip that does not fit.
+// The rule of earlier versions, for runs that began with it: all lanes have equally many samples in
+// a step, and it ends before the sample that does not fit.
 void Sampler::pack_within_budget(EpochPlan& plan, EpochPlan::Section& section) const {
   const double limit = *config_.batch_duration * (1 + 1e-12);
   const uint64_t most = static_cast<uint64_t>(config_.batch_size.value_or(1 << 20));

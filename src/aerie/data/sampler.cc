@@ -44,8 +44,8 @@ std::vector<double> temperature_probabilities(std::span<const uint64_t> sizes, d
   return p;
 }
 
-Result<Sampler> Sampler::make(std::shared_ptr<const SampleSet> set,
-                              const config::DatasetConfig& config, const Options& options) {
+Result<Sampler> Sampler::make(std::shared_ptr<const SampleSet> set, const SamplingConfig& config,
+                              const Options& options) {
   Sampler out;
   out.set_ = std::move(set);
   out.config_ = config;
@@ -56,7 +56,7 @@ Result<Sampler> Sampler::make(std::shared_ptr<const SampleSet> set,
         str_cat("batch_size must be 1 to ", kMaxBatch, ", got ", *config.batch_size));
   for (const double duration : out.set_->lengths)
     if (duration > out.longest_s_) out.longest_s_ = duration;
-  if (out.longest_s_ <= 0) out.longest_s_ = config.max_duration.value_or(60.0);
+  if (out.longest_s_ <= 0) out.longest_s_ = config.unknown_length;
 
   const bool by_duration =
       config.use_bucketing || config.batch_duration || !config.bucket_batch_size.empty();
@@ -78,16 +78,15 @@ Result<Sampler> Sampler::make(std::shared_ptr<const SampleSet> set,
   }
 
   // Everything the order depends on, as text: a cursor made under other rules is recognised.
-  std::string key =
-      str_cat("1|", options.seed, "|", options.compat_nemo, "|", options.virtual_ranks, "|",
-              static_cast<int>(options.shuffle_level), "|", static_cast<int>(out.mode_), "|",
-              out.batch_size_, "|", config.shuffle, "|", config.drop_last, "|", out.shuffle_n_, "|",
-              static_cast<int>(config.tarred_shard_strategy), "|",
-              static_cast<int>(config.bucketing_strategy), "|",
-              static_cast<int>(config.concat_sampling_technique), "|", config.concat_sampling_scale,
-              "|", config.concat_shuffle, "|", config.concat_sampling_seed.value_or(-1), "|",
-              config.batch_duration.value_or(0), "|", config.quadratic_duration.value_or(0), "|",
-              out.set_->sharded, "|");
+  std::string key = str_cat(
+      "1|", options.seed, "|", options.compat_nemo, "|", options.virtual_ranks, "|",
+      static_cast<int>(options.shuffle_level), "|", static_cast<int>(out.mode_), "|",
+      out.batch_size_, "|", config.shuffle, "|", config.drop_last, "|", out.shuffle_n_, "|",
+      static_cast<int>(config.shard_strategy), "|", static_cast<int>(config.bucketing_strategy),
+      "|", static_cast<int>(config.concat_sampling_technique), "|", config.concat_sampling_scale,
+      "|", config.concat_shuffle, "|", config.concat_sampling_seed.value_or(-1), "|",
+      config.batch_duration.value_or(0), "|", config.quadratic_duration.value_or(0), "|",
+      out.set_->sharded, "|");
   append_list(key, out.concat_p_);
   append_list(key, config.bucketing_weights);
   append_list(key, out.bucket_batch_sizes_);
@@ -117,13 +116,13 @@ Status Sampler::set_up_concat() {
         str_cat("concat_sampling_scale must be at least 1, got ", config_.concat_sampling_scale));
   const size_t n = sizes.size();
   switch (config_.concat_sampling_technique) {
-    case config::ConcatTechnique::kTemperature:
+    case ConcatTechnique::kTemperature:
       if (!(config_.concat_sampling_temperature > 0))
         return invalid_argument(str_cat("concat_sampling_temperature must be positive, got ",
                                         config_.concat_sampling_temperature));
       concat_p_ = temperature_probabilities(sizes, config_.concat_sampling_temperature);
       break;
-    case config::ConcatTechnique::kRandom: {
+    case ConcatTechnique::kRandom: {
       concat_p_ = config_.concat_sampling_probabilities;
       if (concat_p_.empty()) concat_p_.assign(n, 1.0 / static_cast<double>(n));
       if (concat_p_.size() != n)
@@ -141,7 +140,7 @@ Status Sampler::set_up_concat() {
             str_cat("concat_sampling_probabilities must sum to 1 (to 1e-6), they sum to ", sum));
       break;
     }
-    case config::ConcatTechnique::kRoundRobin:
+    case ConcatTechnique::kRoundRobin:
       break;
   }
   return ok_status();
@@ -165,7 +164,7 @@ Status Sampler::set_up_classic() {
 }
 
 Status Sampler::set_up_durations() {
-  const config::DatasetConfig& c = config_;
+  const SamplingConfig& c = config_;
   if (c.batch_duration && !(*c.batch_duration > 0))
     return invalid_argument(str_cat("batch_duration must be positive, got ", *c.batch_duration));
   if (c.quadratic_duration && !(*c.quadratic_duration > 0))
@@ -204,7 +203,7 @@ Status Sampler::set_up_durations() {
   std::vector<std::vector<uint32_t>> lists(n);
   bucket_info_.assign(n, {});
   for (uint32_t i = 0; i < set_->size(); ++i) {
-    const double d = set_->lengths[i];
+    const double d = set_->length(i);
     const size_t b = buckets_.find(d);
     if (b >= n) {
       ++dropped_;
@@ -234,7 +233,7 @@ Status Sampler::set_up_durations() {
     if (info.samples > 0) max_batch_size_ = std::max(max_batch_size_, info.batch_size);
   }
   if (c.batch_duration && !c.use_bucketing && c.bucket_batch_size.empty()) {
-    // Packed clip by clip: at most as many as the shortest known clip allows.
+    // Packed one by one: at most as many as the shortest known sample allows.
     double shortest = longest_s_;
     for (const double d : set_->lengths)
       if (d > 0 && d < shortest) shortest = d;
@@ -254,9 +253,8 @@ std::shared_ptr<const LaneOrder> Sampler::group_order(size_t g, uint32_t epoch, 
                                       options_.virtual_ranks, key);
   TarOrderOptions tar;
   tar.shuffle_n = shuffle_n_;
-  tar.shuffle_samples =
-      options_.shuffle_level == config::ShuffleLevel::kSample && !options_.compat_nemo;
-  tar.split = config_.tarred_shard_strategy == config::ShardStrategy::kReplicate
+  tar.shuffle_samples = options_.shuffle_level == ShuffleLevel::kSample && !options_.compat_nemo;
+  tar.split = config_.shard_strategy == ShardStrategy::kReplicate
                   ? ShardSplit::kReplicate
                   : (options_.compat_nemo ? ShardSplit::kNemoScatter : ShardSplit::kScatter);
   return make_tar_order(group.shard_starts, group.end, tar, options_.virtual_ranks, key);
@@ -275,7 +273,7 @@ std::shared_ptr<const LaneOrder> Sampler::concat_order(uint32_t epoch) const {
       config_.concat_sampling_seed
           ? mix64(options_.seed ^ mix64(static_cast<uint64_t>(*config_.concat_sampling_seed)))
           : options_.seed;
-  const bool turns = config_.concat_sampling_technique == config::ConcatTechnique::kRoundRobin;
+  const bool turns = config_.concat_sampling_technique == ConcatTechnique::kRoundRobin;
   std::vector<double> cumulative(n);
   if (!turns) std::partial_sum(concat_p_.begin(), concat_p_.end(), cumulative.begin());
 
@@ -342,14 +340,14 @@ void Sampler::plan_durations(EpochPlan& plan) const {
       TarOrderOptions tar;
       tar.shuffle_n = shuffle_n_;
       tar.shuffle_samples =
-          options_.shuffle_level == config::ShuffleLevel::kSample && !options_.compat_nemo;
+          options_.shuffle_level == ShuffleLevel::kSample && !options_.compat_nemo;
       const SampleGroup& group = set_->groups[g];
       const auto order =
           make_tar_order(group.shard_starts, group.end, tar, 1,
                          {options_.seed, plan.epoch_, stream_of(kGroupStream, g, 0)});
       for (uint64_t j = 0; j < order->lane_size(0); ++j) {
         const uint32_t i = order->at(0, j);
-        const size_t b = buckets_.find(set_->lengths[i]);
+        const size_t b = buckets_.find(set_->length(i));
         if (b < passes.size()) passes[b].push_back(i);
       }
     }
@@ -430,7 +428,7 @@ std::shared_ptr<const EpochPlan> Sampler::plan(uint32_t epoch) const {
     return plan;
   }
   const uint32_t n = static_cast<uint32_t>(plan->sections_.size());
-  const bool per_lane = config_.bucketing_strategy == config::BucketingStrategy::kFullyRandomized;
+  const bool per_lane = config_.bucketing_strategy == BucketingStrategy::kFullyRandomized;
   for (uint32_t v = 0; v < (per_lane ? plan->num_lanes_ : 1); ++v) {
     EpochPlan::Chain chain;
     uint64_t step = 0;

@@ -11,11 +11,6 @@
 namespace aerie::data {
 namespace {
 
-using config::BucketingStrategy;
-using config::ConcatTechnique;
-using config::DatasetConfig;
-using config::ShardStrategy;
-
 // Groups of the given sizes with random durations of 1 to 20 s; tarred: shards of random size.
 std::shared_ptr<SampleSet> make_set(const std::vector<uint32_t>& sizes, bool tarred = false,
                                     uint32_t shards = 5, uint64_t seed = 1) {
@@ -39,15 +34,15 @@ std::shared_ptr<SampleSet> make_set(const std::vector<uint32_t>& sizes, bool tar
   return set;
 }
 
-DatasetConfig plain(int64_t batch_size, bool shuffle = true, bool drop_last = false) {
-  DatasetConfig config;
+SamplingConfig plain(int64_t batch_size, bool shuffle = true, bool drop_last = false) {
+  SamplingConfig config;
   config.batch_size = batch_size;
   config.shuffle = shuffle;
   config.drop_last = drop_last;
   return config;
 }
 
-Sampler make(std::shared_ptr<const SampleSet> set, const DatasetConfig& config, uint32_t lanes = 1,
+Sampler make(std::shared_ptr<const SampleSet> set, const SamplingConfig& config, uint32_t lanes = 1,
              uint64_t seed = 1, bool compat = false) {
   Sampler::Options options;
   options.seed = seed;
@@ -58,7 +53,7 @@ Sampler make(std::shared_ptr<const SampleSet> set, const DatasetConfig& config, 
   return std::move(sampler).value();
 }
 
-Status refuse(std::shared_ptr<const SampleSet> set, const DatasetConfig& config) {
+Status refuse(std::shared_ptr<const SampleSet> set, const SamplingConfig& config) {
   return Sampler::make(std::move(set), config, {}).status();
 }
 
@@ -90,7 +85,7 @@ std::vector<uint32_t> counts_of(const EpochPlan& plan, uint32_t size) {
 }
 
 // Every promise of epoch_plan.h that holds without repetition by design.
-void check_promises(const Sampler& sampler, const DatasetConfig& config, uint32_t epoch) {
+void check_promises(const Sampler& sampler, const SamplingConfig& config, uint32_t epoch) {
   const auto plan = sampler.plan(epoch);
   const SampleSet& set = sampler.set();
   std::vector<uint32_t> seen(set.size());
@@ -145,8 +140,8 @@ TEST(SamplerTest, EverySampleOnceForAnyCombination) {
       sizes.push_back(static_cast<uint32_t>(1 + random.below(random.below(2) == 0 ? 20 : 300)));
     const auto set = make_set(sizes, tarred, static_cast<uint32_t>(1 + random.below(9)),
                               static_cast<uint64_t>(round));
-    DatasetConfig config = plain(static_cast<int64_t>(1 + random.below(17)), random.below(3) != 0,
-                                 random.below(2) == 0);
+    SamplingConfig config = plain(static_cast<int64_t>(1 + random.below(17)), random.below(3) != 0,
+                                  random.below(2) == 0);
     config.shuffle_n = static_cast<int64_t>(random.below(3) == 0 ? 0 : random.below(200));
     config.bucketing_strategy = static_cast<BucketingStrategy>(random.below(3));
     const uint64_t kind = random.below(5);
@@ -230,7 +225,7 @@ TEST(SamplerTest, GlobalBatchesAreDealtFromOneOrder) {
 
 TEST(TarOrderTest, ScatterReadsEverySampleOnceInRunsOfShards) {
   const auto set = make_set({103}, true, 7);
-  DatasetConfig config = plain(5, false);
+  SamplingConfig config = plain(5, false);
   const auto plan = make(set, config, 4).plan(0);
   const std::vector<uint32_t> counts = counts_of(*plan, 103);
   EXPECT_TRUE(std::all_of(counts.begin(), counts.end(), [](uint32_t c) { return c == 1; }));
@@ -263,9 +258,9 @@ TEST(TarOrderTest, NemosSplitLosesTheRemainder) {
 
 TEST(TarOrderTest, ReplicateGivesEveryLaneAllShards) {
   const auto set = make_set({400}, true, 8);
-  DatasetConfig config = plain(10);
+  SamplingConfig config = plain(10);
   config.shuffle_n = 2048;
-  config.tarred_shard_strategy = ShardStrategy::kReplicate;
+  config.shard_strategy = ShardStrategy::kReplicate;
   const auto plan = make(set, config, 4).plan(0);
   EXPECT_EQ(plan->num_steps(), 10u);  // one epoch over all lanes
   std::vector<PlannedSample> batch;
@@ -281,10 +276,10 @@ TEST(TarOrderTest, ReplicateGivesEveryLaneAllShards) {
 
 TEST(TarOrderTest, ShuffleLevelDecidesWhatIsShuffled) {
   const auto set = make_set({1000}, true, 20);
-  DatasetConfig config = plain(1);
+  SamplingConfig config = plain(1);
   config.shuffle_n = 100;
   Sampler::Options options;
-  options.shuffle_level = config::ShuffleLevel::kShard;
+  options.shuffle_level = ShuffleLevel::kShard;
   const Sampler by_shard = *Sampler::make(set, config, options);
   const std::vector<uint32_t> order = flat(all_batches(*by_shard.plan(0)));
   // Inside a shard the archive's order stays: the number of jumps is that of the shards.
@@ -332,7 +327,7 @@ TEST(ConcatTest, TemperatureFlattensTheShares) {
 
 TEST(ConcatTest, SharesFollowTheProbabilities) {
   const auto set = make_set({5000, 3000, 2000});
-  DatasetConfig config = plain(10);
+  SamplingConfig config = plain(10);
   config.is_concat = true;
   config.concat_sampling_technique = ConcatTechnique::kRandom;
   config.concat_sampling_probabilities = {0.2, 0.5, 0.3};
@@ -354,7 +349,7 @@ TEST(ConcatTest, SharesFollowTheProbabilities) {
 
 TEST(ConcatTest, RoundRobinTakesTurnsAndARestartLosesTheTurn) {
   const auto set = make_set({2, 4});
-  DatasetConfig config = plain(1);
+  SamplingConfig config = plain(1);
   config.is_concat = true;
   config.concat_shuffle = false;
   config.concat_sampling_technique = ConcatTechnique::kRoundRobin;
@@ -364,7 +359,7 @@ TEST(ConcatTest, RoundRobinTakesTurnsAndARestartLosesTheTurn) {
 }
 
 TEST(ConcatTest, ScaleMultipliesTheEpoch) {
-  DatasetConfig config = plain(5);
+  SamplingConfig config = plain(5);
   config.is_concat = true;
   config.concat_sampling_scale = 3;
   EXPECT_EQ(make(make_set({20, 10}), config).plan(0)->num_samples(), 90u);
@@ -372,7 +367,7 @@ TEST(ConcatTest, ScaleMultipliesTheEpoch) {
 }
 
 TEST(ConcatTest, TinyMembersServeAllLanes) {
-  DatasetConfig config = plain(3);
+  SamplingConfig config = plain(3);
   config.is_concat = true;
   config.concat_sampling_technique = ConcatTechnique::kRoundRobin;
   for (const bool tarred : {false, true}) {
@@ -384,7 +379,7 @@ TEST(ConcatTest, TinyMembersServeAllLanes) {
 }
 
 TEST(ConcatTest, RefusesImpossibleMixtures) {
-  DatasetConfig config = plain(1);
+  SamplingConfig config = plain(1);
   config.is_concat = true;
   config.concat_sampling_technique = ConcatTechnique::kRandom;
   config.concat_sampling_probabilities = {0.5, 0.4};
@@ -403,7 +398,7 @@ TEST(ConcatTest, RefusesImpossibleMixtures) {
 }
 
 TEST(ConcatTest, SeedChangesTheDraws) {
-  DatasetConfig config = plain(4);
+  SamplingConfig config = plain(4);
   config.is_concat = true;
   const auto set = make_set({300, 300});
   const Batches base = all_batches(*make(set, config).plan(0));
@@ -429,7 +424,7 @@ TEST(ClassicBucketTest, OrderIsNumpysAndAdvancesEveryEpoch) {
 
 TEST(ClassicBucketTest, BucketsFollowEachOther) {
   const auto set = make_set({20, 30, 10, 40}, true);
-  DatasetConfig config = plain(5, false);
+  SamplingConfig config = plain(5, false);
   const auto buckets = [&](const Sampler& sampler, uint32_t lane) {
     const auto plan = sampler.plan(0);
     std::vector<PlannedSample> batch;
@@ -452,7 +447,7 @@ TEST(ClassicBucketTest, BucketsFollowEachOther) {
 
 TEST(ClassicBucketTest, WeightsRepeatBuckets) {
   const auto set = make_set({20, 30}, true);
-  DatasetConfig config = plain(5);
+  SamplingConfig config = plain(5);
   config.bucketing_weights = {3, 1};
   const auto plan = make(set, config).plan(0);
   const std::vector<uint32_t> counts = counts_of(*plan, 50);
@@ -472,7 +467,7 @@ TEST(ClassicBucketTest, BatchSizesAreLinearOrListed) {
   EXPECT_FALSE(classic_batch_sizes(listed, true, 4, 4, 1).ok());
   EXPECT_FALSE(classic_batch_sizes(one, false, 3, 3, 8).ok());  // batch_size must be 1
   const auto set = make_set({36, 32, 20}, true);
-  DatasetConfig config = plain(1);
+  SamplingConfig config = plain(1);
   config.bucketing_batch_size = {4};
   const auto plan = make(set, config).plan(0);
   std::vector<PlannedSample> batch;
@@ -526,8 +521,7 @@ TEST(DurationBucketTest, EdgesBelongToTheRightBucket) {
 
 TEST(DurationBucketTest, BatchesStayInsideOneBucketAndItsBudget) {
   const auto set = make_set({3000});
-  DatasetConfig config;
-  config.use_lhotse = true;
+  SamplingConfig config;
   config.use_bucketing = true;
   config.shuffle = true;
   config.num_buckets = 8;
@@ -560,11 +554,11 @@ TEST(DurationBucketTest, BatchesStayInsideOneBucketAndItsBudget) {
 
 TEST(DurationBucketTest, EveryKeyChangesTheBatches) {
   const auto set = make_set({2000});
-  DatasetConfig base = plain(16);
+  SamplingConfig base = plain(16);
   base.use_bucketing = true;
   base.num_buckets = 5;
   const Batches plan = all_batches(*make(set, base).plan(0));
-  DatasetConfig other = base;
+  SamplingConfig other = base;
   other.num_buckets = 6;
   EXPECT_NE(all_batches(*make(set, other).plan(0)), plan);
   other = base;
@@ -573,7 +567,7 @@ TEST(DurationBucketTest, EveryKeyChangesTheBatches) {
   other = base;
   other.batch_duration = 60;
   EXPECT_NE(all_batches(*make(set, other).plan(0)), plan);
-  DatasetConfig quadratic = other;
+  SamplingConfig quadratic = other;
   quadratic.quadratic_duration = 10;
   EXPECT_NE(all_batches(*make(set, quadratic).plan(0)), all_batches(*make(set, other).plan(0)));
   other = base;
@@ -602,7 +596,7 @@ TEST(DurationBucketTest, TheEarlierRuleKeepsTheBudgetAndTheOrder) {
   const auto set = make_set({500});
   Sampler::Options options;
   options.packing = Packing::kWithinBudget;
-  DatasetConfig config;
+  SamplingConfig config;
   config.batch_duration = 100;
   config.shuffle = false;
   const auto plan = Sampler::make(set, config, options)->plan(0);
@@ -624,7 +618,7 @@ TEST(DurationBucketTest, TheEarlierRuleKeepsTheBudgetAndTheOrder) {
 TEST(DurationBucketTest, UnknownDurationsAreKeptInTheLastBucket) {
   auto set = make_set({100});
   set->lengths[17] = std::nan("");
-  DatasetConfig config = plain(4);
+  SamplingConfig config = plain(4);
   config.use_bucketing = true;
   config.num_buckets = 4;
   const Sampler sampler = make(set, config);
@@ -642,7 +636,7 @@ TEST(DurationBucketTest, UnknownDurationsAreKeptInTheLastBucket) {
 
 TEST(DurationBucketTest, RefusesContradictions) {
   const auto set = make_set({100});
-  DatasetConfig config;
+  SamplingConfig config;
   config.use_bucketing = true;
   EXPECT_FALSE(refuse(set, config).ok());  // nothing bounds a batch
   config.batch_size = 4;
@@ -656,7 +650,7 @@ TEST(DurationBucketTest, RefusesContradictions) {
   EXPECT_FALSE(refuse(set, config).ok());  // lengths differ
   config.bucket_batch_size = {4, 4, 4, 4, 4};
   EXPECT_FALSE(refuse(set, config).ok());
-  DatasetConfig empty;
+  SamplingConfig empty;
   EXPECT_FALSE(refuse(set, empty).ok());  // no batch_size
 }
 

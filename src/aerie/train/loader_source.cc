@@ -32,7 +32,7 @@ Status LoaderSource::start_epoch(int64_t epoch) {
 
 BatchSummary summary_of(const data::Batch& batch) {
   BatchSummary out;
-  out.amount = batch.audio_s();
+  out.amount = batch.amount();
   out.padding_share = batch.padding_share();
   out.samples = batch.num_samples();
   for (const uint32_t id : batch.sample_ids())

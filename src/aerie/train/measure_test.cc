@@ -1,12 +1,13 @@
 #include "aerie/train/measure.h"
 
+#include <array>
 #include <deque>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/spans.h"
-#include "aerie/data/speech/synthetic_batch.h"
+#include "aerie/data/batch.h"
 #include "aerie/train/batch_list_source.h"
 
 namespace aerie::train {
@@ -70,23 +71,16 @@ class TimedEngine final : public Engine {
 
 struct Fixture {
   Fixture() {
-    data::SyntheticBatchOptions options;
-    options.rows = 2;
-    options.samples = 16000;
-    options.shortest = 1.0;
-    for (uint64_t i = 0; i < 2; ++i) {
-      options.seed = i;
-      batches.push_back(data::SyntheticBatch::make(options).value());
-    }
+    for (data::ArrayBatch& batch : batches) batch.mutable_samples() = {{0, 0}, {1, 1}};
     measure.clock = &clock;
     measure.learning_rates = {0.1};
     measure.steps = 7;
     measure.warmup = 2;
   }
-  BatchListSource source() { return BatchListSource({&batches[0].batch(), &batches[1].batch()}); }
+  BatchListSource source() { return BatchListSource({&batches[0], &batches[1]}); }
 
   FakeClock clock;
-  std::vector<data::SyntheticBatch> batches;
+  std::array<data::ArrayBatch, 2> batches;
   MeasureOptions measure;
 };
 

@@ -440,6 +440,13 @@ std::string AudioDataset::describe(uint64_t i) const {
   return str_cat(manifest_.place(row), " (", manifest_.written_path(row), ")");
 }
 
+std::string AudioDataset::storage_advice(const StorageInfo& storage) const {
+  return storage.network
+             ? "copy the data to a local disk, use tar shards (is_tarred), or set "
+               "aerie.data.cache_dir to a local folder"
+             : "use tar shards (is_tarred) or set aerie.data.cache_dir to a folder on an SSD";
+}
+
 std::string AudioDataset::example_path() const {
   if (shards_ != nullptr) return shards_->archive_path(0);
   return manifest_.resolve_paths(0)[0];

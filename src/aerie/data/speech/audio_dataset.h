@@ -18,7 +18,7 @@
 #include "aerie/base/status.h"
 #include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/schema/dataset_config.h"
-#include "aerie/data/epoch_plan.h"
+#include "aerie/data/dataset.h"
 #include "aerie/data/speech/manifest.h"
 #include "aerie/data/speech/pack_cache.h"
 #include "aerie/data/speech/tar_shards.h"
@@ -44,7 +44,7 @@ struct SampleReader {
   std::vector<float> floats;
 };
 
-class AudioDataset {
+class AudioDataset final : public Dataset {
  public:
   struct Options {
     Env* env = nullptr;
@@ -57,18 +57,17 @@ class AudioDataset {
                                                           const config::AerieConfig& aerie,
                                                           const Options& options);
 
-  uint64_t size() const { return set_->size(); }
-  const std::shared_ptr<const SampleSet>& samples() const { return set_; }
+  const std::shared_ptr<const SampleSet>& samples() const override { return set_; }
   const Manifest& manifest() const { return manifest_; }
   const std::shared_ptr<const Manifest>& noise() const { return noise_; }  // null: none
   double duration_s(uint64_t i) const { return set_->lengths[i]; }         // NaN: unknown
   // Line of the manifest (kept lines counted over all of them): the id NeMo shows.
-  uint32_t sample_id(uint64_t i) const {
+  uint32_t sample_id(uint64_t i) const override {
     return shards_ == nullptr ? static_cast<uint32_t>(i) : shards_->row(i);
   }
   // "train.json:17 (clips/a.wav)" for messages.
-  std::string describe(uint64_t i) const;
-  uint64_t fingerprint() const { return fingerprint_; }
+  std::string describe(uint64_t i) const override;
+  uint64_t fingerprint() const override { return fingerprint_; }
   // Longest known duration; max_duration or 60 s when none is known.
   double longest_s() const { return longest_s_; }
   uint64_t num_unknown_durations() const { return num_unknown_; }
@@ -82,7 +81,12 @@ class AudioDataset {
   // call. Errors that pass (kUnavailable) have been tried again: nothing is wrong with the sample.
   Result<audio::AudioView> read(uint64_t i, SampleReader& reader) const;
   // A folder or file audio is read from, for judging the disk.
-  std::string example_path() const;
+  std::string example_path() const override;
+  std::string storage_advice(const StorageInfo& storage) const override;
+  std::string config_node() const override { return "model.train_ds"; }
+  std::string what_may_differ() const override {
+    return "other manifests, or other min_duration or max_duration";
+  }
 
  private:
   AudioDataset() = default;

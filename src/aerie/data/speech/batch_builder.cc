@@ -8,7 +8,6 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/retry.h"
 #include "aerie/base/strings.h"
-#include "aerie/base/system.h"
 #include "aerie/data/speech/row_convert.h"
 
 namespace aerie::data {
@@ -28,18 +27,17 @@ int16_t to_int16(float sample) {
 
 }  // namespace
 
-bool MemoryBudget::take(uint64_t bytes) {
-  uint64_t used = used_.load();
-  do {
-    if (bytes > limit_ || used > limit_ - bytes) return false;
-  } while (!used_.compare_exchange_weak(used, used + bytes));
-  return true;
-}
-
 BuildThread::BuildThread(const BuildRules& rules)
     : reader(*rules.dataset), perturber(rules.perturber) {
   if (rules.dataset->noise() != nullptr && rules.dataset->noise()->size() > 0)
     noise = std::make_unique<NoiseReader>(rules.dataset->noise(), rules.noise, rules.noise_stats);
+}
+
+BatchBuilder::BatchBuilder(const BuildRules& rules, const BatchMemory& memory)
+    : rules_(rules), memory_(memory) {}
+
+BatchBuilder::~BatchBuilder() {
+  memory_.give_back(block_);
 }
 
 int64_t row_samples(double duration_s, int sample_rate, const Perturber& perturber) {
@@ -60,112 +58,101 @@ uint64_t BatchBuilder::layout_bytes(const BuildRules& rules, int64_t rows, int64
   return static_cast<uint64_t>(std::max<int64_t>(64, bytes));
 }
 
-// A block for rows x capacity, counted in the budget.
-Status BatchBuilder::allocate(const BuildRules& rules, int64_t rows, int64_t capacity,
-                              uint64_t bytes, HostBlock& block) const {
-  if (!rules.budget->take(bytes))
-    return out_of_memory(str_cat("a batch of ", rows, " x ",
-                                 static_cast<double>(capacity) / batch_.sample_rate_, " s needs ",
-                                 human_bytes(static_cast<double>(bytes)), "; the loader may use ",
-                                 human_bytes(static_cast<double>(rules.budget->limit())),
-                                 longest_sample(rules)))
-        .with_hint("raise aerie.data.memory_budget_gib, or lower max_duration or batch_size");
-  if (block.reserve(*rules.allocator, bytes)) return ok_status();
-  rules.budget->give(bytes);
-  return out_of_memory(str_cat("no ", rules.allocator->kind(), " memory for a batch of ",
-                               human_bytes(static_cast<double>(bytes)), longest_sample(rules)))
-      .with_hint("lower max_duration, batch_size, num_workers or prefetch_factor");
+// How to speak of a batch of rows x capacity that there is no room for.
+MemoryWords BatchBuilder::memory_words(int64_t rows, int64_t capacity) const {
+  MemoryWords out;
+  out.what = str_cat("a batch of ", rows, " x ",
+                     static_cast<double>(capacity) / batch_.sample_rate(), " s");
+  out.where = longest_sample();
+  out.budget_hint = "raise aerie.data.memory_budget_gib, or lower max_duration or batch_size";
+  out.memory_hint = "lower max_duration, batch_size, num_workers or prefetch_factor";
+  return out;
 }
 
 // "; the longest is train.json:17 (a.wav), 3600 s": where to look when a batch is too large.
-std::string BatchBuilder::longest_sample(const BuildRules& rules) const {
+std::string BatchBuilder::longest_sample() const {
   const PlannedSample* longest = nullptr;
   double longest_s = 0.0;
-  for (const PlannedSample& sample : batch_.samples_)
-    if (const double d = rules.dataset->duration_s(sample.sample); d > longest_s) {
+  for (const PlannedSample& sample : batch_.samples())
+    if (const double d = rules_.dataset->duration_s(sample.sample); d > longest_s) {
       longest = &sample;
       longest_s = d;
     }
   if (longest == nullptr) return {};
-  return str_cat("; the longest is ", rules.dataset->describe(longest->sample), ", ", longest_s,
+  return str_cat("; the longest is ", rules_.dataset->describe(longest->sample), ", ", longest_s,
                  " s");
 }
 
-void BatchBuilder::lay_out(const BuildRules& rules, int64_t rows, int64_t capacity) {
+void BatchBuilder::lay_out(int64_t rows, int64_t capacity) {
   stride_ = capacity;
-  batch_.capacity_ = capacity;
+  audio().capacity = capacity;
   char* at = static_cast<char*>(block_.data());
   audio_ = nullptr;
   audio16_ = nullptr;
   noisy_ = nullptr;
   noise_ = nullptr;
   noise16_ = nullptr;
-  if (rules.dtype == DType::kInt16) {
+  if (rules_.dtype == DType::kInt16) {
     audio16_ = reinterpret_cast<int16_t*>(at);
     at += aligned(rows * capacity * 2);
   } else {
     audio_ = reinterpret_cast<float*>(at);
     at += aligned(rows * capacity * 4);
   }
-  if (rules.mix == MixPlace::kCpu) {
+  if (rules_.mix == MixPlace::kCpu) {
     noisy_ = reinterpret_cast<float*>(at);
     at += aligned(rows * capacity * 4);
   }
-  if (!rules.noise_rows) return;
-  if (rules.noise_dtype() == DType::kInt16)
+  if (!rules_.noise_rows) return;
+  if (rules_.noise_dtype() == DType::kInt16)
     noise16_ = reinterpret_cast<int16_t*>(at);
   else
     noise_ = reinterpret_cast<float*>(at);
 }
 
-void BatchBuilder::release_memory(const BuildRules& rules) {
-  rules.budget->give(block_.bytes());
-  block_.reset();
-}
-
-Status BatchBuilder::begin(const BuildRules& rules) {
-  const AudioDataset& dataset = *rules.dataset;
-  batch_.sample_rate_ = dataset.read_options().sample_rate;
+Status BatchBuilder::begin() {
+  const AudioDataset& dataset = *rules_.dataset;
+  audio().sample_rate = dataset.read_options().sample_rate;
   bad_.clear();
-  const size_t n = batch_.samples_.size();
+  const size_t n = batch_.samples().size();
   items_.resize(n);
   // The length is known from the manifest up to rounding; resampling may add a sample.
-  int64_t need = rules.min_samples;
+  int64_t need = rules_.min_samples;
   for (size_t i = 0; i < n; ++i) {
-    const double d = dataset.duration_s(batch_.samples_[i].sample);
-    if (!std::isnan(d)) need = std::max(need, row_samples(d, batch_.sample_rate_, rules.perturber));
+    const double d = dataset.duration_s(batch_.samples()[i].sample);
+    if (!std::isnan(d))
+      need = std::max(need, row_samples(d, audio().sample_rate, rules_.perturber));
   }
-  const int64_t capacity = rules.capacities.fit(need);
+  const int64_t capacity = rules_.capacities.fit(need);
   // Who needs noise is decided by draws that do not depend on lengths.
-  PhiloxMixDraws draws(rules.seed, batch_.epoch_);
+  PhiloxMixDraws draws(rules_.seed, batch_.epoch());
   noise_rows_planned_ = 0;
   for (size_t i = 0; i < n; ++i) {
     const MixNeeds needs =
-        mix_needs(rules.augment, draws, n, {capacity, 0, batch_.samples_[i].position});
-    const bool row = rules.noise_rows && (needs.noise_samples > 0 || rules.want_noise);
+        mix_needs(rules_.augment, draws, n, {capacity, 0, batch_.samples()[i].position});
+    const bool row = rules_.noise_rows && (needs.noise_samples > 0 || rules_.want_noise);
     items_[i].noise_row = row ? static_cast<int32_t>(noise_rows_planned_++) : -1;
   }
   // One for a batch that shrinks to one sample, which is then mixed with noise.
   noise_rows_planned_ = std::max<int64_t>(1, noise_rows_planned_);
   const uint64_t bytes =
-      layout_bytes(rules, static_cast<int64_t>(n), noise_rows_planned_, capacity);
-  if (bytes > block_.bytes()) {
-    release_memory(rules);
-    AERIE_RETURN_IF_ERROR(allocate(rules, static_cast<int64_t>(n), capacity,
-                                   std::max(bytes, rules.usual_bytes), block_));
-  }
-  lay_out(rules, static_cast<int64_t>(n), capacity);
+      layout_bytes(rules_, static_cast<int64_t>(n), noise_rows_planned_, capacity);
+  if (bytes > block_.bytes())
+    AERIE_RETURN_IF_ERROR(memory_.take(block_, std::max(bytes, memory_.usual_bytes), [&] {
+      return memory_words(static_cast<int64_t>(n), capacity);
+    }));
+  lay_out(static_cast<int64_t>(n), capacity);
   // A recording of unknown length may take what the batch could be widened by: its own samples,
   // kept aside, and the wider rows.
   constexpr int64_t kManySamples = 1 << 20;
   const double bytes_per_sample =
       static_cast<double>(
-          layout_bytes(rules, static_cast<int64_t>(n), noise_rows_planned_, kManySamples)) /
+          layout_bytes(rules_, static_cast<int64_t>(n), noise_rows_planned_, kManySamples)) /
           kManySamples +
       sizeof(float);
-  const double room = static_cast<double>(rules.spare_bytes) / bytes_per_sample;
+  const double room = static_cast<double>(memory_.spare_bytes) / bytes_per_sample;
   room_samples_ = static_cast<int64_t>(std::max(static_cast<double>(capacity), room) /
-                                       rules.perturber.max_length_factor());
+                                       rules_.perturber.max_length_factor());
   return ok_status();
 }
 
@@ -180,9 +167,9 @@ void BatchBuilder::close_row(size_t i, int64_t n) {
 }
 
 // A row of n integers is in place: fill it up, make its noisy twin.
-void BatchBuilder::write_int16_row(const BuildRules& rules, size_t i, int64_t n) {
+void BatchBuilder::write_int16_row(size_t i, int64_t n) {
   int16_t* row = audio16_ + static_cast<int64_t>(i) * stride_;
-  n = audio::pad_to_min_length(row, n, rules.min_samples, rules.pad_mode);
+  n = audio::pad_to_min_length(row, n, rules_.min_samples, rules_.pad_mode);
   if (noisy_ != nullptr)
     items_[i].energy =
         kInt16Energy * static_cast<double>(convert_row(
@@ -190,50 +177,48 @@ void BatchBuilder::write_int16_row(const BuildRules& rules, size_t i, int64_t n)
   close_row(i, n);
 }
 
-void BatchBuilder::write_float_row(const BuildRules& rules, size_t i, const float* samples,
-                                   int64_t n) {
+void BatchBuilder::write_float_row(size_t i, const float* samples, int64_t n) {
   const int64_t at = static_cast<int64_t>(i) * stride_;
   if (audio16_ != nullptr) {
     // What is mixed must be what is delivered: rounded first.
     for (int64_t k = 0; k < n; ++k) audio16_[at + k] = to_int16(samples[k]);
-    write_int16_row(rules, i, n);
+    write_int16_row(i, n);
     return;
   }
   float* row = audio_ + at;
   if (n > 0) std::memcpy(row, samples, static_cast<size_t>(n) * sizeof(float));
-  n = audio::pad_to_min_length(row, n, rules.min_samples, rules.pad_mode);
+  n = audio::pad_to_min_length(row, n, rules_.min_samples, rules_.pad_mode);
   if (noisy_ != nullptr) std::memcpy(noisy_ + at, row, static_cast<size_t>(n) * sizeof(float));
   close_row(i, n);
 }
 
-void BatchBuilder::write_row(const BuildRules& rules, size_t i, const audio::AudioView& view) {
+void BatchBuilder::write_row(size_t i, const audio::AudioView& view) {
   const int64_t at = static_cast<int64_t>(i) * stride_;
   const int64_t n = view.frames;
   items_[i].energy = -1.0;
   if (view.pcm16 == nullptr) {
-    write_float_row(rules, i, view.samples, n);
+    write_float_row(i, view.samples, n);
   } else if (audio16_ != nullptr) {
     if (view.pcm16 != audio16_ + at)
       std::memcpy(audio16_ + at, view.pcm16, static_cast<size_t>(n) * sizeof(int16_t));
-    write_int16_row(rules, i, n);
-  } else if (n >= rules.min_samples && noisy_ != nullptr) {
+    write_int16_row(i, n);
+  } else if (n >= rules_.min_samples && noisy_ != nullptr) {
     items_[i].energy =
         kInt16Energy * static_cast<double>(convert_row(view.pcm16, n, audio_ + at, noisy_ + at));
     close_row(i, n);
   } else {
     (void)convert_row(view.pcm16, n, audio_ + at, nullptr);
     const int64_t padded =
-        audio::pad_to_min_length(audio_ + at, n, rules.min_samples, rules.pad_mode);
+        audio::pad_to_min_length(audio_ + at, n, rules_.min_samples, rules_.pad_mode);
     if (noisy_ != nullptr)
       std::memcpy(noisy_ + at, audio_ + at, static_cast<size_t>(padded) * sizeof(float));
     close_row(i, padded);
   }
 }
 
-Status BatchBuilder::read_noise(const BuildRules& rules, size_t i, int64_t wanted,
-                                BuildThread& thread) {
+Status BatchBuilder::read_noise(size_t i, int64_t wanted, BuildThread& thread) {
   Item& item = items_[i];
-  PhiloxNoiseDraws draws(rules.seed, batch_.epoch_, batch_.samples_[i].position);
+  PhiloxNoiseDraws draws(rules_.seed, batch_.epoch(), batch_.samples()[i].position);
   if (item.noise_row < 0) item.noise_row = 0;
   const int64_t at = item.noise_row * stride_;
   const size_t tail = static_cast<size_t>(stride_ - wanted);
@@ -248,44 +233,50 @@ Status BatchBuilder::read_noise(const BuildRules& rules, size_t i, int64_t wante
   return thread.noise->error();
 }
 
-void BatchBuilder::read_item(const BuildRules& rules, size_t i, BuildThread& thread) {
+ItemFigures BatchBuilder::read_item(size_t i, AssemblerThread& thread) {
+  read(i, static_cast<BuildThread&>(thread));
+  const Item& item = items_[i];
+  return {item.bytes_read, static_cast<double>(item.samples) / batch_.sample_rate(), item.noise_ns};
+}
+
+void BatchBuilder::read(size_t i, BuildThread& thread) {
   Item& item = items_[i];
   item.bad = ok_status();
   item.spill.clear();
   item.has_noise = false;
   item.noise_len = 0;
-  item.figures = {};
-  const PlannedSample planned = batch_.samples_[i];
+  item.bytes_read = item.samples = item.noise_ns = 0;
+  const PlannedSample planned = batch_.samples()[i];
   // Integers can be read straight into their row.
   if (audio16_ != nullptr && thread.perturber.empty())
     thread.reader.audio.set_int16_target(audio16_ + static_cast<int64_t>(i) * stride_, stride_);
   thread.reader.room_samples = room_samples_;
-  Result<audio::AudioView> view = rules.dataset->read(planned.sample, thread.reader);
+  Result<audio::AudioView> view = rules_.dataset->read(planned.sample, thread.reader);
   thread.reader.audio.set_int16_target(nullptr, 0);
   if (!view.ok()) {
     item.bad = view.status();
     item.length = 0;
     return;
   }
-  item.figures.bytes_read = view->bytes_read;
+  item.bytes_read = view->bytes_read;
   int64_t n = view->frames;
   if (!thread.perturber.empty()) {
     thread.samples.resize(static_cast<size_t>(n));
     view->copy_to(thread.samples.data());
-    PhiloxPerturbDraws draws(rules.seed, batch_.epoch_, planned.position);
+    PhiloxPerturbDraws draws(rules_.seed, batch_.epoch(), planned.position);
     thread.perturber.apply(thread.samples, draws);
     view->pcm16 = nullptr;
     view->samples = thread.samples.data();
     n = view->frames = static_cast<int64_t>(thread.samples.size());
   }
-  item.figures.samples = n;
+  item.samples = n;
   if (n > stride_) {
     // Longer than the manifest said: kept aside until the batch can be laid out anew.
     const uint64_t bytes = static_cast<uint64_t>(n) * sizeof(float);
-    if (!rules.budget->take(bytes)) {
-      item.bad = data_error(str_cat("decodes to ", static_cast<double>(n) / batch_.sample_rate_,
+    if (!memory_.budget->take(bytes)) {
+      item.bad = data_error(str_cat("decodes to ", static_cast<double>(n) / audio().sample_rate,
                                     " s, more than the loader's memory allows"))
-                     .with_context(rules.dataset->describe(planned.sample))
+                     .with_context(rules_.dataset->describe(planned.sample))
                      .with_hint(
                          "give its duration in the manifest and set max_duration, or raise "
                          "aerie.data.memory_budget_gib");
@@ -296,22 +287,22 @@ void BatchBuilder::read_item(const BuildRules& rules, size_t i, BuildThread& thr
     item.length = n;
     return;
   }
-  write_row(rules, i, *view);
-  PhiloxMixDraws draws(rules.seed, batch_.epoch_);
+  write_row(i, *view);
+  PhiloxMixDraws draws(rules_.seed, batch_.epoch());
   const MixNeeds needs =
-      mix_needs(rules.augment, draws, items_.size(), {item.length, 0, planned.position});
+      mix_needs(rules_.augment, draws, items_.size(), {item.length, 0, planned.position});
   // Now, while the row is in the cache.
   if (needs.mixed && item.energy < 0 && audio16_ != nullptr)
     item.energy = sum_of_squares(audio16_ + static_cast<int64_t>(i) * stride_, item.length);
-  if (rules.noise_rows && thread.noise != nullptr && needs.noise_samples > 0) {
+  if (rules_.noise_rows && thread.noise != nullptr && needs.noise_samples > 0) {
     const int64_t start = Clock::real().monotonic_ns();
-    item.bad = read_noise(rules, i, needs.noise_samples, thread);
-    item.figures.noise_ns = Clock::real().monotonic_ns() - start;
+    item.bad = read_noise(i, needs.noise_samples, thread);
+    item.noise_ns = Clock::real().monotonic_ns() - start;
   }
 }
 
 // Rows that turned out longer than planned: the batch moves to wider rows if memory allows.
-void BatchBuilder::place_spills(const BuildRules& rules) {
+void BatchBuilder::place_spills() {
   int64_t longest = 0;
   uint64_t held = 0;
   for (const Item& item : items_) {
@@ -321,17 +312,18 @@ void BatchBuilder::place_spills(const BuildRules& rules) {
   }
   if (longest == 0) return;
   const int64_t rows = static_cast<int64_t>(items_.size());
-  const int64_t capacity = rules.capacities.fit(longest);
+  const int64_t capacity = rules_.capacities.fit(longest);
   HostBlock wider;
-  const Status allocated = allocate(
-      rules, rows, capacity, layout_bytes(rules, rows, noise_rows_planned_, capacity), wider);
+  const Status allocated =
+      memory_.take(wider, layout_bytes(rules_, rows, noise_rows_planned_, capacity),
+                   [&] { return memory_words(rows, capacity); });
   if (!allocated.ok()) {
     for (size_t i = 0; i < items_.size(); ++i) {
       if (items_[i].spill.empty()) continue;
-      items_[i].bad = allocated.with_context(rules.dataset->describe(batch_.samples_[i].sample));
+      items_[i].bad = allocated.with_context(rules_.dataset->describe(batch_.samples()[i].sample));
       items_[i].spill = {};
     }
-    rules.budget->give(held);
+    memory_.budget->give(held);
     return;
   }
   const int64_t old_stride = stride_;
@@ -341,13 +333,13 @@ void BatchBuilder::place_spills(const BuildRules& rules) {
   const float* const old_noise = noise_;
   const int16_t* const old_noise16 = noise16_;
   block_.swap(wider);
-  lay_out(rules, rows, capacity);
+  lay_out(rows, capacity);
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     if (!item.bad.ok()) continue;
     if (!item.spill.empty()) {
       item.energy = -1.0;
-      write_float_row(rules, i, item.spill.data(), static_cast<int64_t>(item.spill.size()));
+      write_float_row(i, item.spill.data(), static_cast<int64_t>(item.spill.size()));
       item.spill = {};
       continue;
     }
@@ -369,25 +361,26 @@ void BatchBuilder::place_spills(const BuildRules& rules) {
     }
     close_row(i, item.length);
   }
-  rules.budget->give(held + wider.bytes());
+  memory_.budget->give(held + wider.bytes());
 }
 
 // Bad samples become silence or disappear; rows behind them move up.
-void BatchBuilder::drop_bad_rows(const BuildRules& rules) {
+void BatchBuilder::drop_bad_rows() {
   size_t kept = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
     Item& item = items_[i];
     if (!item.bad.ok()) {
-      bad_.push_back({batch_.samples_[i], item.bad});
-      if (rules.on_bad != config::OnBadAudio::kZero) continue;
-      const double d = rules.dataset->duration_s(batch_.samples_[i].sample);
+      const bool silence = rules_.on_bad == config::OnBadAudio::kZero;
+      bad_.push_back({batch_.samples()[i], item.bad, silence ? "silence is used" : "skipped"});
+      if (!silence) continue;
+      const double d = rules_.dataset->duration_s(batch_.samples()[i].sample);
       const int64_t wanted =
-          std::isnan(d) ? rules.min_samples : static_cast<int64_t>(d * batch_.sample_rate_);
-      const int64_t n = std::clamp<int64_t>(wanted, std::max<int64_t>(1, rules.min_samples),
+          std::isnan(d) ? rules_.min_samples : static_cast<int64_t>(d * audio().sample_rate);
+      const int64_t n = std::clamp<int64_t>(wanted, std::max<int64_t>(1, rules_.min_samples),
                                             std::max<int64_t>(stride_, 1));
       item.bad = ok_status();
       item.energy = 0.0;
-      item.figures.samples = 0;
+      item.samples = 0;
       const int64_t at = static_cast<int64_t>(i) * stride_;
       if (audio_ != nullptr) std::fill_n(audio_ + at, n, 0.0f);
       if (audio16_ != nullptr) std::fill_n(audio16_ + at, n, int16_t{0});
@@ -401,29 +394,29 @@ void BatchBuilder::drop_bad_rows(const BuildRules& rules) {
       if (audio_ != nullptr) std::memcpy(audio_ + to, audio_ + from, cells * 4);
       if (audio16_ != nullptr) std::memcpy(audio16_ + to, audio16_ + from, cells * 2);
       if (noisy_ != nullptr) std::memcpy(noisy_ + to, noisy_ + from, cells * 4);
-      batch_.samples_[kept] = batch_.samples_[i];
+      batch_.mutable_samples()[kept] = batch_.samples()[i];
       std::swap(items_[kept], items_[i]);
     }
     ++kept;
   }
   items_.resize(kept);
-  batch_.samples_.resize(kept);
+  batch_.mutable_samples().resize(kept);
 }
 
-Status BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
+Status BatchBuilder::mix(BuildThread& thread) {
   const size_t n = items_.size();
-  PhiloxMixDraws draws(rules.seed, batch_.epoch_);
+  PhiloxMixDraws draws(rules_.seed, batch_.epoch());
   inputs_.resize(n);
   audio_rows_.resize(n);
   energies_.resize(n);
   for (size_t i = 0; i < n; ++i) {
     Item& item = items_[i];
-    inputs_[i] = {item.length, 0, batch_.samples_[i].position};
+    inputs_[i] = {item.length, 0, batch_.samples()[i].position};
     // Known only now: the row was too long at first, or the batch has shrunk to one.
-    if (rules.noise_rows && thread.noise != nullptr && !item.has_noise) {
-      const MixNeeds needs = mix_needs(rules.augment, draws, n, inputs_[i]);
+    if (rules_.noise_rows && thread.noise != nullptr && !item.has_noise) {
+      const MixNeeds needs = mix_needs(rules_.augment, draws, n, inputs_[i]);
       if (needs.noise_samples > 0)
-        AERIE_RETURN_IF_ERROR(read_noise(rules, i, needs.noise_samples, thread));
+        AERIE_RETURN_IF_ERROR(read_noise(i, needs.noise_samples, thread));
     }
     if (item.has_noise) inputs_[i].noise_len = item.noise_len;
     energies_[i] = item.energy;
@@ -438,23 +431,23 @@ Status BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
       noise_rows_[item.noise_row] = {
           noise_ != nullptr ? noise_ + item.noise_row * stride_ : nullptr,
           noise16_ != nullptr ? noise16_ + item.noise_row * stride_ : nullptr};
-  MixPlan& plan = batch_.plan_;
-  plan_mix(rules.augment, inputs_, draws, plan);
+  MixPlan& plan = audio().plan;
+  plan_mix(rules_.augment, inputs_, draws, plan);
   for (MixSegment& segment : plan.segments)
     if (segment.source == MixSource::kNoise) segment.row = items_[segment.row].noise_row;
   const MixRows rows{inputs_, audio_rows_, noise_rows_, energies_};
   resolve_gains(rows, plan);
-  batch_.audio_len_.resize(n);
-  batch_.noise_len_.resize(n);
-  batch_.noisy_len_.resize(n);
+  audio().audio_len.resize(n);
+  audio().noise_len.resize(n);
+  audio().noisy_len.resize(n);
   for (size_t i = 0; i < n; ++i) {
-    batch_.audio_len_[i] = items_[i].length;
-    batch_.noise_len_[i] = plan.items[i].noise_len;
-    batch_.noisy_len_[i] = plan.items[i].noisy_len;
-    if (rules.mix != MixPlace::kCpu) continue;
+    audio().audio_len[i] = items_[i].length;
+    audio().noise_len[i] = plan.items[i].noise_len;
+    audio().noisy_len[i] = plan.items[i].noisy_len;
+    if (rules_.mix != MixPlace::kCpu) continue;
     add_segments(rows, plan, i, noisy_ + static_cast<int64_t>(i) * stride_);
   }
-  if (rules.mix == MixPlace::kCpu && rules.want_noise) {
+  if (rules_.mix == MixPlace::kCpu && rules_.want_noise) {
     // The raw noise is no longer needed; what was added takes its place. A row's own raw noise is
     // read while it is written, hence the copy.
     std::vector<float> copy;
@@ -473,7 +466,7 @@ Status BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
         std::memmove(noise_ + static_cast<int64_t>(i) * stride_,
                      noise_ + items_[i].noise_row * stride_,
                      static_cast<size_t>(stride_) * sizeof(float));
-  } else if (rules.mix == MixPlace::kConsumer && !bad_.empty()) {
+  } else if (rules_.mix == MixPlace::kConsumer && !bad_.empty()) {
     // Rows of noise for samples that turned out bad: equal batches have equal bytes.
     for (size_t k = 0; k < num_noise; ++k) {
       if (!noise_rows_[k].empty()) continue;
@@ -485,9 +478,9 @@ Status BatchBuilder::mix(const BuildRules& rules, BuildThread& thread) {
   return ok_status();
 }
 
-void BatchBuilder::list_arrays(const BuildRules& rules) {
+void BatchBuilder::list_arrays() {
   const int64_t rows = static_cast<int64_t>(items_.size());
-  std::vector<HostArray>& arrays = batch_.arrays_;
+  std::vector<HostArray>& arrays = batch_.mutable_arrays();
   arrays.clear();
   const auto matrix = [&](std::string_view name, DType dtype, void* data, int64_t count) {
     arrays.push_back({name, dtype, {count, stride_, 0, 0}, 2, data});
@@ -499,10 +492,10 @@ void BatchBuilder::list_arrays(const BuildRules& rules) {
     matrix("audio", DType::kInt16, audio16_, rows);
   else
     matrix("audio", DType::kFloat32, audio_, rows);
-  lengths("audio_len", batch_.audio_len_);
+  lengths("audio_len", audio().audio_len);
   if (noisy_ != nullptr) matrix("noisy_audio", DType::kFloat32, noisy_, rows);
-  lengths("noisy_audio_len", batch_.noisy_len_);
-  if (rules.mix == MixPlace::kConsumer && rules.noise_rows) {
+  lengths("noisy_audio_len", audio().noisy_len);
+  if (rules_.mix == MixPlace::kConsumer && rules_.noise_rows) {
     // Only rows somebody needs; the rows of samples that turned out bad are among them.
     int64_t count = 0;
     for (const Item& item : items_)
@@ -511,36 +504,37 @@ void BatchBuilder::list_arrays(const BuildRules& rules) {
       matrix("noise", DType::kInt16, noise16_, count);
     else
       matrix("noise", DType::kFloat32, noise_, count);
-  } else if (rules.want_noise) {
+  } else if (rules_.want_noise) {
     matrix("noise", DType::kFloat32, noise_, rows);
   }
-  lengths("noise_len", batch_.noise_len_);
+  lengths("noise_len", audio().noise_len);
 }
 
-Status BatchBuilder::finish(const BuildRules& rules, BuildThread& thread) {
+Status BatchBuilder::finish(AssemblerThread& thread) {
   // The machine's trouble, not the recording's: which samples a run sees must not depend on it.
   for (size_t i = 0; i < items_.size(); ++i)
     if (is_passing(items_[i].bad))
-      return items_[i].bad.with_context(rules.dataset->describe(batch_.samples_[i].sample));
-  place_spills(rules);
-  if (rules.on_bad == config::OnBadAudio::kFail)
+      return items_[i].bad.with_context(rules_.dataset->describe(batch_.samples()[i].sample));
+  place_spills();
+  if (rules_.on_bad == config::OnBadAudio::kFail)
     for (size_t i = 0; i < items_.size(); ++i)
       if (!items_[i].bad.ok())
         return items_[i]
-            .bad.with_context(rules.dataset->describe(batch_.samples_[i].sample))
+            .bad.with_context(rules_.dataset->describe(batch_.samples()[i].sample))
             .with_hint("set aerie.on_bad_audio=skip to go on without such samples");
-  drop_bad_rows(rules);
-  batch_.mixed_ = rules.mix == MixPlace::kCpu;
-  batch_.padded_length_ = 0;
-  batch_.sample_ids_.resize(items_.size());
-  batch_.source_samples_ = 0;
+  drop_bad_rows();
+  audio().mixed = rules_.mix == MixPlace::kCpu;
+  audio().padded_length = 0;
+  batch_.mutable_sample_ids().resize(items_.size());
+  audio().source_samples = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
-    batch_.source_samples_ += items_[i].figures.samples;
-    batch_.padded_length_ = std::max(batch_.padded_length_, items_[i].length);
-    batch_.sample_ids_[i] = rules.dataset->sample_id(batch_.samples_[i].sample);
+    audio().source_samples += items_[i].samples;
+    audio().padded_length = std::max(audio().padded_length, items_[i].length);
+    batch_.mutable_sample_ids()[i] = rules_.dataset->sample_id(batch_.samples()[i].sample);
   }
-  AERIE_RETURN_IF_ERROR(mix(rules, thread));
-  list_arrays(rules);
+  AERIE_RETURN_IF_ERROR(mix(static_cast<BuildThread&>(thread)));
+  list_arrays();
+  rules_.finished_cells->fetch_add(static_cast<uint64_t>(batch_.fill().all));
   block_.settle();
   return ok_status();
 }

@@ -14,6 +14,7 @@
 #include "aerie/data/bucketing.h"
 #include "aerie/data/epoch_plan.h"
 #include "aerie/data/loader_setup.h"
+#include "aerie/data/speech/speech_assembler.h"
 
 namespace aerie::data {
 
@@ -65,10 +66,12 @@ std::vector<HistogramBin> make_histogram(const std::vector<double>& sorted, int 
 Result<PaddingEstimate> estimate_padding(const AudioDataset& dataset,
                                          const config::DatasetConfig& config, std::string strategy,
                                          const config::AerieConfig& aerie) {
-  LoaderOptions loader;
+  SpeechLoaderOptions loader;
   loader.seed = aerie.seed;
-  AERIE_ASSIGN_OR_RETURN(const Sampler::Options options, loader_sampler_options(aerie, loader));
-  AERIE_ASSIGN_OR_RETURN(const Sampler sampler, Sampler::make(dataset.samples(), config, options));
+  AERIE_ASSIGN_OR_RETURN(const Sampler::Options options,
+                         loader_sampler_options(loader_config(config, aerie), loader));
+  AERIE_ASSIGN_OR_RETURN(const Sampler sampler,
+                         Sampler::make(dataset.samples(), sampling_config(config), options));
   const int rate = dataset.read_options().sample_rate;
   AERIE_ASSIGN_OR_RETURN(const Perturber perturber, Perturber::make(config.augmentor, rate));
   const auto plan = sampler.plan(0);

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/log.h"
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
 namespace aerie::data {
@@ -50,11 +50,11 @@ TEST(DatasetReportTest, CountsWhatIsThere) {
 
 // Padding of a whole epoch as the loader really has it.
 double loader_padding(const config::DatasetConfig& config, const config::AerieConfig& aerie) {
-  LoaderOptions options;
+  SpeechLoaderOptions options;
   options.seed = aerie.seed;
   options.quiet = true;
   options.single_epoch = true;
-  auto loader = *Loader::make(open(config), config, aerie, options);
+  auto loader = *make_speech_loader(open(config), config, aerie, options);
   while (const Batch* batch = *loader->next()) loader->release(batch);
   return loader->stats().padding_share;
 }
@@ -72,10 +72,10 @@ TEST(DatasetReportTest, PaddingIsThatOfTheLoader) {
     options.aerie = TestCorpus::aerie();
     const DatasetReport report = *report_dataset(*open(packed), packed, options);
     EXPECT_NEAR(report.padding[0].padding_share, loader_padding(packed, options.aerie), 1e-3);
-    LoaderOptions loader_options;
+    SpeechLoaderOptions loader_options;
     loader_options.seed = options.aerie.seed;
     loader_options.quiet = true;
-    const auto loader = Loader::make(open(packed), packed, options.aerie, loader_options);
+    const auto loader = make_speech_loader(open(packed), packed, options.aerie, loader_options);
     ASSERT_TRUE(loader.ok()) << loader.status().to_string();
     EXPECT_EQ(report.padding[0].steps, static_cast<uint64_t>((*loader)->batches_per_epoch()));
   }

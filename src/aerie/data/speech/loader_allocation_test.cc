@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
 namespace {
@@ -57,11 +57,11 @@ double allocations_per_sample(const config::DatasetConfig& config, const config:
   AudioDataset::Options open;
   open.quiet = true;
   const auto dataset = *AudioDataset::open(config, aerie, open);
-  LoaderOptions options;
+  SpeechLoaderOptions options;
   options.quiet = true;
   options.seed = 3;
   options.mix = mix;
-  auto loader = *Loader::make(dataset, config, aerie, options);
+  auto loader = *make_speech_loader(dataset, config, aerie, options);
   uint64_t samples = 0, before = 0;
   for (int batches = 0; batches < 60;) {
     const Batch* batch = *loader->next();

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/clock.h"
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
 namespace aerie::data {
@@ -72,10 +72,10 @@ class LoaderKillTest : public testing::Test {
     config::DatasetConfig config = c.config;
     config.num_workers = workers;
     if (workers > 0) config.prefetch_factor = prefetch;
-    LoaderOptions options;
+    SpeechLoaderOptions options;
     options.seed = 11;
     options.quiet = true;
-    auto loader = Loader::make(std::move(dataset), config, c.aerie, options);
+    auto loader = make_speech_loader(std::move(dataset), config, c.aerie, options);
     EXPECT_TRUE(loader.ok()) << loader.status().to_string();
     return std::move(loader).value();
   }

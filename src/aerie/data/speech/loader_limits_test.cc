@@ -24,11 +24,11 @@ TEST(LoaderTest, BadAudioIsSkippedSilencedOrFatal) {
     config.num_workers = workers;
     aerie.on_bad_audio = config::OnBadAudio::kSkip;
     std::vector<uint32_t> reported;
-    LoaderOptions options = quiet();
+    SpeechLoaderOptions options = quiet();
     options.on_bad_sample = [&](const BadSample& bad) { reported.push_back(bad.sample_id); };
     auto loader = make(config, aerie, options);
     std::vector<uint32_t> ids;
-    while (const Batch* batch = *loader->next()) {
+    while (const SpeechBatch* batch = speech_batch(*loader->next())) {
       for (const uint32_t id : batch->sample_ids()) ids.push_back(id);
       for (int64_t i = 0; i < batch->num_samples(); ++i) {
         // Rows moved up still hold their own samples.
@@ -46,7 +46,7 @@ TEST(LoaderTest, BadAudioIsSkippedSilencedOrFatal) {
     aerie.on_bad_audio = config::OnBadAudio::kZero;
     loader = make(config, aerie);
     int64_t count = 0;
-    while (const Batch* batch = *loader->next()) {
+    while (const SpeechBatch* batch = speech_batch(*loader->next())) {
       for (int64_t i = 0; i < batch->num_samples(); ++i, ++count) {
         if (batch->sample_ids()[i] != 3) continue;
         EXPECT_EQ(batch->audio_len()[i],
@@ -79,7 +79,7 @@ TEST(LoaderTest, TooManyBadSamplesStopTheRunWithTheirNames) {
     config.num_workers = workers;
     auto loader = make(config, aerie);
     for (int b = 0; b < 2; ++b) {
-      const Batch* batch = *loader->next();
+      const SpeechBatch* batch = speech_batch(*loader->next());
       loader->release(batch);
     }
     const Status status = loader->next().status();
@@ -106,7 +106,7 @@ TEST(LoaderTest, EmptyAndCutRecordingsAreBadSamples) {
     aerie.max_bad_fraction = 0.2;
     auto loader = make(config, aerie);
     std::vector<uint32_t> ids;
-    while (const Batch* batch = *loader->next()) {
+    while (const SpeechBatch* batch = speech_batch(*loader->next())) {
       for (const uint32_t id : batch->sample_ids()) ids.push_back(id);
       loader->release(batch);
     }
@@ -185,7 +185,7 @@ TEST(LoaderTest, ReadErrorsThatPassAreNoBadSamples) {
     };
     for (const int error : {EMFILE, EINTR, ESTALE, EAGAIN}) {
       FlakyEnv env(error, 3);
-      auto loader = *Loader::make(open_with(env, 15.0), config, aerie, quiet());
+      auto loader = *make_speech_loader(open_with(env, 15.0), config, aerie, quiet());
       EXPECT_EQ(hashes(*loader, 3), want) << error;
       EXPECT_EQ(loader->stats().bad_samples, 0u);
       EXPECT_GE(env.num_failed, tarred ? 6 : 36);
@@ -193,7 +193,7 @@ TEST(LoaderTest, ReadErrorsThatPassAreNoBadSamples) {
     if (tarred) continue;
     // What does not pass ends the run by its own name: the recordings are not to blame.
     FlakyEnv env(EMFILE, 1 << 30);
-    auto loader = *Loader::make(open_with(env, 0.05), config, aerie, quiet());
+    auto loader = *make_speech_loader(open_with(env, 0.05), config, aerie, quiet());
     const Status status = loader->next().status();
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.to_string();
     EXPECT_NE(status.to_string().find("Too many open files"), std::string::npos);
@@ -207,7 +207,7 @@ TEST(LoaderTest, BatchesThatNoMachineHoldsNameTheLine) {
   std::ofstream(corpus.manifest, std::ios::app) << TestCorpus::line("utt0.wav", 999'000);
   config::DatasetConfig config = corpus.config(1 << 14);
   const config::AerieConfig aerie = corpus.aerie();
-  const Status status = Loader::make(open(config, aerie), config, aerie, quiet()).status();
+  const Status status = make_speech_loader(open(config, aerie), config, aerie, quiet()).status();
   EXPECT_EQ(status.code(), StatusCode::kDataError) << status.to_string();
   EXPECT_NE(status.to_string().find("train.json:11 (utt0.wav), 999000 s"), std::string::npos)
       << status.to_string();
@@ -222,13 +222,13 @@ TEST(LoaderTest, RepeatedAudioIsNotCounted) {
   double seconds = 0.0, want = 0.0;
   for (const auto& samples : corpus.samples) want += static_cast<double>(samples.size()) / 16000;
   auto loader = make(config, aerie);
-  while (const Batch* batch = *loader->next()) {
+  while (const SpeechBatch* batch = speech_batch(*loader->next())) {
     for (const int64_t length : batch->audio_len()) EXPECT_EQ(length, 16000);
-    seconds += batch->audio_s();
+    seconds += batch->amount();
     loader->release(batch);
   }
   EXPECT_NEAR(seconds, want, 1e-9);
-  EXPECT_NEAR(loader->stats().audio_s, want, 1e-9);
+  EXPECT_NEAR(loader->stats().amount, want, 1e-9);
   EXPECT_LT(want, 4.0);  // of twelve seconds delivered
 }
 
@@ -256,7 +256,7 @@ TEST(LoaderTest, MemoryStaysWithinTheBudget) {
   config.num_workers = 4;
   config::AerieConfig aerie = corpus.aerie();
   CountingAllocator allocator;
-  LoaderOptions options = quiet();
+  SpeechLoaderOptions options = quiet();
   options.allocator = &allocator;
   {
     auto loader = make(config, aerie, options);
@@ -277,7 +277,7 @@ TEST(LoaderTest, MemoryStaysWithinTheBudget) {
     EXPECT_LE(allocator.peak, loader->memory_bytes());
   }
   aerie.data.memory_budget_gib = 1e-6;
-  const Status status = Loader::make(open(config, aerie), config, aerie, options).status();
+  const Status status = make_speech_loader(open(config, aerie), config, aerie, options).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.to_string().find("memory_budget_gib"), std::string::npos);
 }
@@ -292,7 +292,7 @@ TEST(LoaderTest, UnknownDurationsAreReadWhole) {
     config.num_workers = workers;
     auto loader = make(config, aerie);
     size_t id = 0;
-    while (const Batch* batch = *loader->next()) {
+    while (const SpeechBatch* batch = speech_batch(*loader->next())) {
       for (int64_t i = 0; i < batch->num_samples(); ++i, ++id) {
         const auto& source = corpus.samples[id];
         ASSERT_EQ(batch->audio_len()[i],
@@ -321,7 +321,7 @@ TEST(LoaderTest, SamplesBeyondTheBudgetAreBadOnes) {
   aerie.data.memory_budget_gib = 3e-3;
   auto loader = make(config, aerie);
   int64_t count = 0;
-  while (const Batch* batch = *loader->next()) {
+  while (const SpeechBatch* batch = speech_batch(*loader->next())) {
     count += batch->num_samples();
     loader->release(batch);
   }

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "aerie/data/loader.h"
 #include "aerie/data/speech/loader_test_util.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
 namespace aerie::data {
@@ -87,10 +87,10 @@ TEST(LoaderResumeTest, WithOtherBatchesEachSampleOfTheEpochComesOnce) {
         if (earlier_version) cursor = without_new_fields(cursor);
 
         // Earlier versions say too little about buckets; the configuration of then does.
-        LoaderOptions options = quiet();
+        SpeechLoaderOptions options = quiet();
         if (earlier_version && item.buckets)
-          options.earlier_batching = {Batching::of(config_of(corpus, item, after)),
-                                      Batching::of(config_of(corpus, item, before))};
+          options.earlier_batching = {batching_of(config_of(corpus, item, after)),
+                                      batching_of(config_of(corpus, item, before))};
         auto second = make(config_of(corpus, item, after), aerie, options);
         const Status restored = second->restore(cursor);
         ASSERT_TRUE(restored.ok()) << what << ": " << restored.to_string();
@@ -156,7 +156,7 @@ TEST(LoaderResumeTest, BadSamplesCountOverRestarts) {
   config::AerieConfig aerie = corpus.aerie();
   aerie.max_bad_fraction = 0.06;  // two of forty
   std::vector<BadSample> reported;
-  LoaderOptions options = quiet();
+  SpeechLoaderOptions options = quiet();
   options.on_bad_sample = [&](const BadSample& bad) { reported.push_back(bad); };
   // In one piece the third one ends the run.
   const auto run_to_limit = [&](Loader& loader) {

@@ -47,7 +47,7 @@ TEST(LoaderTest, TheFirstStepsBatchesComeBeforeAnyOther) {
   const std::vector<uint64_t> expected = hashes(*make(config, corpus.aerie()), 14);
   // A consumer of one batch a step, and one of three.
   for (const int keeps : {2, 4}) {
-    LoaderOptions options = quiet();
+    SpeechLoaderOptions options = quiet();
     options.consumer_batches = keeps;
     auto loader = make(config, corpus.aerie(), options);
     EXPECT_EQ(items_at_rest(*loader), 8u * static_cast<uint64_t>(keeps - 1));
@@ -64,7 +64,7 @@ TEST(LoaderTest, NothingIsReadAheadBeforeItIsWanted) {
   TestCorpus corpus(40);
   config::DatasetConfig config = corpus.config(8);
   config.num_workers = 2;
-  LoaderOptions options = quiet();
+  SpeechLoaderOptions options = quiet();
   options.read_ahead = false;
   const std::vector<uint64_t> expected = hashes(*make(config, corpus.aerie()), 12);
   auto loader = make(config, corpus.aerie(), options);
@@ -85,7 +85,7 @@ TEST(LoaderTest, SlowMemoryForALaterBatchHoldsUpNobody) {
   config.num_workers = 3;
   const std::vector<uint64_t> expected = hashes(*make(config, corpus.aerie()), 14);
   SlowAllocator allocator;
-  LoaderOptions options = quiet();
+  SpeechLoaderOptions options = quiet();
   options.allocator = &allocator;
   options.consumer_batches = 3;  // two batches before anything is taken
   auto loader = make(config, corpus.aerie(), options);

@@ -25,7 +25,7 @@ TEST(LoaderTest, RowsAreTheFilesSamples) {
   EXPECT_EQ(loader->batches_per_epoch(), 3);
   uint32_t id = 0;
   for (int b = 0; b < 3; ++b) {
-    const Batch* batch = *loader->next();
+    const SpeechBatch* batch = speech_batch(*loader->next());
     ASSERT_NE(batch, nullptr);
     EXPECT_EQ(batch->num_samples(), b < 2 ? 4 : 3);
     EXPECT_EQ(batch->last_in_epoch(), b == 2);
@@ -120,15 +120,15 @@ TEST(LoaderTest, VirtualRanksGiveTheSameBatchesToAnyWorld) {
     std::map<std::pair<uint64_t, uint32_t>, uint64_t> out;
     int64_t steps = -1;
     for (uint32_t rank = 0; rank < world; ++rank) {
-      LoaderOptions options = quiet();
+      SpeechLoaderOptions options = quiet();
       options.rank = rank;
       options.world = world;
-      auto loader = *Loader::make(dataset, config, aerie, options);
+      auto loader = *make_speech_loader(dataset, config, aerie, options);
       if (steps >= 0) {
         EXPECT_EQ(loader->batches_per_epoch(), steps);
       }
       steps = loader->batches_per_epoch();
-      while (const Batch* batch = *loader->next()) {
+      while (const SpeechBatch* batch = speech_batch(*loader->next())) {
         out[{batch->step(), batch->lane()}] = batch->content_hash();
         loader->release(batch);
       }
@@ -139,9 +139,9 @@ TEST(LoaderTest, VirtualRanksGiveTheSameBatchesToAnyWorld) {
   EXPECT_EQ(one.size(), 20u);  // 50 samples, 4 lanes of 3: 5 steps
   EXPECT_EQ(collect(2), one);
   EXPECT_EQ(collect(4), one);
-  LoaderOptions options = quiet();
+  SpeechLoaderOptions options = quiet();
   options.world = 3;
-  EXPECT_FALSE(Loader::make(dataset, config, aerie, options).ok());
+  EXPECT_FALSE(make_speech_loader(dataset, config, aerie, options).ok());
 }
 
 TEST(LoaderTest, OtherNumberOfRanksContinuesPlainDataAtTheSameSample) {
@@ -153,20 +153,20 @@ TEST(LoaderTest, OtherNumberOfRanksContinuesPlainDataAtTheSameSample) {
   std::multiset<uint32_t> seen;
   std::string cursor;
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    LoaderOptions options = quiet();
+    SpeechLoaderOptions options = quiet();
     options.world = 2;
     options.rank = rank;
-    auto loader = *Loader::make(dataset, config, aerie, options);
+    auto loader = *make_speech_loader(dataset, config, aerie, options);
     for (int step = 0; step < 6; ++step) {
-      const Batch* batch = *loader->next();
+      const SpeechBatch* batch = speech_batch(*loader->next());
       for (const uint32_t id : batch->sample_ids()) seen.insert(id);
       loader->release(batch);
     }
     cursor = loader->cursor_json();
   }
-  auto loader = *Loader::make(dataset, config, aerie, quiet());
+  auto loader = *make_speech_loader(dataset, config, aerie, quiet());
   ASSERT_TRUE(loader->restore(cursor).ok());
-  while (const Batch* batch = *loader->next()) {
+  while (const SpeechBatch* batch = speech_batch(*loader->next())) {
     for (const uint32_t id : batch->sample_ids()) seen.insert(id);
     loader->release(batch);
   }
@@ -213,20 +213,20 @@ TEST(LoaderTest, OneEpochLoadersEndAndCanStartAgain) {
   config::DatasetConfig config = corpus.config(4);
   config.shuffle = false;
   config.num_workers = 2;
-  LoaderOptions options = quiet();
+  SpeechLoaderOptions options = quiet();
   options.single_epoch = true;
   options.max_batches_per_epoch = 2;
   auto loader = make(config, corpus.aerie(), options);
   EXPECT_EQ(loader->batches_per_epoch(), 2);
   std::vector<uint64_t> first;
-  while (const Batch* batch = *loader->next()) {
+  while (const SpeechBatch* batch = speech_batch(*loader->next())) {
     first.push_back(batch->content_hash());
     loader->release(batch);
   }
   EXPECT_EQ(first.size(), 2u);
   ASSERT_TRUE(loader->start_epoch(0).ok());
   for (const uint64_t hash : first) {
-    const Batch* batch = *loader->next();
+    const SpeechBatch* batch = speech_batch(*loader->next());
     EXPECT_EQ(batch->content_hash(), hash);
     loader->release(batch);
   }
@@ -259,7 +259,7 @@ TEST(LoaderTest, CompatibleModeKeepsRawNoiseOfSkippedItems) {
   config::AerieConfig aerie = corpus.aerie();
   {
     auto loader = make(config, aerie);
-    const Batch* batch = *loader->next();
+    const SpeechBatch* batch = speech_batch(*loader->next());
     for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(batch->noisy_audio_len()[i], batch->audio_len()[i]);
     EXPECT_EQ(std::memcmp(batch->find("audio")->data, batch->find("noisy_audio")->data,
                           batch->find("audio")->bytes()),
@@ -267,7 +267,7 @@ TEST(LoaderTest, CompatibleModeKeepsRawNoiseOfSkippedItems) {
   }
   aerie.compat_nemo_2_6 = true;
   auto loader = make(config, aerie);
-  const Batch* batch = *loader->next();
+  const SpeechBatch* batch = speech_batch(*loader->next());
   int differ = 0;
   for (int64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(batch->noisy_audio_len()[i], 700);
@@ -283,10 +283,10 @@ TEST(LoaderTest, WithoutAugmentorNoiseIsAdded) {
   TestCorpus corpus(8);
   corpus.add_noise(4, 20000);
   config::DatasetConfig config = corpus.config(4);
-  LoaderOptions options = quiet();
+  SpeechLoaderOptions options = quiet();
   options.want_noise = true;
   auto loader = make(config, corpus.aerie(), options);
-  const Batch* batch = *loader->next();
+  const SpeechBatch* batch = speech_batch(*loader->next());
   const float* audio = batch->find("audio")->as<float>();
   const float* noisy = batch->find("noisy_audio")->as<float>();
   const float* noise = batch->find("noise")->as<float>();
@@ -308,13 +308,13 @@ TEST(LoaderTest, TheConsumerCanMixFromThePlan) {
   for (const auto dtype : {config::BatchDtype::kFloat32, config::BatchDtype::kInt16}) {
     config::AerieConfig aerie = corpus.aerie();
     aerie.data.batch_dtype = dtype;
-    LoaderOptions here = quiet(), there = quiet();
+    SpeechLoaderOptions here = quiet(), there = quiet();
     there.mix = MixPlace::kConsumer;
     auto mixed = make(config, aerie, here);
     auto planned = make(config, aerie, there);
     for (int b = 0; b < 5; ++b) {
-      const Batch* a = *mixed->next();
-      const Batch* p = *planned->next();
+      const SpeechBatch* a = speech_batch(*mixed->next());
+      const SpeechBatch* p = speech_batch(*planned->next());
       EXPECT_TRUE(a->mixed_on_cpu());
       EXPECT_FALSE(p->mixed_on_cpu());
       EXPECT_EQ(p->find("noisy_audio"), nullptr);
@@ -364,7 +364,7 @@ TEST(LoaderTest, SpeedMakesRowsLonger) {
   speed.num_rates = 2;
   config.augmentor = {{"speed", 1.0, speed}};
   auto loader = make(config, corpus.aerie());
-  while (const Batch* batch = *loader->next()) {
+  while (const SpeechBatch* batch = speech_batch(*loader->next())) {
     for (int64_t i = 0; i < batch->num_samples(); ++i) {
       const double n = static_cast<double>(corpus.samples[batch->sample_ids()[i]].size());
       EXPECT_GE(static_cast<double>(batch->audio_len()[i]), 1.19 * n);
@@ -381,9 +381,9 @@ TEST(LoaderTest, BatchesHaveFewShapes) {
   config::AerieConfig aerie = corpus.aerie();
   aerie.data.max_shapes = 3;
   auto loader = make(config, aerie);
-  EXPECT_LE(loader->capacities().size(), 3u);
+  EXPECT_LE(row_lengths(*loader).size(), 3u);
   std::set<int64_t> shapes;
-  while (const Batch* batch = *loader->next()) {
+  while (const SpeechBatch* batch = speech_batch(*loader->next())) {
     shapes.insert(batch->capacity());
     EXPECT_GE(batch->capacity(), batch->padded_length());
     loader->release(batch);
@@ -396,7 +396,7 @@ TEST(LoaderTest, BucketsByDurationPadLess) {
   TestCorpus corpus(300);
   const auto padding = [&](const config::DatasetConfig& config) {
     auto loader = make(config, corpus.aerie());
-    while (const Batch* batch = *loader->next()) loader->release(batch);
+    while (const SpeechBatch* batch = speech_batch(*loader->next())) loader->release(batch);
     return loader->stats().padding_share;
   };
   config::DatasetConfig config = corpus.config(8);
@@ -409,21 +409,23 @@ TEST(LoaderTest, BucketsByDurationPadLess) {
 TEST(LoaderTest, KeysAreCheckedAsUsersKnowThem) {
   config::DatasetConfig config;
   config.num_workers = 0;
-  EXPECT_TRUE(check_loader_keys(config).ok());
+  EXPECT_TRUE(loader_config(config, {}).validate().ok());
   config.prefetch_factor = 2;
-  EXPECT_NE(check_loader_keys(config).to_string().find("prefetch_factor"), std::string::npos);
+  EXPECT_NE(loader_config(config, {}).validate().to_string().find("prefetch_factor"),
+            std::string::npos);
   config.prefetch_factor.reset();
   config.persistent_workers = true;
-  EXPECT_NE(check_loader_keys(config).to_string().find("persistent_workers"), std::string::npos);
+  EXPECT_NE(loader_config(config, {}).validate().to_string().find("persistent_workers"),
+            std::string::npos);
   config.num_workers = 4;
-  EXPECT_TRUE(check_loader_keys(config).ok());
+  EXPECT_TRUE(loader_config(config, {}).validate().ok());
   config.prefetch_factor = 0;
-  EXPECT_FALSE(check_loader_keys(config).ok());
+  EXPECT_FALSE(loader_config(config, {}).validate().ok());
   config.prefetch_factor = 4;
   config.num_workers = -3;
-  EXPECT_FALSE(check_loader_keys(config).ok());
+  EXPECT_FALSE(loader_config(config, {}).validate().ok());
   config.num_workers = config::DatasetConfig::kAutoWorkers;
-  EXPECT_TRUE(check_loader_keys(config).ok());
+  EXPECT_TRUE(loader_config(config, {}).validate().ok());
 }
 
 TEST(LoaderTest, NoBatchAtAllIsSaidAtOnce) {
@@ -431,7 +433,7 @@ TEST(LoaderTest, NoBatchAtAllIsSaidAtOnce) {
   config::DatasetConfig config = corpus.config(8);
   config.drop_last = true;
   const Status status =
-      Loader::make(open(config, corpus.aerie()), config, corpus.aerie(), quiet()).status();
+      make_speech_loader(open(config, corpus.aerie()), config, corpus.aerie(), quiet()).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.to_string().find("drop_last"), std::string::npos);
 }
@@ -450,7 +452,7 @@ TEST(LoaderTest, TarShardsGiveTheSameSamplesAsFiles) {
     auto loader = make(config, corpus.aerie());
     std::multiset<uint32_t> seen;
     std::vector<uint64_t> now;
-    while (const Batch* batch = *loader->next()) {
+    while (const SpeechBatch* batch = speech_batch(*loader->next())) {
       now.push_back(batch->content_hash());
       for (int64_t i = 0; i < batch->num_samples(); ++i) {
         const uint32_t id = batch->sample_ids()[i];
@@ -495,7 +497,7 @@ TEST(LoaderTest, AutoWorkersShrinkForASlowConsumer) {
   const int most = loader->stats().max_workers;
   ASSERT_GE(most, 1);
   for (int b = 0; b < 400; ++b) {
-    const Batch* batch = *loader->next();
+    const SpeechBatch* batch = speech_batch(*loader->next());
     if (batch == nullptr) {
       ASSERT_TRUE(loader->start_epoch(loader->cursor().epoch + 1).ok());
       continue;

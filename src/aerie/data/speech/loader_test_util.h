@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 
 namespace aerie::data {
 
@@ -21,8 +21,8 @@ inline std::shared_ptr<const AudioDataset> open(const config::DatasetConfig& con
   return *dataset;
 }
 
-inline LoaderOptions quiet(uint64_t seed = 7) {
-  LoaderOptions options;
+inline SpeechLoaderOptions quiet(uint64_t seed = 7) {
+  SpeechLoaderOptions options;
   options.seed = seed;
   options.quiet = true;
   return options;
@@ -30,8 +30,8 @@ inline LoaderOptions quiet(uint64_t seed = 7) {
 
 inline std::unique_ptr<Loader> make(const config::DatasetConfig& config,
                                     const config::AerieConfig& aerie,
-                                    const LoaderOptions& options = quiet()) {
-  auto loader = Loader::make(open(config, aerie), config, aerie, options);
+                                    const SpeechLoaderOptions& options = quiet()) {
+  auto loader = make_speech_loader(open(config, aerie), config, aerie, options);
   EXPECT_TRUE(loader.ok()) << loader.status().to_string();
   return std::move(loader).value();
 }

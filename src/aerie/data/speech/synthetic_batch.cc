@@ -19,7 +19,8 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
     return invalid_argument(str_cat("a batch of ", options.rows, " rows of ", options.samples,
                                     " samples cannot be made"));
   SyntheticBatch out;
-  Batch& batch = out.batch_;
+  SpeechBatch& batch = out.batch_;
+  SpeechBatch::Audio& audio_of = batch.mutable_audio();
   const size_t rows = static_cast<size_t>(options.rows);
   const int64_t room = options.samples + std::clamp<int64_t>(options.padding, 0, options.samples);
   const int64_t stride = (room + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
@@ -34,19 +35,19 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
   std::fill(clean_rows, clean_rows + 2 * count, 0.0f);
   out.rows_->settle();
   const double shortest = std::clamp(options.shortest, 0.0, 1.0);
-  batch.samples_.resize(rows);
-  batch.sample_ids_.resize(rows);
-  batch.noise_len_.assign(rows, 0);
+  batch.mutable_samples().resize(rows);
+  batch.mutable_sample_ids().resize(rows);
+  audio_of.noise_len.assign(rows, 0);
   for (size_t b = 0; b < rows; ++b) {
     const double share =
         rows == 1 ? 1.0
                   : 1.0 - (1.0 - shortest) * static_cast<double>(b) / static_cast<double>(rows - 1);
     const int64_t length = std::max<int64_t>(
         1, static_cast<int64_t>(static_cast<double>(options.samples) * share + 1e-6));
-    batch.audio_len_.push_back(length);
-    batch.source_samples_ += length;
-    batch.samples_[b] = {static_cast<uint32_t>(b), b};
-    batch.sample_ids_[b] = static_cast<uint32_t>(b);
+    audio_of.audio_len.push_back(length);
+    audio_of.source_samples += length;
+    batch.mutable_samples()[b] = {static_cast<uint32_t>(b), b};
+    batch.mutable_sample_ids()[b] = static_cast<uint32_t>(b);
     RandomStream random(options.seed, Purpose::kSynth, 0, b);
     float* audio = clean_rows + b * static_cast<size_t>(stride);
     float* noisy = audio + count;
@@ -55,21 +56,23 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
       noisy[i] = audio[i] + kNoiseLevel * random.normal();
     }
   }
-  batch.noisy_len_ = batch.audio_len_;
-  batch.sample_rate_ = options.sample_rate;
-  batch.capacity_ = stride;
-  batch.padded_length_ = options.samples;
+  audio_of.noisy_len = audio_of.audio_len;
+  audio_of.sample_rate = options.sample_rate;
+  audio_of.capacity = stride;
+  audio_of.padded_length = options.samples;
   const auto matrix = [&](std::string_view name, float* data) {
-    batch.arrays_.push_back({name, DType::kFloat32, {options.rows, stride, 0, 0}, 2, data});
+    batch.mutable_arrays().push_back(
+        {name, DType::kFloat32, {options.rows, stride, 0, 0}, 2, data});
   };
   const auto lengths = [&](std::string_view name, std::vector<int64_t>& values) {
-    batch.arrays_.push_back({name, DType::kInt64, {options.rows, 0, 0, 0}, 1, values.data()});
+    batch.mutable_arrays().push_back(
+        {name, DType::kInt64, {options.rows, 0, 0, 0}, 1, values.data()});
   };
   matrix("audio", clean_rows);
-  lengths("audio_len", batch.audio_len_);
+  lengths("audio_len", audio_of.audio_len);
   matrix("noisy_audio", clean_rows + count);
-  lengths("noisy_audio_len", batch.noisy_len_);
-  lengths("noise_len", batch.noise_len_);
+  lengths("noisy_audio_len", audio_of.noisy_len);
+  lengths("noise_len", audio_of.noise_len);
   return out;
 }
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "aerie/base/status.h"
-#include "aerie/data/batch.h"
+#include "aerie/data/speech/speech_batch.h"
 
 namespace aerie::data {
 
@@ -28,11 +28,11 @@ class SyntheticBatch {
   SyntheticBatch(SyntheticBatch&&) = default;
   SyntheticBatch& operator=(SyntheticBatch&&) = default;
 
-  const Batch& batch() const { return batch_; }
+  const SpeechBatch& batch() const { return batch_; }
 
  private:
   SyntheticBatch() = default;
-  Batch batch_;
+  SpeechBatch batch_;
   std::unique_ptr<HostBlock> rows_;  // clean, then noisy
 };
 

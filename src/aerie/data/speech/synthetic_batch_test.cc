@@ -11,14 +11,14 @@ TEST(SyntheticBatchTest, LengthsAreSpreadAsAskedFor) {
   options.samples = 1001;
   const auto made = SyntheticBatch::make(options);
   ASSERT_TRUE(made.ok());
-  const Batch& batch = made->batch();
+  const SpeechBatch& batch = made->batch();
   EXPECT_EQ(batch.num_samples(), 5);
   EXPECT_EQ(batch.padded_length(), 1001);
   EXPECT_EQ(batch.capacity() % 64, 0);
   EXPECT_EQ(batch.audio_len()[0], 1001);
   EXPECT_EQ(batch.audio_len()[2], 900);
   EXPECT_EQ(batch.audio_len()[4], 800);
-  EXPECT_NEAR(batch.audio_s(), (1001 + 950 + 900 + 850 + 800) / 16000.0, 1e-9);
+  EXPECT_NEAR(batch.amount(), (1001 + 950 + 900 + 850 + 800) / 16000.0, 1e-9);
   const HostArray* audio = batch.find("audio");
   const HostArray* noisy = batch.find("noisy_audio");
   ASSERT_NE(audio, nullptr);

@@ -1,6 +1,6 @@
 #include "aerie/kernels/mix/mix_rows.h"
 
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 #include "aerie/kernels/testing/backend.h"
 
@@ -19,12 +19,12 @@ std::unique_ptr<data::Loader> open(const data::TestCorpus& corpus, data::MixPlac
   aerie.data.batch_dtype = dtype;
   data::AudioDataset::Options open_options;
   open_options.quiet = true;
-  data::LoaderOptions options;
+  data::SpeechLoaderOptions options;
   options.seed = 3;
   options.quiet = true;
   options.mix = mix;
-  return *data::Loader::make(*data::AudioDataset::open(config, aerie, open_options), config, aerie,
-                             options);
+  return *data::make_speech_loader(*data::AudioDataset::open(config, aerie, open_options), config,
+                                   aerie, options);
 }
 
 template <typename T>
@@ -37,7 +37,7 @@ struct Mixed {
 };
 
 // What a training step does: rows and plan of one batch to the device, one kernel.
-Mixed run(Backend& b, const data::Batch& batch) {
+Mixed run(Backend& b, const data::SpeechBatch& batch) {
   MixRows a;
   const data::HostArray* clean = batch.find("audio");
   const data::HostArray* noise = batch.find("noise");
@@ -75,8 +75,8 @@ TEST(MixRowsReferenceTest, ThePlanGivesTheLoadersSamples) {
     auto mixed = open(corpus, data::MixPlace::kCpu, dtype);
     auto planned = open(corpus, data::MixPlace::kConsumer, dtype);
     size_t segments = 0;
-    while (const data::Batch* want = *mixed->next()) {
-      const data::Batch* got = *planned->next();
+    while (const data::SpeechBatch* want = data::speech_batch(*mixed->next())) {
+      const data::SpeechBatch* got = data::speech_batch(*planned->next());
       ASSERT_NE(got, nullptr);
       ASSERT_EQ(got->find("noisy_audio"), nullptr);
       segments += got->mix_plan().segments.size();
@@ -102,7 +102,7 @@ AERIE_KERNEL_TEST(MixRows, EqualsTheReferenceBitwise) {
   corpus.add_noise(3, 900);
   for (const auto dtype : {config::BatchDtype::kFloat32, config::BatchDtype::kInt16}) {
     auto planned = open(corpus, data::MixPlace::kConsumer, dtype);
-    while (const data::Batch* batch = *planned->next()) {
+    while (const data::SpeechBatch* batch = data::speech_batch(*planned->next())) {
       const Mixed expected = run(*reference, *batch), actual = run(backend, *batch);
       EXPECT_EQ(actual.audio, expected.audio);
       EXPECT_EQ(actual.noisy, expected.noisy);

@@ -27,7 +27,7 @@ struct Layout {
   size_t second = 0, items = 0, segments = 0, bytes = 0;
 };
 
-Result<Layout> layout_of(const data::Batch& batch) {
+Result<Layout> layout_of(const data::SpeechBatch& batch) {
   Layout out;
   out.clean = batch.find("audio");
   if (out.clean == nullptr || out.clean->dims != 2 ||
@@ -50,7 +50,7 @@ Result<Layout> layout_of(const data::Batch& batch) {
 }
 
 // The plan of a batch as the kernel reads it; `to` has the room that layout_of() found.
-void write_plan(const data::Batch& batch, const Layout& layout, unsigned char* to) {
+void write_plan(const data::SpeechBatch& batch, const Layout& layout, unsigned char* to) {
   const size_t rows = static_cast<size_t>(batch.num_samples());
   auto* items = reinterpret_cast<kernels::MixRowsItem*>(to);
   auto* segments =
@@ -88,7 +88,7 @@ BatchIntake::~BatchIntake() {
   (void)compute_.synchronize();
 }
 
-Status BatchIntake::reserve(const data::Batch& batch) {
+Status BatchIntake::reserve(const data::SpeechBatch& batch) {
   AERIE_ASSIGN_OR_RETURN(const Layout layout, layout_of(batch));
   const auto plan_bytes = static_cast<int64_t>(layout.bytes - layout.items);
   AERIE_RETURN_IF_ERROR(slot_->grow(layout.bytes));
@@ -99,7 +99,7 @@ Status BatchIntake::reserve(const data::Batch& batch) {
   return ok_status();
 }
 
-Status BatchIntake::load(const data::Batch& batch, float* out) {
+Status BatchIntake::load(const data::SpeechBatch& batch, float* out) {
   AERIE_ASSIGN_OR_RETURN(const Layout layout, layout_of(batch));
   const int64_t rows = layout.clean->shape[0], stride = layout.clean->shape[1];
   const size_t count = static_cast<size_t>(rows * stride);

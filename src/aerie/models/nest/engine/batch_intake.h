@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "aerie/base/status.h"
-#include "aerie/data/batch.h"
+#include "aerie/data/speech/speech_batch.h"
 #include "aerie/device/arena.h"
 #include "aerie/device/stream.h"
 
@@ -28,9 +28,9 @@ class BatchIntake {
 
   // Device memory that load() of such a batch takes, if it is not there yet. kOutOfMemory: nothing
   // has changed.
-  Status reserve(const data::Batch& batch);
+  Status reserve(const data::SpeechBatch& batch);
   // Queues the copy and what makes rows of it: clean rows to out, noisy ones behind them.
-  Status load(const data::Batch& batch, float* out);
+  Status load(const data::SpeechBatch& batch, float* out);
   size_t device_bytes() const { return slot_->size(); }
   // Waits until nothing reads the memory of batches any more.
   Status release();

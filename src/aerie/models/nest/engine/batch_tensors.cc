@@ -18,7 +18,7 @@ namespace aerie::train {
 namespace {
 
 // A (B, N) array as a tensor over the batch's own memory.
-Result<at::Tensor> rows_of(const data::Batch& batch, std::string_view name) {
+Result<at::Tensor> rows_of(const data::SpeechBatch& batch, std::string_view name) {
   const data::HostArray* array = batch.find(name);
   if (array == nullptr) return internal_error(str_cat("the batch has no array ", name));
   if (array->dims != 2 ||
@@ -56,7 +56,7 @@ data::MixRow row_of(const at::Tensor& rows, int64_t b) {
 }
 
 // Clean rows plus what the batch's plan adds to them. `stored`: the rows as the batch has them.
-Result<at::Tensor> mix(const data::Batch& batch, const at::Tensor& stored,
+Result<at::Tensor> mix(const data::SpeechBatch& batch, const at::Tensor& stored,
                        const at::Tensor& audio) {
   const int64_t rows = stored.size(0);
   at::Tensor noise;
@@ -84,7 +84,7 @@ Result<at::Tensor> mix(const data::Batch& batch, const at::Tensor& stored,
 
 }  // namespace
 
-at::Tensor mix_on_device(const data::Batch& batch, const at::Tensor& audio,
+at::Tensor mix_on_device(const data::SpeechBatch& batch, const at::Tensor& audio,
                          const at::Tensor& noise) {
   // Sources that repeat more often than this are laid out once instead of piece by piece.
   constexpr int64_t kMaxPieces = 8;
@@ -115,7 +115,7 @@ at::Tensor mix_on_device(const data::Batch& batch, const at::Tensor& audio,
   return noisy;
 }
 
-Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::RandomKey& random,
+Result<nest::NestBatch> to_nest_batch(const data::SpeechBatch& batch, const nn::RandomKey& random,
                                       at::Device device) {
   try {
     nest::NestBatch out;

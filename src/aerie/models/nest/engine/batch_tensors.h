@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "aerie/base/status.h"
-#include "aerie/data/batch.h"
+#include "aerie/data/speech/speech_batch.h"
 #include "aerie/models/nest/nest_batch.h"
 #include "aerie/nn/random_fill.h"
 
@@ -13,13 +13,13 @@ namespace aerie::train {
 // On the CPU float32 rows are not copied: the result refers to the batch, which must stay until the
 // step is done. int16 audio becomes float32 by 2^-15; where mixing was left to the consumer it is
 // done here. A batch without samples gives tensors without rows.
-Result<nest::NestBatch> to_nest_batch(const data::Batch& batch, const nn::RandomKey& random,
+Result<nest::NestBatch> to_nest_batch(const data::SpeechBatch& batch, const nn::RandomKey& random,
                                       at::Device device);
 
 // The clean float rows `audio` plus what the plan of `batch` adds to them, with tensor operations
 // on the device of the rows; `noise` (undefined: none) has the batch's rows of raw noise as floats.
 // Equal to the loader's own mixing to 1e-6.
-at::Tensor mix_on_device(const data::Batch& batch, const at::Tensor& audio,
+at::Tensor mix_on_device(const data::SpeechBatch& batch, const at::Tensor& audio,
                          const at::Tensor& noise);
 
 }  // namespace aerie::train

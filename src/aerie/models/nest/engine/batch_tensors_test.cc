@@ -11,7 +11,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 #include "aerie/train/graph/torch_status.h"
 
@@ -36,11 +36,11 @@ class BatchTensorsTest : public ::testing::Test {
     options.quiet = true;
     auto dataset = data::AudioDataset::open(config, aerie, options);
     EXPECT_TRUE(dataset.ok()) << dataset.status().to_string();
-    data::LoaderOptions loader_options;
+    data::SpeechLoaderOptions loader_options;
     loader_options.seed = 7;
     loader_options.quiet = true;
     loader_options.mix = mix;
-    auto loader = data::Loader::make(*dataset, config, aerie, loader_options);
+    auto loader = data::make_speech_loader(*dataset, config, aerie, loader_options);
     EXPECT_TRUE(loader.ok()) << loader.status().to_string();
     return std::move(loader).value();
   }
@@ -50,7 +50,7 @@ class BatchTensorsTest : public ::testing::Test {
 
 TEST_F(BatchTensorsTest, RowsAreTheBatch) {
   auto loader = open(data::MixPlace::kCpu, config::BatchDtype::kFloat32);
-  const data::Batch* batch = *loader->next();
+  const data::SpeechBatch* batch = data::speech_batch(*loader->next());
   nn::RandomKey random;
   random.micro_step = 5;
   auto tensors = to_nest_batch(*batch, random, at::kCPU);
@@ -76,8 +76,8 @@ TEST_F(BatchTensorsTest, MixingHereEqualsMixingInTheLoader) {
     auto raw = open(data::MixPlace::kConsumer, dtype);
     ASSERT_TRUE(mixed->start_epoch(0).ok());
     for (int i = 0; i < 2; ++i) {
-      const data::Batch* want = *mixed->next();
-      const data::Batch* got = *raw->next();
+      const data::SpeechBatch* want = data::speech_batch(*mixed->next());
+      const data::SpeechBatch* got = data::speech_batch(*raw->next());
       ASSERT_TRUE(want != nullptr && got != nullptr);
       EXPECT_EQ(got->find("noisy_audio"), nullptr);
       EXPECT_EQ(got->find("audio")->dtype,
@@ -103,8 +103,8 @@ TEST_F(BatchTensorsTest, TensorOperationsMixAsTheLoaderDoes) {
       auto mixed = open(data::MixPlace::kCpu, dtype);
       auto raw = open(data::MixPlace::kConsumer, dtype);
       for (int i = 0; i < 2; ++i) {
-        const data::Batch* want = *mixed->next();
-        const data::Batch* got = *raw->next();
+        const data::SpeechBatch* want = data::speech_batch(*mixed->next());
+        const data::SpeechBatch* got = data::speech_batch(*raw->next());
         const auto rows = [](const data::HostArray* array) {
           const bool ints = array->dtype == data::DType::kInt16;
           const at::Tensor view = at::from_blob(array->data, {array->shape[0], array->shape[1]},
@@ -133,8 +133,8 @@ TEST_F(BatchTensorsTest, DroppedClipsLeaveTheNoiseOfTheOthersWhereItIs) {
     auto mixed = open(data::MixPlace::kCpu, dtype);
     auto raw = open(data::MixPlace::kConsumer, dtype);
     for (int i = 0; i < 2; ++i) {
-      const data::Batch* want = *mixed->next();
-      const data::Batch* got = *raw->next();
+      const data::SpeechBatch* want = data::speech_batch(*mixed->next());
+      const data::SpeechBatch* got = data::speech_batch(*raw->next());
       ASSERT_LT(got->num_samples(), 4);
       ASSERT_GT(got->find("noise")->shape[0], got->num_samples());
       auto a = to_nest_batch(*want, {}, at::kCPU);

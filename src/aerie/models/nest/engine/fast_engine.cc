@@ -177,7 +177,7 @@ Status FastEngine::probe() {
   at::from_blob(audio_of(*plan), {2 * shape.batch * shape.samples},
                 at::TensorOptions(device_).dtype(at::kFloat))
       .zero_();
-  const data::Batch nothing;
+  const data::SpeechBatch nothing;
   AERIE_RETURN_IF_ERROR(upload_inputs(shape, nothing, 0, 0, 0, 0));
   const Status status = run_plan(*plan, /*accumulate=*/false);
   AERIE_RETURN_IF_ERROR(compute_->synchronize());
@@ -316,7 +316,7 @@ Status FastEngine::run_and_record(Plan& plan, bool add) {
                              "recording the loss");
 }
 
-Status FastEngine::add_micro(const data::Batch& batch, const std::vector<Shape>& shapes,
+Status FastEngine::add_micro(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
                              const StepRequest& request, uint64_t micro_step) {
   if (static_cast<int64_t>(window_.size()) >= max_micros_)
     return internal_error(str_cat("more than ", max_micros_, " micro-batches in a step"));
@@ -344,7 +344,7 @@ Status FastEngine::add_micro(const data::Batch& batch, const std::vector<Shape>&
   return add_parts(batch, shapes, request, micro_step);
 }
 
-Status FastEngine::add_parts(const data::Batch& batch, const std::vector<Shape>& shapes,
+Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
                              const StepRequest& request, uint64_t micro_step) {
   const int64_t rows = batch.num_samples(), samples = batch.capacity();
   const int64_t parts = std::min(request.split, rows);
@@ -391,7 +391,7 @@ Status FastEngine::submit(const StepRequest& request) {
       // All memory first: this is where a step can fail without having changed anything.
       const DeviceSpans::Scope span(core_->spans(), kPhaseHostPrepare);
       for (size_t i = 0; i < request.micro_batches.size(); ++i) {
-        const data::Batch* batch = request.micro_batches[i];
+        const data::SpeechBatch* batch = data::speech_batch(request.micro_batches[i]);
         const int64_t rows = batch->num_samples();
         if (rows == 0) continue;
         AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
@@ -414,9 +414,9 @@ Status FastEngine::submit(const StepRequest& request) {
     {
       const DeviceSpans::Scope span(core_->spans(), kPhaseForwardBackward);
       for (size_t i = 0; i < request.micro_batches.size(); ++i)
-        AERIE_RETURN_IF_ERROR(
-            add_micro(*request.micro_batches[i], shapes[i], request, request.first_micro_step + i)
-                .with_context(str_cat("micro-batch ", i)));
+        AERIE_RETURN_IF_ERROR(add_micro(data::speech_batch(*request.micro_batches[i]), shapes[i],
+                                        request, request.first_micro_step + i)
+                                  .with_context(str_cat("micro-batch ", i)));
     }
     if (request.finish) AERIE_RETURN_IF_ERROR(finish_step(request));
     SpanScope wait("copy of the batch");
@@ -523,8 +523,8 @@ Result<std::vector<StepOutcome>> FastEngine::collect(bool wait) {
   return std::exchange(finished_, {});
 }
 
-Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed,
-                                         uint64_t position) {
+Result<EvalOutcome> FastEngine::evaluate(const data::Batch& any, uint64_t seed, uint64_t position) {
+  const data::SpeechBatch& batch = data::speech_batch(any);
   EvalOutcome out;
   if (batch.num_samples() == 0) {
     out.counted = false;
@@ -566,7 +566,7 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& batch, uint64_t seed
 }
 
 // Without room for the batch in one piece: the reference path, which cuts it until it fits.
-Result<EvalOutcome> FastEngine::evaluate_in_parts(const data::Batch& batch, uint64_t seed,
+Result<EvalOutcome> FastEngine::evaluate_in_parts(const data::SpeechBatch& batch, uint64_t seed,
                                                   uint64_t position) {
   AERIE_RETURN_IF_ERROR(write_state());
   nn::RandomKey random;

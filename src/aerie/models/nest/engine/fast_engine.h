@@ -126,7 +126,7 @@ class FastEngine final : public CoreEngine {
   Status upload(void* to, const void* from, size_t bytes);
 
   // Of `count` items of a batch from `first` on, whose masks are drawn with these.
-  Shape shape_of(const data::Batch& batch, int64_t first, int64_t count, uint64_t seed,
+  Shape shape_of(const data::SpeechBatch& batch, int64_t first, int64_t count, uint64_t seed,
                  uint64_t micro_step) const;
   Result<Plan*> plan_for(const Shape& shape);
   const void* positions_of(int64_t frames, int64_t width);
@@ -138,7 +138,7 @@ class FastEngine final : public CoreEngine {
   kernels::NestStepInputs inputs_of(const Plan& plan) const;
   // Where the rows of a plan's audio go, (2B,N).
   float* audio_of(const Plan& plan) const;
-  Status upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
+  Status upload_inputs(const Shape& shape, const data::SpeechBatch& batch, int64_t first_item,
                        uint64_t seed, uint64_t micro_step, int64_t loss_rows);
   Status run_plan(Plan& plan, bool accumulate);
   void drop_graphs();
@@ -149,9 +149,9 @@ class FastEngine final : public CoreEngine {
   kernels::SavedState saved_state() const;  // what a skipped step undoes
   Status open_window();
   // `shapes`: of the batch, or of the parts it is cut into.
-  Status add_micro(const data::Batch& batch, const std::vector<Shape>& shapes,
+  Status add_micro(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
                    const StepRequest& request, uint64_t micro_step);
-  Status add_parts(const data::Batch& batch, const std::vector<Shape>& shapes,
+  Status add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
                    const StepRequest& request, uint64_t micro_step);
   Status run_and_record(Plan& plan, bool add);
   Status finish_step(const StepRequest& request);
@@ -159,7 +159,8 @@ class FastEngine final : public CoreEngine {
   int update_before(int part, const uint32_t* wanted);
   Status take_oldest();
   Status collect_all();
-  Result<EvalOutcome> evaluate_in_parts(const data::Batch& batch, uint64_t seed, uint64_t position);
+  Result<EvalOutcome> evaluate_in_parts(const data::SpeechBatch& batch, uint64_t seed,
+                                        uint64_t position);
 
   config::RunConfig config_;
   at::Device device_;

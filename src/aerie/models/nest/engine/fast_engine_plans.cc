@@ -51,7 +51,7 @@ at::ScalarType torch_type(kernels::Dtype dtype) {
                                           : at::kHalf;
 }
 
-FastEngine::Shape FastEngine::shape_of(const data::Batch& batch, int64_t first, int64_t count,
+FastEngine::Shape FastEngine::shape_of(const data::SpeechBatch& batch, int64_t first, int64_t count,
                                        uint64_t seed, uint64_t micro_step) const {
   const nest::NestModel& model = core_->model();
   kernels::NestStepConfig c = nest::step_config(model, config_.aerie);
@@ -234,8 +234,9 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
   return in;
 }
 
-Status FastEngine::upload_inputs(const Shape& shape, const data::Batch& batch, int64_t first_item,
-                                 uint64_t seed, uint64_t micro_step, int64_t loss_rows) {
+Status FastEngine::upload_inputs(const Shape& shape, const data::SpeechBatch& batch,
+                                 int64_t first_item, uint64_t seed, uint64_t micro_step,
+                                 int64_t loss_rows) {
   std::vector<unsigned char> bytes(input_bytes(shape.batch, shape.rows));
   const kernels::RandomState random = random_state(seed, micro_step, first_item);
   std::memcpy(bytes.data() + kRandom, &random, sizeof(random));

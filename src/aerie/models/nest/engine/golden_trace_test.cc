@@ -15,7 +15,7 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/run_config_loader.h"
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/device/gpu.h"
 #include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/engine/reference_engine.h"
@@ -91,10 +91,10 @@ class GoldenRun {
     options.quiet = true;
     auto set = data::AudioDataset::open(dataset, config.aerie, options);
     EXPECT_TRUE(set.ok()) << set.status().to_string();
-    data::LoaderOptions loader_options;
+    data::SpeechLoaderOptions loader_options;
     loader_options.quiet = true;
     loader_options.consumer_batches = static_cast<int>(config.trainer.accumulate_grad_batches);
-    auto loader = data::Loader::make(*set, dataset, config.aerie, loader_options);
+    auto loader = data::make_speech_loader(*set, dataset, config.aerie, loader_options);
     EXPECT_TRUE(loader.ok()) << loader.status().to_string();
     return std::move(loader).value();
   }

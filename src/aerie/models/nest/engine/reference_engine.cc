@@ -19,7 +19,7 @@ Result<std::unique_ptr<ReferenceEngine>> ReferenceEngine::create(const config::R
   engine->to_tensors_ = std::move(to_tensors);
   if (!engine->to_tensors_) {
     engine->to_tensors_ = [device](const data::Batch& batch, const nn::RandomKey& random) {
-      return to_nest_batch(batch, random, device);
+      return to_nest_batch(data::speech_batch(batch), random, device);
     };
   }
   return engine;

@@ -16,6 +16,7 @@
 #include "aerie/base/system.h"
 #include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/config/schema/devices.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/device/gpu.h"
 #include "aerie/metrics/nvml.h"
@@ -364,7 +365,7 @@ std::string format(const char* pattern, double value) {
 
 BatchShape worst_batch(const data::Loader& loader, const config::DatasetConfig& dataset) {
   const data::SampleSet& set = loader.sampler().set();
-  const std::vector<int64_t> capacities = loader.capacities();
+  const std::vector<int64_t> capacities = data::row_lengths(loader);
   const double rate = static_cast<double>(dataset.sample_rate);
   double longest = 0.0;
   for (const double duration : set.lengths)

@@ -6,8 +6,8 @@
 #include "aerie/base/philox.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/system.h"
-#include "aerie/data/loader.h"
 #include "aerie/data/speech/audio_dataset.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/train/pinned_memory.h"
 
 namespace aerie::train {
@@ -28,7 +28,7 @@ class Opener {
     open_options.quiet = quiet;
     AERIE_ASSIGN_OR_RETURN(auto samples,
                            data::AudioDataset::open(dataset, run_.aerie, open_options));
-    data::LoaderOptions loader_options;
+    data::SpeechLoaderOptions loader_options;
     loader_options.seed = seed;
     loader_options.quiet = quiet;
     loader_options.read_ahead = read_ahead;
@@ -48,8 +48,8 @@ class Opener {
         log->add(bad);
       };
     }
-    AERIE_ASSIGN_OR_RETURN(
-        auto loader, data::Loader::make(std::move(samples), dataset, run_.aerie, loader_options));
+    AERIE_ASSIGN_OR_RETURN(auto loader, data::make_speech_loader(std::move(samples), dataset,
+                                                                 run_.aerie, loader_options));
     return std::make_unique<LoaderSource>(std::move(loader));
   }
 

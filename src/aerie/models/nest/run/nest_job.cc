@@ -8,7 +8,7 @@
 #include "aerie/archive/nemo_config.h"
 #include "aerie/config/schema/run_config.h"
 #include "aerie/config/yaml.h"
-#include "aerie/data/loader.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/lightning_export.h"
 #include "aerie/models/nest/run/nest_data.h"
@@ -112,7 +112,7 @@ std::vector<data::Batching> batching_of(const std::vector<config::Value>& config
   std::vector<data::Batching> out;
   for (const config::Value& resolved : configs)
     if (const auto run = config::build_run_config(resolved); run.ok())
-      out.push_back(data::Batching::of(run->model.train_ds));
+      out.push_back(data::batching_of(run->model.train_ds));
   return out;
 }
 

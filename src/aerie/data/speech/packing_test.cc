@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/testing/paths.h"
-#include "aerie/data/loader.h"
 #include "aerie/data/speech/loader_test_util.h"
+#include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
 namespace aerie::data {
@@ -41,7 +41,7 @@ TEST(PackingTest, BatchesAreLhotses) {
     const auto set = set_of(item["durations"].get<std::vector<double>>());
     Sampler::Options options;
     options.virtual_ranks = item["world_size"].get<uint32_t>();
-    const Result<Sampler> sampler = Sampler::make(set, config, options);
+    const Result<Sampler> sampler = Sampler::make(set, sampling_config(config), options);
     ASSERT_TRUE(sampler.ok()) << sampler.status().to_string();
     const auto plan = sampler->plan(0);
     const auto ranks = item["ranks"].get<std::vector<std::vector<size_t>>>();
@@ -84,7 +84,7 @@ TEST(PackingTest, FingerprintsOfTheEarlierRuleStay) {
   const auto fingerprint = [&](Packing packing) {
     Sampler::Options options;
     options.packing = packing;
-    return Sampler::make(set, config, options)->fingerprint();
+    return Sampler::make(set, sampling_config(config), options)->fingerprint();
   };
   EXPECT_NE(fingerprint(Packing::kLhotse), fingerprint(Packing::kWithinBudget));
   // Where clips are not packed one by one the rule is none, and the fingerprint the same.
@@ -98,7 +98,7 @@ TEST(PackingTest, FingerprintsOfTheEarlierRuleStay) {
 
 TEST(PackingTest, ACursorSaysWhichRuleItsRunHas) {
   const TestCorpus corpus(50);
-  LoaderOptions options = quiet();
+  SpeechLoaderOptions options = quiet();
   EXPECT_EQ(make(packed(corpus, 1), corpus.aerie(), options)->cursor().packing, Packing::kLhotse);
   options.packing = Packing::kWithinBudget;
   auto loader = make(packed(corpus, 1), corpus.aerie(), options);
@@ -114,7 +114,7 @@ TEST(PackingTest, ACursorSaysWhichRuleItsRunHas) {
 TEST(PackingTest, GoesOnUnderEitherRuleAndOverToTheOther) {
   const TestCorpus corpus(90);
   for (const Packing before : {Packing::kLhotse, Packing::kWithinBudget}) {
-    LoaderOptions options = quiet();
+    SpeechLoaderOptions options = quiet();
     options.packing = before;
     auto whole = make(packed(corpus, 1), corpus.aerie(), options);
     auto first = make(packed(corpus, 1), corpus.aerie(), options);
