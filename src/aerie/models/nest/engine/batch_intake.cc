@@ -9,6 +9,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/kernels/kernel_table.h"
+#include "aerie/models/nest/engine/mix_plan.h"
 
 namespace aerie::train {
 namespace {
@@ -47,24 +48,6 @@ Result<Layout> layout_of(const data::SpeechBatch& batch) {
   const size_t segments = out.mix ? batch.mix_plan().segments.size() : 0;
   out.bytes = out.segments + aligned(segments * sizeof(kernels::MixRowsSegment));
   return out;
-}
-
-// The plan of a batch as the kernel reads it; `to` has the room that layout_of() found.
-void write_plan(const data::SpeechBatch& batch, const Layout& layout, unsigned char* to) {
-  const size_t rows = static_cast<size_t>(batch.num_samples());
-  auto* items = reinterpret_cast<kernels::MixRowsItem*>(to);
-  auto* segments =
-      reinterpret_cast<kernels::MixRowsSegment*>(to + (layout.segments - layout.items));
-  for (size_t b = 0; b < rows; ++b) items[b] = {};
-  if (!layout.mix) return;
-  const data::MixPlan& plan = batch.mix_plan();
-  for (size_t b = 0; b < std::min(rows, plan.items.size()); ++b)
-    items[b] = {plan.items[b].first_segment, plan.items[b].num_segments, plan.items[b].gain};
-  for (size_t s = 0; s < plan.segments.size(); ++s) {
-    const data::MixSegment& from = plan.segments[s];
-    segments[s] = {from.dest_begin,    from.length, from.source_begin,
-                   from.source_period, from.row,    from.source == data::MixSource::kSpeech};
-  }
 }
 
 }  // namespace
@@ -117,7 +100,10 @@ Status BatchIntake::load(const data::SpeechBatch& batch, float* out) {
   const bool move = !layout.mix && is_float(layout.clean) && is_float(layout.noisy);
   if (!move) {
     AERIE_RETURN_IF_ERROR(copied_->wait());  // the last use of host_plan_
-    write_plan(batch, layout, host_plan_.mutable_data_ptr<uint8_t>());
+    uint8_t* plan = host_plan_.mutable_data_ptr<uint8_t>();
+    write_mix_plan(
+        batch, reinterpret_cast<kernels::MixRowsItem*>(plan),
+        reinterpret_cast<kernels::MixRowsSegment*>(plan + (layout.segments - layout.items)));
     AERIE_RETURN_IF_ERROR(
         copy_.copy(base + layout.items, host_plan_.const_data_ptr(), layout.bytes - layout.items));
   }
@@ -131,17 +117,8 @@ Status BatchIntake::load(const data::SpeechBatch& batch, float* out) {
     kernels::MixRows mix;
     mix.rows = rows;
     mix.stride = stride;
-    const auto point = [](const data::HostArray* array, const uint8_t* at, const float** f32,
-                          const int16_t** i16) {
-      if (array == nullptr) return;
-      if (array->dtype == data::DType::kFloat32) {
-        *f32 = reinterpret_cast<const float*>(at);
-      } else {
-        *i16 = reinterpret_cast<const int16_t*>(at);
-      }
-    };
-    point(layout.clean, base, &mix.clean_f32, &mix.clean_i16);
-    if (layout.mix) point(layout.noise, base + layout.second, &mix.noise_f32, &mix.noise_i16);
+    point_at(layout.clean, base, &mix.clean_f32, &mix.clean_i16);
+    if (layout.mix) point_at(layout.noise, base + layout.second, &mix.noise_f32, &mix.noise_i16);
     mix.items = reinterpret_cast<const kernels::MixRowsItem*>(base + layout.items);
     mix.segments = reinterpret_cast<const kernels::MixRowsSegment*>(base + layout.segments);
     mix.audio = out;
@@ -151,7 +128,7 @@ Status BatchIntake::load(const data::SpeechBatch& batch, float* out) {
       // Noisy rows of their own.
       mix.clean_f32 = nullptr;
       mix.clean_i16 = nullptr;
-      point(layout.noisy, base + layout.second, &mix.clean_f32, &mix.clean_i16);
+      point_at(layout.noisy, base + layout.second, &mix.clean_f32, &mix.clean_i16);
       mix.audio = nullptr;
       code = compute_.kernels().mix_rows(mix, compute_.handle());
     }

@@ -5,12 +5,16 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include "aerie/base/strings.h"
-#include "aerie/data/speech/augment.h"
+#include "aerie/kernels/kernel_table.h"
+#include "aerie/models/nest/engine/mix_plan.h"
 #include "aerie/nn/device_draws.h"
 #include "aerie/train/graph/torch_status.h"
 
@@ -44,76 +48,57 @@ at::Tensor lengths_of(std::span<const int64_t> lengths) {
   return at::tensor(at::ArrayRef<int64_t>(lengths.data(), lengths.size()), at::kLong);
 }
 
-data::MixRow row_of(const at::Tensor& rows, int64_t b) {
-  data::MixRow out;
-  if (!rows.defined()) return out;
-  if (rows.scalar_type() == at::kFloat) {
-    out.f32 = rows.const_data_ptr<float>() + b * rows.size(1);
-  } else {
-    out.i16 = rows.const_data_ptr<int16_t>() + b * rows.size(1);
+struct MixedRows {
+  at::Tensor audio, noisy;
+};
+
+// Clean rows as floats, and the same plus what the batch's plan adds to them, by the kernel of the
+// device; the reference does it for the CPU.
+Result<MixedRows> mixed_rows(const data::SpeechBatch& batch, at::Device device) {
+  AERIE_ASSIGN_OR_RETURN(const at::Tensor stored, rows_of(batch, "audio"));
+  const data::HostArray* noise_array = batch.find("noise");
+  at::Tensor noise;
+  if (noise_array != nullptr && noise_array->size() > 0) {
+    AERIE_ASSIGN_OR_RETURN(noise, rows_of(batch, "noise"));
   }
+  const auto bytes = [](auto& list) {
+    return at::from_blob(list.data(), {static_cast<int64_t>(list.size() * sizeof(list[0]))},
+                         at::kByte);
+  };
+  std::vector<kernels::MixRowsItem> items(static_cast<size_t>(stored.size(0)));
+  std::vector<kernels::MixRowsSegment> segments(batch.mix_plan().segments.size());
+  write_mix_plan(batch, items.data(), segments.data());
+
+  const auto run = [&](at::Device where, const kernels::KernelTable& table) {
+    const at::Tensor clean = stored.to(where), raw = noise.defined() ? noise.to(where) : noise;
+    const at::Tensor items_there = nn::sent_to(where, bytes(items));
+    const at::Tensor segments_there = nn::sent_to(where, bytes(segments));
+    MixedRows out;
+    out.audio = at::empty(clean.sizes(), at::TensorOptions(where).dtype(at::kFloat));
+    out.noisy = at::empty_like(out.audio);
+    kernels::MixRows mix;
+    mix.rows = clean.size(0);
+    mix.stride = clean.size(1);
+    point_at(batch.find("audio"), clean.const_data_ptr(), &mix.clean_f32, &mix.clean_i16);
+    if (raw.defined()) point_at(noise_array, raw.const_data_ptr(), &mix.noise_f32, &mix.noise_i16);
+    mix.items = static_cast<const kernels::MixRowsItem*>(items_there.const_data_ptr());
+    mix.segments = static_cast<const kernels::MixRowsSegment*>(segments_there.const_data_ptr());
+    mix.audio = out.audio.mutable_data_ptr<float>();
+    mix.noisy = out.noisy.mutable_data_ptr<float>();
+    const bool done = nn::queue_draws(where, "a mixed batch",
+                                      [&](void* stream) { return table.mix_rows(mix, stream); });
+    TORCH_CHECK(done, "a batch of ", mix.rows, " x ", mix.stride, " samples cannot be mixed");
+    return out;
+  };
+  if (const kernels::KernelTable* table = nn::draw_kernels(device)) return run(device, *table);
+  // The CPU; or a GPU without the CUDA module, for which rows are mixed before they are sent.
+  MixedRows out = run(at::kCPU, kernels::kReferenceKernels);
+  out.audio = out.audio.to(device);
+  out.noisy = out.noisy.to(device);
   return out;
 }
 
-// Clean rows plus what the batch's plan adds to them. `stored`: the rows as the batch has them.
-Result<at::Tensor> mix(const data::SpeechBatch& batch, const at::Tensor& stored,
-                       const at::Tensor& audio) {
-  const int64_t rows = stored.size(0);
-  at::Tensor noise;
-  if (batch.find("noise") != nullptr) {
-    AERIE_ASSIGN_OR_RETURN(noise, rows_of(batch, "noise"));
-  }
-  std::vector<data::MixInput> inputs(static_cast<size_t>(rows));
-  std::vector<data::MixRow> audio_rows, noise_rows;
-  for (int64_t b = 0; b < rows; ++b) {
-    const size_t i = static_cast<size_t>(b);
-    inputs[i].audio_len = batch.audio_len()[i];
-    inputs[i].noise_len = batch.noise_len()[i];
-    audio_rows.push_back(row_of(stored, b));
-  }
-  // As many as were planned: those of dropped clips stay, and clips without noise have none.
-  const int64_t noise_count = noise.defined() ? noise.size(0) : 0;
-  for (int64_t k = 0; k < noise_count; ++k) noise_rows.push_back(row_of(noise, k));
-  const data::MixRows mix_rows{inputs, audio_rows, noise_rows, {}};
-  at::Tensor noisy = audio.clone();
-  for (int64_t b = 0; b < rows; ++b)
-    data::add_segments(mix_rows, batch.mix_plan(), static_cast<size_t>(b),
-                       noisy.data_ptr<float>() + b * noisy.size(1));
-  return noisy;
-}
-
 }  // namespace
-
-at::Tensor mix_on_device(const data::SpeechBatch& batch, const at::Tensor& audio,
-                         const at::Tensor& noise) {
-  // Sources that repeat more often than this are laid out once instead of piece by piece.
-  constexpr int64_t kMaxPieces = 8;
-  at::Tensor noisy = audio.clone();
-  const data::MixPlan& plan = batch.mix_plan();
-  for (size_t b = 0; b < plan.items.size(); ++b) {
-    const data::MixItem& item = plan.items[b];
-    const at::Tensor row = noisy.select(0, static_cast<int64_t>(b));
-    for (int32_t s = 0; s < item.num_segments; ++s) {
-      const data::MixSegment& segment = plan.segments[static_cast<size_t>(item.first_segment + s)];
-      at::Tensor source =
-          (segment.source == data::MixSource::kSpeech ? audio : noise).select(0, segment.row);
-      int64_t period = segment.source_period;
-      if (segment.length > kMaxPieces * period) {
-        const int64_t times = (segment.length + 2 * period - 1) / period;
-        source = source.narrow(0, 0, period).repeat({times});
-        period *= times;
-      }
-      for (int64_t done = 0; done < segment.length;) {
-        const int64_t from = (segment.source_begin + done) % period;
-        const int64_t count = std::min(segment.length - done, period - from);
-        row.narrow(0, segment.dest_begin + done, count)
-            .add_(source.narrow(0, from, count), item.gain);
-        done += count;
-      }
-    }
-  }
-  return noisy;
-}
 
 Result<nest::NestBatch> to_nest_batch(const data::SpeechBatch& batch, const nn::RandomKey& random,
                                       at::Device device) {
@@ -128,30 +113,28 @@ Result<nest::NestBatch> to_nest_batch(const data::SpeechBatch& batch, const nn::
       out.noisy_lengths = out.lengths;
       return out;
     }
-    AERIE_ASSIGN_OR_RETURN(const at::Tensor stored, rows_of(batch, "audio"));
     out.lengths = nn::sent_to(device, lengths_of(batch.audio_len()));
     out.noisy_lengths = nn::sent_to(device, lengths_of(batch.noisy_audio_len()));
-    // As small as it is: a device widens and mixes.
+    if (!batch.mixed_on_cpu()) {
+      AERIE_ASSIGN_OR_RETURN(const MixedRows rows, mixed_rows(batch, device));
+      const auto used = [&](const at::Tensor& all) {
+        return device.is_cpu() ? all : all.narrow(1, 0, out.padded_samples).contiguous();
+      };
+      out.audio = used(rows.audio);
+      out.noisy = used(rows.noisy);
+      return out;
+    }
+    // As small as it is: a device widens.
     const auto sent = [&](const at::Tensor& rows) {
       return as_float(device.is_cpu() ? rows : sent_rows(rows, out.padded_samples, device));
     };
+    AERIE_ASSIGN_OR_RETURN(const at::Tensor stored, rows_of(batch, "audio"));
     out.audio = sent(stored);
-    if (batch.mixed_on_cpu()) {
-      // Without anything to mix the loader may hand over the clean rows alone.
-      out.noisy = out.audio;
-      if (batch.find("noisy_audio") != nullptr) {
-        AERIE_ASSIGN_OR_RETURN(const at::Tensor noisy, rows_of(batch, "noisy_audio"));
-        out.noisy = sent(noisy);
-      }
-    } else if (device.is_cpu()) {
-      AERIE_ASSIGN_OR_RETURN(out.noisy, mix(batch, stored, out.audio));
-    } else {
-      at::Tensor noise;
-      if (batch.find("noise") != nullptr) {
-        AERIE_ASSIGN_OR_RETURN(noise, rows_of(batch, "noise"));
-        noise = as_float(noise.to(device));
-      }
-      out.noisy = mix_on_device(batch, out.audio, noise);
+    // Without anything to mix the loader may hand over the clean rows alone.
+    out.noisy = out.audio;
+    if (batch.find("noisy_audio") != nullptr) {
+      AERIE_ASSIGN_OR_RETURN(const at::Tensor noisy, rows_of(batch, "noisy_audio"));
+      out.noisy = sent(noisy);
     }
     return out;
   } catch (const std::exception& error) {

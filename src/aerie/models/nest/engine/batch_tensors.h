@@ -12,14 +12,9 @@ namespace aerie::train {
 
 // On the CPU float32 rows are not copied: the result refers to the batch, which must stay until the
 // step is done. int16 audio becomes float32 by 2^-15; where mixing was left to the consumer it is
-// done here. A batch without samples gives tensors without rows.
+// done here, by the kernel of the device (the reference on the CPU). A batch without samples gives
+// tensors without rows.
 Result<nest::NestBatch> to_nest_batch(const data::SpeechBatch& batch, const nn::RandomKey& random,
                                       at::Device device);
-
-// The clean float rows `audio` plus what the plan of `batch` adds to them, with tensor operations
-// on the device of the rows; `noise` (undefined: none) has the batch's rows of raw noise as floats.
-// Equal to the loader's own mixing to 1e-6.
-at::Tensor mix_on_device(const data::SpeechBatch& batch, const at::Tensor& audio,
-                         const at::Tensor& noise);
 
 }  // namespace aerie::train

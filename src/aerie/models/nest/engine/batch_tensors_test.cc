@@ -7,12 +7,13 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
+#include "aerie/kernels/testing/backend.h"
+#include "aerie/nn/device_draws.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::train {
@@ -95,7 +96,9 @@ TEST_F(BatchTensorsTest, MixingHereEqualsMixingInTheLoader) {
   }
 }
 
-TEST_F(BatchTensorsTest, TensorOperationsMixAsTheLoaderDoes) {
+TEST_F(BatchTensorsTest, TheReferenceAndADevicesKernelMixAsTheLoaderDoes) {
+  // The kernel's own source, run as a device's would be: rows and plan are sent to it.
+  const auto backend = kernels::testing::emulated_backend();
   // Noise from very short (many repetitions) to longer than the utterances.
   for (const int64_t noise_length : {7, 300, 4000}) {
     corpus.add_noise(3, noise_length);
@@ -105,17 +108,18 @@ TEST_F(BatchTensorsTest, TensorOperationsMixAsTheLoaderDoes) {
       for (int i = 0; i < 2; ++i) {
         const data::SpeechBatch* want = data::speech_batch(*mixed->next());
         const data::SpeechBatch* got = data::speech_batch(*raw->next());
-        const auto rows = [](const data::HostArray* array) {
-          const bool ints = array->dtype == data::DType::kInt16;
-          const at::Tensor view = at::from_blob(array->data, {array->shape[0], array->shape[1]},
-                                                ints ? at::kShort : at::kFloat);
-          return ints ? view.to(at::kFloat).mul_(1.0 / 32768.0) : view.clone();
-        };
-        const at::Tensor noisy =
-            mix_on_device(*got, rows(got->find("audio")),
-                          got->find("noise") != nullptr ? rows(got->find("noise")) : at::Tensor());
-        const double worst = (noisy - rows(want->find("noisy_audio"))).abs().max().item<double>();
-        EXPECT_LE(worst, 1e-6) << noise_length;
+        const auto loaded = to_nest_batch(*want, {}, at::kCPU);
+        const auto reference = to_nest_batch(*got, {}, at::kCPU);
+        ASSERT_TRUE(loaded.ok() && reference.ok()) << reference.status().to_string();
+        EXPECT_TRUE(at::equal(reference->audio, loaded->audio));
+        EXPECT_LE((reference->noisy - loaded->noisy).abs().max().item<double>(), 1e-6)
+            << noise_length;
+        EXPECT_FALSE(at::equal(reference->audio, reference->noisy));
+        const nn::DrawOnCpuWith device(backend->kernels());
+        const auto kernel = to_nest_batch(*got, {}, at::kCPU);
+        ASSERT_TRUE(kernel.ok()) << kernel.status().to_string();
+        EXPECT_TRUE(at::equal(kernel->audio, reference->audio));
+        EXPECT_TRUE(at::equal(kernel->noisy, reference->noisy));
         mixed->release(want);
         raw->release(got);
       }
