@@ -1,4 +1,5 @@
 // `aerie train`: NeMo's command line, config to trained model.
+#include <cctype>
 #include <cstdio>
 
 #include "aerie/base/env.h"
@@ -101,10 +102,8 @@ Status run_train(const std::vector<std::string>& args) {
   std::printf("\n%s: %s%s%s\n", result.healthy ? "healthy" : "UNHEALTHY",
               printable_lines(result.stop_sentence).c_str(), result.health.empty() ? "" : "; ",
               printable_lines(result.health).c_str());
-  if (!result.healthy)
-    std::printf(
-        "Lower model.optim.lr or set trainer.gradient_clip_val; nonfinite/ in the run folder "
-        "names the batches.\n");
+  if (!result.healthy && !result.advice.empty())
+    std::printf("%c%s.\n", std::toupper(result.advice[0]), result.advice.c_str() + 1);
   std::printf("%s\n\n", printable_lines(result.verdict).c_str());
   const auto row = [](const char* name, const std::string& value) {
     if (!value.empty()) std::printf("  %-12s %s\n", name, printable(value).c_str());

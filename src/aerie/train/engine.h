@@ -44,6 +44,11 @@ struct TaskInfo {
   std::string amount = "samples";
   std::string throughput = "samples_per_s";
   std::string throughput_unit = "samples/s";
+  // What to try, in the family's keys.
+  std::string sample = "sample";  // what batches consist of: "clip"
+  std::string smaller_batch = "lower batch_size";
+  std::string smaller_sample = "use smaller samples";
+  std::string lower_rate = "lower the learning rate";
   // Numbers of an evaluation beside its loss, by name; may be empty.
   std::function<std::vector<std::pair<std::string, double>>(const EvalAccumulator&)> eval_metrics;
 };

@@ -370,7 +370,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
     if (const auto records =
             metrics::read_metrics(env, folder.path + "/metrics.jsonl", metrics::kReportSteps);
         records.ok())
-      out.verdict = ui::judge(records->records).sentence;
+      out.verdict = ui::judge(records->records, job.report_words()).sentence;
   } else {
     log_warn("train", "report.html could not be written: ", report.status().to_string());
   }
@@ -381,6 +381,9 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   out.stop_sentence = stop_sentence(out.stop_reason, out.step, summary->why);
   out.healthy = !summary->health.unhealthy();
   out.health = summary->health.sentence();
+  out.advice = str_cat(job.task().lower_rate,
+                       " or set trainer.gradient_clip_val; nonfinite/ in the run folder names the "
+                       "batches");
   out.on_signal = summary->reason == StopReason::kSignal;
   return out;
 }

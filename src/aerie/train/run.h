@@ -31,6 +31,7 @@ struct RunResult {
   int64_t step = 0;
   bool healthy = true;     // see StepHealth
   std::string health;      // what was wrong with the latest steps; empty: nothing
+  std::string advice;      // what to try then
   bool on_signal = false;  // stopped by a signal, to be gone on with
 };
 

@@ -492,16 +492,14 @@ Status Trainer::submit_with_split(StepRequest& request, int64_t samples) {
     if (short_of_memory == 0) return status;
     if (parts_.config->aerie.on_oom == config::OnOom::kStop)
       return Status(status).with_hint(
-          "lower model.train_ds.batch_size or max_duration, or set aerie.on_oom=split");
-    // Parts of one clip cannot be cut any further.
+          str_cat(parts_.task.smaller_batch, ", or set aerie.on_oom=split"));
+    // Parts of one sample cannot be cut any further.
     if (parts_.agree(state_.split < samples ? 1 : 0) == 0)
       return out_of_memory(str_cat("step ", request.step + 1,
-                                   " does not fit into memory, even one clip at a time with "
-                                   "recomputed activations: ",
-                                   status.message()))
-          .with_hint(
-              "lower model.train_ds.max_duration, use a smaller model, or free memory that other "
-              "programs hold");
+                                   " does not fit into memory, even one ", parts_.task.sample,
+                                   " at a time with recomputed activations: ", status.message()))
+          .with_hint(str_cat(parts_.task.smaller_sample,
+                             ", use a smaller model, or free memory that other programs hold"));
     state_.split = std::min(state_.split * 2, samples);
     event("oom", [&](metrics::Record& record) {
       record.add("split", state_.split).add("message", status.message());
@@ -606,10 +604,11 @@ Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& step, b
   limiter.warn("nonfinite", "train", "step ", info.step, ": loss ", outcome.loss,
                ", gradient norm ", outcome.grad_norm,
                "; the step is skipped (details in nonfinite/step_", info.step, ".json)");
-  const std::string advice = str_cat(
-      "lower model.optim.lr or set trainer.gradient_clip_val=1.0; look at the batches in "
-      "nonfinite/; "
-      "with 16-mixed try trainer.precision=bf16-mixed or aerie.on_nan=fallback");
+  const std::string advice =
+      str_cat(parts_.task.lower_rate,
+              " or set trainer.gradient_clip_val=1.0; look at the batches in "
+              "nonfinite/; "
+              "with 16-mixed try trainer.precision=bf16-mixed or aerie.on_nan=fallback");
   if (aerie.on_nan == config::OnNan::kStop)
     return Status(StatusCode::kInternal,
                   str_cat("step ", info.step, " is not finite and aerie.on_nan is stop"))

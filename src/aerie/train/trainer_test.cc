@@ -545,7 +545,7 @@ TEST(TrainerTest, SplitsBatchesWhenOutOfMemoryAndRemembers) {
   hopeless.engine.needed_split = 7;
   const auto failed = hopeless.go();
   EXPECT_EQ(failed.status().code(), StatusCode::kOutOfMemory);
-  EXPECT_NE(failed.status().message().find("one clip at a time"), std::string::npos);
+  EXPECT_NE(failed.status().message().find("one sample at a time"), std::string::npos);
   EXPECT_NE(failed.status().message().find("fake memory"), std::string::npos);
   EXPECT_EQ(hopeless.engine.tried_splits, (std::vector<int64_t>{1, 2, 4, 6}));
 

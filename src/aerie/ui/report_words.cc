@@ -37,7 +37,9 @@ std::string ReportWords::to_json() const {
            {"monitor_max", monitor_max},
            {"throughput", throughput},
            {"throughput_text", throughput_text},
-           {"throughput_head", throughput_head}};
+           {"throughput_head", throughput_head},
+           {"faster_data", faster_data},
+           {"longer_steps", longer_steps}};
   for (const Tile& tile : shares)
     out["shares"].push_back({{"field", tile.field}, {"label", tile.label}});
   for (const Chart& chart : charts) {
@@ -69,6 +71,8 @@ ReportWords words_of(const std::vector<metrics::Record>& records, const ReportWo
   out.throughput = text(node, "throughput", out.throughput);
   out.throughput_text = text(node, "throughput_text", out.throughput_text);
   out.throughput_head = text(node, "throughput_head", out.throughput_head);
+  out.faster_data = text(node, "faster_data", out.faster_data);
+  out.longer_steps = text(node, "longer_steps", out.longer_steps);
   each(node, "shares", [&](const json& one) {
     out.shares.push_back({text(one, "field"), text(one, "label")});
   });

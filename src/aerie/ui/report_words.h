@@ -20,6 +20,10 @@ struct ReportWords {
   std::string throughput_text = "samples per second";  // of tiles and charts
   std::string throughput_head = "samples/s";           // of tables
 
+  // What to try about slow data and about steps that are too short; whole phrases.
+  std::string faster_data = "Raise num_workers";
+  std::string longer_steps = "Raise batch_size";
+
   // Means over the run, in percent.
   struct Tile {
     std::string field, label;

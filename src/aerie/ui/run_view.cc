@@ -175,7 +175,7 @@ RunView view_run(const ReportInput& input) {
   const std::vector<Record>& records = input.records;
   const ReportWords& words = input.words;
   RunView out;
-  out.verdict = judge(records);
+  out.verdict = judge(records, words);
   for (const Record& record : records) {
     out.steps = std::max(out.steps, record.step());
     out.wall_s = std::max(out.wall_s, record.wall_s());

@@ -38,7 +38,7 @@ const char* bound_name(Bound bound) {
   return "";
 }
 
-Verdict judge(const std::vector<metrics::Record>& records) {
+Verdict judge(const std::vector<metrics::Record>& records, const ReportWords& words) {
   std::vector<const metrics::Record*> train;
   for (const auto& record : records)
     if (record.kind() == metrics::RecordKind::kTrain) train.push_back(&record);
@@ -82,9 +82,7 @@ Verdict judge(const std::vector<metrics::Record>& records) {
       ", median step ", fixed(out.step_ms, 1), " ms");
   if (out.data_wait_share > 0.10) {
     out.bound = Bound::kLoader;
-    out.sentence =
-        str_cat("loader-bound: ", numbers,
-                ". Raise model.train_ds.num_workers, or pack the data (aerie data pack).");
+    out.sentence = str_cat("loader-bound: ", numbers, ". ", words.faster_data, ".");
   } else if (!utils.empty() && out.gpu_util_percent < 100.0 * kBusyShare && busy_in_steps) {
     // Samples of the driver say less than the steps' own device time: the rest is between steps, or
     // the run was too short for the driver's samples.
@@ -96,9 +94,8 @@ Verdict judge(const std::vector<metrics::Record>& records) {
   } else if (!utils.empty() && out.gpu_util_percent < 100.0 * kBusyShare) {
     out.bound = Bound::kLaunch;
     out.sentence =
-        str_cat("launch-bound: ", numbers,
-                fast_engine ? ". Raise model.train_ds.batch_size: the steps are too short."
-                            : ". Raise model.train_ds.batch_size or use aerie.engine=fast.");
+        str_cat("launch-bound: ", numbers, ". ", words.longer_steps,
+                fast_engine ? ": the steps are too short." : " or use aerie.engine=fast.");
   } else {
     out.bound = Bound::kCompute;
     out.sentence = str_cat("compute-bound: ", numbers, ".");

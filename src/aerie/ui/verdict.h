@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "aerie/metrics/record.h"
+#include "aerie/ui/report_words.h"
 
 namespace aerie::ui {
 
@@ -20,7 +21,7 @@ struct Verdict {
 
 // Judges the train records of a run; the first tenth (at least one record) is left out as warm-up
 // when there are enough.
-Verdict judge(const std::vector<metrics::Record>& records);
+Verdict judge(const std::vector<metrics::Record>& records, const ReportWords& words = {});
 const char* bound_name(Bound bound);  // "loader-bound", ...
 
 }  // namespace aerie::ui

@@ -13,6 +13,10 @@ train::TaskInfo nest_task() {
   task.amount = "audio_s";
   task.throughput = "audio_s_per_s";
   task.throughput_unit = "audio-s/s";
+  task.sample = "clip";
+  task.smaller_batch = "lower model.train_ds.batch_size or max_duration";
+  task.smaller_sample = "lower model.train_ds.max_duration";
+  task.lower_rate = "lower model.optim.lr";
   return task;
 }
 
@@ -23,6 +27,8 @@ ui::ReportWords nest_report_words() {
   out.throughput = task.throughput;
   out.throughput_text = "audio seconds per second";
   out.throughput_head = "audio s/s";
+  out.faster_data = "Raise model.train_ds.num_workers, or pack the data (aerie data pack)";
+  out.longer_steps = "Raise model.train_ds.batch_size";
   out.shares = {{"masked_share", "masked share of frames"}};
   out.data_settings = {{"model.train_ds.manifest_filepath", "training set"},
                        {"model.train_ds.tarred_audio_filepaths", "its tar files"},
