@@ -34,6 +34,7 @@ struct LayerBuffers {
   uint8_t *ff1_keep, *ff2_keep;
   void *qkv, *pos, *grad_pos, *attended, *gates, *conv, *normed;
   float *log_sum, *bn_mean, *bn_rstd;
+  float* bn_share = nullptr;  // of all batches' frames; where sums are exchanged
   // Of attention, for backward: weights and their shifts, or the decisions of dropout alone.
   void* attention_saved = nullptr;
   float* attention_shifts = nullptr;
@@ -130,6 +131,12 @@ struct NestMemory {
         [&] { front_partial = take<float>(subsample_scratch(c.sub_channels)); },
         [&] { gemm_workspace = take<unsigned char>(kGemmWorkspace); });
     side_workspace = c.beside ? take<unsigned char>(kGemmWorkspace) : gemm_workspace;
+    if (!c.exchange) return;
+    exchanged_sums = take<double>(batch_norm_sums_size(c.width));
+    exchanged_mean = take<float>(width);
+    exchanged_variance = take<float>(width);
+    exchanged_partial = take<float>(batch_norm_scratch(c.width));
+    for (LayerBuffers& layer : layers) layer.bn_share = take<float>(1);
   }
 
   size_t used() const { return used_; }
@@ -168,6 +175,9 @@ struct NestMemory {
   void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
   float* attention_p_partial = nullptr;
   void *gemm_workspace = nullptr, *side_workspace = nullptr;
+  // BatchNorm's sums as all batches have them (NestStepConfig::exchange), for one layer at a time.
+  double* exchanged_sums = nullptr;
+  float *exchanged_mean = nullptr, *exchanged_variance = nullptr, *exchanged_partial = nullptr;
   // Parts of sums that wait for their second stage.
   float* later = nullptr;
   size_t later_size = 0;

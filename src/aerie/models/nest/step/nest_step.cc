@@ -19,6 +19,7 @@ NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
   config_.beside = config.beside && config.training;
   if (config_.beside) config_.recompute = false;
   config_.trailing = config.trailing && config.training && !config_.beside;
+  config_.exchange = config.exchange && config.training;
   Workspace w(*kernels_, config_, joined_, nullptr, nullptr);
   memory_bytes_ = w.used();
   audio_offset_ = w.audio_offset;
@@ -98,7 +99,8 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   squared_ = w.squared;
   num_squares_ = w.squares_used;
   AERIE_TRY(front_backward(w));
-  return config_.beside ? w.end_side() : kOk;
+  if (config_.beside) AERIE_TRY(w.end_side());
+  return inputs.after_part ? inputs.after_part(0, w.stream) : kOk;
 }
 
 // Which frames enter the loss, and their tokens: needed by the loss alone.
@@ -355,7 +357,57 @@ int NestStep::normalize_conv(Workspace& w, int index) {
   bn.weight = p.batch_norm.weight.value;
   bn.bias = p.batch_norm.bias.value;
   bn.out = s.normed;
+  if (config_.exchange) {
+    AERIE_TRY(exchange_statistics(w, index));
+    bn.training = false;
+    bn.running_mean = w.exchanged_mean;
+    bn.running_var = w.exchanged_variance;
+  }
   return kernels_->batch_norm_forward(bn, w.stream);
+}
+
+// Mean and variance over all batches, and the running statistics.
+int NestStep::exchange_statistics(Workspace& w, int index) {
+  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  BatchNormSums sums;
+  sums.batch = config_.batch;
+  sums.frames = w.frames;
+  sums.channels = config_.width;
+  sums.statistics = w.statistics;
+  sums.counted = w.counted();
+  sums.sums = w.exchanged_sums;
+  AERIE_TRY(kernels_->batch_norm_sums(sums, w.stream));
+  AERIE_TRY(w.exchange(
+      {index, /*backward=*/false, w.exchanged_sums, batch_norm_exchanged(config_.width)}));
+  BatchNormFromSums from;
+  from.channels = config_.width;
+  from.sums = w.exchanged_sums;
+  from.running_mean = p.running_mean;
+  from.running_var = p.running_var;
+  from.batches = p.num_batches;
+  from.mean = w.exchanged_mean;
+  from.variance = w.exchanged_variance;
+  from.share = w.layers[static_cast<size_t>(index)].bn_share;
+  return kernels_->batch_norm_from_sums(from, w.stream);
+}
+
+// The sums over all batches in place of w.norm_partial, which stays: the gradients of this batch's
+// weight and bias may be made of it later.
+int NestStep::exchange_gradient_sums(Workspace& w, int index) {
+  BatchNormGradientSums sums;
+  sums.rows = w.rows;
+  sums.channels = config_.width;
+  sums.partial = w.norm_partial;
+  sums.sums = w.exchanged_sums;
+  AERIE_TRY(kernels_->batch_norm_gradient_sums(sums, w.stream));
+  AERIE_TRY(w.exchange({index, /*backward=*/true, w.exchanged_sums, int64_t{2} * config_.width}));
+  BatchNormGradientFromSums from;
+  from.rows = w.rows;
+  from.channels = config_.width;
+  from.sums = w.exchanged_sums;
+  from.share = w.layers[static_cast<size_t>(index)].bn_share;
+  from.partial = w.norm_partial = w.exchanged_partial;
+  return kernels_->batch_norm_gradient_from_sums(from, w.stream);
 }
 
 // The sums of BatchNorm's backward, and what it put out if that was not kept.
@@ -381,7 +433,8 @@ int NestStep::normalize_conv_backward(Workspace& w, int index) {
   bn.accumulate = config_.accumulate;
   w.wait_for_sums(bn, batch_norm_scratch(config_.width));
   w.norm_partial = bn.partial;
-  return kernels_->batch_norm_reduce(bn, w.stream);
+  AERIE_TRY(kernels_->batch_norm_reduce(bn, w.stream));
+  return config_.exchange ? exchange_gradient_sums(w, index) : kOk;
 }
 
 int NestStep::layer_forward(Workspace& w, int index) {
@@ -461,6 +514,7 @@ int NestStep::head(Workspace& w) {
                               c.width));
   AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.capacity, outputs, outputs, false,
                             w.outputs.masked_rows));
+  AERIE_TRY(w.at_leisure(w.after_parts(nest_layer_part(c.layers), 1)));
   AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.grad_chosen, w.capacity,
                              outputs, c.width));
   gather.count = w.rows;
@@ -618,7 +672,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
     AERIE_TRY(w.add_gradients());
   }
   if (index == 0) AERIE_TRY(w.wait_for_trailing());
-  return w.add_waiting(index == 0);
+  return w.add_waiting(index);
 }
 
 int NestStep::front_backward(Workspace& w) {

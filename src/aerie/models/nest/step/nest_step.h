@@ -111,11 +111,14 @@ struct NestStepConfig {
   // For more rows: sums that nobody in the pass waits for go there, and the layer before waits for
   // those of a layer. A few buffers alternate.
   bool trailing = false;
+  // BatchNorm's statistics and the sums of its gradients go through NestStepInputs::exchange, and
+  // what comes back is used instead.
+  bool exchange = false;
 };
 
 // The step reads trainable parameters part by part: the front end and every layer's positional
 // weights, then layer after layer, then the decoder. Part of `layer` is also the first norm of the
-// layer behind it.
+// layer behind it. Gradients are written in the opposite order.
 constexpr int nest_num_parts(int layers) {
   return layers + 2;
 }
@@ -141,6 +144,13 @@ struct NestStepInputs {
   // Called before work is queued that reads parameters of a part, in the order of parts; returns 0
   // or an error. Empty: all parameters may be read.
   std::function<int(int part)> before_part;
+  // Called in training as soon as all work is queued that writes gradients of a part, from the last
+  // part to the first: what is queued on `stream` from then on finds them. Returns 0 or an error.
+  // May be empty.
+  std::function<int(int part, void* stream)> after_part;
+  // With NestStepConfig::exchange and in training: called for every layer forward, and from the
+  // last to the first backward. Empty: the batch's own sums are used.
+  ExchangeSums exchange;
   // A second queue, for work that the encoder does not wait for; without begin there is none.
   SideWork side;
 };
@@ -203,6 +213,8 @@ class NestStep {
   void project_weights(Workspace& w, int index);
   int normalize_conv(Workspace& w, int index);
   int normalize_conv_backward(Workspace& w, int index);
+  int exchange_statistics(Workspace& w, int index);
+  int exchange_gradient_sums(Workspace& w, int index);
   int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
                             void* activated, uint8_t* keep, uint32_t site,
                             std::initializer_list<GemmAhead> next);

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <cmath>
 #include <functional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -25,6 +27,7 @@ struct Outcome {
   float loss = 0.0f;
   int32_t rows = 0;
   std::vector<std::pair<std::string, std::vector<float>>> gradients;
+  std::vector<std::vector<float>> running;  // mean and variance of every layer
 };
 
 // Uploads parameters with repeatable values and remembers where their gradients go.
@@ -59,6 +62,9 @@ class Params {
   }
   NestLayerParams::Norm norm(const std::string& name, int width) {
     return {add(name + ".weight", width, 0.2f, 1.0f), add(name + ".bias", width, 0.2f)};
+  }
+  const std::vector<std::pair<std::string, std::pair<float*, size_t>>>& grads() const {
+    return grads_;
   }
   std::vector<std::pair<std::string, std::vector<float>>> download() {
     std::vector<std::pair<std::string, std::vector<float>>> out;
@@ -132,10 +138,19 @@ AERIE_KERNELS(AERIE_LATE)
 #define AERIE_LATE_FIELD(name, Args) &late_##name,
 constexpr KernelTable kLateSideKernels = {AERIE_KERNELS(AERIE_LATE_FIELD)};
 
+// Changes what a step is given before it runs.
+using Adjust = std::function<void(NestStepInputs& inputs, Params& params)>;
+
+// Some items of a batch, as a part of it: they count and draw what they do in the whole.
+struct Part {
+  size_t first = 0, count = 0;  // 0: all items
+  int32_t masked = 0;           // of the whole batch
+};
+
 // `slack`: rows that a packed batch has beyond what it needs; -1: the padded batch.
-Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples, bool flat = false,
-            int slack = -1, bool count_masked = false, bool late = false) {
-  c.batch = static_cast<int>(samples.size());
+Outcome run(Backend& b, NestStepConfig c, std::vector<int32_t> samples, bool flat = false,
+            int slack = -1, bool count_masked = false, bool late = false, const Adjust& adjust = {},
+            const Part& part = {}) {
   c.samples = *std::max_element(samples.begin(), samples.end()) + 7;
   Params make(b, c.dtype, flat);
   NestStepParams p;
@@ -220,6 +235,18 @@ Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples, b
 
   const size_t row = static_cast<size_t>(c.samples);
   std::vector<float> audio = random_values(2 * samples.size() * row, 5, 0.3f);
+  RandomState random = testing::random_state(9, 4);
+  if (part.count > 0) {
+    std::vector<float> rows;
+    for (const size_t first : {part.first, samples.size() + part.first})
+      rows.insert(rows.end(), audio.begin() + static_cast<int64_t>(first * row),
+                  audio.begin() + static_cast<int64_t>((first + part.count) * row));
+    audio = rows;
+    samples = {samples.begin() + static_cast<int64_t>(part.first),
+               samples.begin() + static_cast<int64_t>(part.first + part.count)};
+    random.first_item += part.first;
+  }
+  c.batch = static_cast<int>(samples.size());
   std::vector<int32_t> lengths, feature_frames, quarter, eighth;
   for (int signal = 0; signal < 2; ++signal)
     for (const int32_t n : samples) {
@@ -245,35 +272,41 @@ Outcome run(Backend& b, NestStepConfig c, const std::vector<int32_t>& samples, b
     EXPECT_EQ(in.layout.rows, c.rows);
     EXPECT_LT(c.rows, c.batch * frames);
   }
-  in.random = b.upload(std::vector<RandomState>{testing::random_state(9, 4)});
+  in.random = b.upload(std::vector<RandomState>{random});
+  if (part.count > 0) in.loss_rows = b.upload(std::vector<int32_t>{part.masked});
   in.loss_scale = b.upload(std::vector<float>{4.0f});
   NestStepOutputs out;
   out.loss = b.scratch<float>(1);
   out.masked_rows = b.scratch<int32_t>(1);
 
   if (count_masked)
-    c.chosen = masked_rows(c, {feature_frames.begin(), feature_frames.begin() + c.batch},
-                           testing::random_state(9, 4));
-  late_side = {};
-  late_side.table = &b.kernels();
+    c.chosen = masked_rows(c, {feature_frames.begin(), feature_frames.begin() + c.batch}, random);
   if (late) {
+    late_side = {};
+    late_side.table = &b.kernels();
     in.side.stream = &late_side;
     in.side.begin = [] { return kOk; };
     in.side.end = [] { return late_side.end(); };
   }
+  if (adjust) adjust(in, make);
   NestStep step(late ? kLateSideKernels : b.kernels(), c, p);
   out.squares = b.scratch<double>(step.max_squares());
   // NaN everywhere: nothing may be read before it is written.
   void* memory = b.scratch<unsigned char>(step.memory_bytes());
   EXPECT_EQ(step.run(memory, in, out, nullptr), kOk);
-  EXPECT_EQ(late_side.done, late_side.calls.size());
+  EXPECT_TRUE(!late || late_side.done == late_side.calls.size());
   double squares = 0.0, wanted = 0.0;
-  for (const double part : b.download(out.squares, step.num_squares())) squares += part;
+  for (const double sum : b.download(out.squares, step.num_squares())) squares += sum;
   for (const auto& [grad, count] : step.squared())
     for (const float value : b.download(grad, count))
       wanted += static_cast<double>(value) * static_cast<double>(value);
   EXPECT_NEAR(squares, wanted, 1e-5 * wanted);
-  return {b.download(out.loss, 1)[0], b.download(out.masked_rows, 1)[0], make.download()};
+  std::vector<std::vector<float>> running;
+  for (const NestLayerParams& l : p.layers) {
+    running.push_back(b.download(l.running_mean, static_cast<size_t>(width)));
+    running.push_back(b.download(l.running_var, static_cast<size_t>(width)));
+  }
+  return {b.download(out.loss, 1)[0], b.download(out.masked_rows, 1)[0], make.download(), running};
 }
 
 NestStepConfig small(Dtype dtype) {
@@ -432,6 +465,158 @@ AERIE_KERNEL_TEST(NestStep, GradientsBesideGiveTheSame) {
       }
     }
   }
+}
+
+// Where the work of layers may go.
+struct Way {
+  bool beside, trailing, late;
+};
+constexpr Way kWays[] = {{false, false, false},
+                         {true, false, false},
+                         {true, false, true},
+                         {false, true, false},
+                         {false, true, true}};
+NestStepConfig in_way(NestStepConfig c, const Way& way) {
+  c.beside = way.beside;
+  c.trailing = way.trailing;
+  c.recompute = !way.beside;
+  return c;
+}
+
+// The part that parameters of this test are of (nest_num_parts).
+int part_of(const std::string& name, int layers) {
+  if (name.starts_with("decoder")) return nest_layer_part(layers);
+  if (!name.starts_with("layer") || name.ends_with(".pos")) return 0;
+  const int layer = std::stoi(name.substr(5));
+  return nest_layer_part(layer > 0 && name.find("norm_ff1") != std::string::npos ? layer - 1
+                                                                                 : layer);
+}
+
+// When a part is over, nothing changes its gradients any more, wherever they were made. With an odd
+// number of layers, the first is alone at the end.
+AERIE_KERNEL_TEST(NestStep, GradientsOfAPartAreFinalBehindIt) {
+  const std::vector<int32_t> samples = {10000, 200, 7777};
+  for (const int layers : {2, 3})
+    for (const Way& way : kWays) {
+      NestStepConfig c = in_way(small(Dtype::kFloat), way);
+      c.layers = layers;
+      SCOPED_TRACE(way.beside ? "beside" : way.trailing ? "trailing" : "plain");
+      SCOPED_TRACE(way.late ? "late" : "at once");
+      std::vector<int> order;
+      std::vector<std::pair<std::string, std::vector<float>>> seen;
+      const Outcome out =
+          run(backend, c, samples, /*flat=*/true, -1, false, way.late,
+              [&](NestStepInputs& in, Params& params) {
+                in.after_part = [&, layers](int part, void* stream) {
+                  const auto look = [&, layers, part] {
+                    order.push_back(part);
+                    for (const auto& [name, where] : params.grads())
+                      if (part_of(name, layers) == part)
+                        seen.emplace_back(name, backend.download(where.first, where.second));
+                    return kOk;
+                  };
+                  if (stream != &late_side) return look();
+                  late_side.calls.push_back(look);
+                  return kOk;
+                };
+              });
+      std::vector<int> wanted;
+      for (int part = nest_num_parts(layers) - 1; part >= 0; --part) wanted.push_back(part);
+      EXPECT_EQ(order, wanted);
+      ASSERT_EQ(seen.size(), out.gradients.size());  // every parameter is of one part
+      for (const auto& [name, values] : seen) {
+        const auto at = std::find_if(out.gradients.begin(), out.gradients.end(),
+                                     [&, &wanted_name = name](const auto& gradient) {
+                                       return gradient.first == wanted_name;
+                                     });
+        EXPECT_EQ(values, at->second) << name;
+      }
+    }
+}
+
+// Two batches that add up their sums, each in a thread of its own.
+class TwoRanks {
+ public:
+  int add_up(size_t rank, const ExchangedSums& sums) {
+    calls_[rank].push_back({sums.layer, sums.backward});
+    values_[rank] = sums.values;
+    gate_.arrive_and_wait();
+    std::vector<double> all;
+    for (int64_t i = 0; i < sums.count; ++i) all.push_back(values_[0][i] + values_[1][i]);
+    gate_.arrive_and_wait();
+    std::copy(all.begin(), all.end(), sums.values);
+    return kOk;
+  }
+  // A rank that fails does not keep the other waiting.
+  void leave() { gate_.arrive_and_drop(); }
+  const std::vector<std::pair<int, bool>>& calls(size_t rank) const { return calls_[rank]; }
+
+ private:
+  std::barrier<> gate_{2};
+  std::array<double*, 2> values_{};
+  std::array<std::vector<std::pair<int, bool>>, 2> calls_;
+};
+
+// Two unequal parts of a batch that exchange sums are the batch. Without an exchange they are not.
+TEST(NestStepTest, PartsThatExchangeSumsAreTheWholeBatch) {
+  const std::vector<int32_t> samples = {10000, 200, 7777, 9300};
+  for (const bool valid_frames : {false, true})
+    for (const Way& way : kWays) {
+      if (way.late) continue;
+      NestStepConfig c = in_way(small(Dtype::kFloat), way);
+      c.statistics_of_valid_frames = valid_frames;
+      SCOPED_TRACE(way.beside ? "beside" : way.trailing ? "trailing" : "plain");
+      const Outcome whole = run(*testing::reference_backend(), c, samples, true);
+      ASSERT_GT(whole.rows, 2);
+      c.exchange = true;
+      const auto halves = [&](bool exchange) {
+        TwoRanks ranks;
+        std::array<Outcome, 2> out;
+        const auto work = [&](size_t rank) {
+          const auto backend = testing::reference_backend();
+          const Part part{rank == 0 ? size_t{0} : size_t{3}, rank == 0 ? size_t{3} : size_t{1},
+                          whole.rows};
+          out[rank] = run(
+              *backend, c, samples, true, -1, false, false,
+              [&](NestStepInputs& in, Params&) {
+                if (exchange)
+                  in.exchange = [&ranks, rank](const ExchangedSums& sums, void*) {
+                    return ranks.add_up(rank, sums);
+                  };
+              },
+              part);
+          ranks.leave();
+        };
+        std::thread other(work, 1);
+        work(0);
+        other.join();
+        if (exchange) {
+          const std::vector<std::pair<int, bool>> wanted = {
+              {0, false}, {1, false}, {1, true}, {0, true}};
+          EXPECT_EQ(ranks.calls(0), wanted);
+          EXPECT_EQ(ranks.calls(1), wanted);
+        }
+        return out;
+      };
+      const auto sum_of = [](const std::array<Outcome, 2>& parts, size_t i) {
+        std::vector<float> out = parts[0].gradients[i].second;
+        for (size_t k = 0; k < out.size(); ++k) out[k] += parts[1].gradients[i].second[k];
+        return out;
+      };
+      const std::array<Outcome, 2> parts = halves(true);
+      EXPECT_EQ(parts[0].rows + parts[1].rows, whole.rows);
+      EXPECT_NEAR(parts[0].loss + parts[1].loss, whole.loss, 1e-5 * whole.loss);
+      for (size_t i = 0; i < whole.gradients.size(); ++i)
+        testing::expect_close(sum_of(parts, i), whole.gradients[i].second, 1e-4,
+                              vanishes(whole.gradients[i].first) ? 1e-4 : 1e-6,
+                              whole.gradients[i].first);
+      for (const Outcome& part : parts)
+        for (size_t i = 0; i < whole.running.size(); ++i)
+          testing::expect_close(part.running[i], whole.running[i], 1e-5, 0, "running statistics");
+      if (way.beside || way.trailing) continue;
+      const std::array<Outcome, 2> alone = halves(false);
+      EXPECT_GT(std::abs(alone[0].loss + alone[1].loss - whole.loss), 1e-4 * whole.loss);
+    }
 }
 
 AERIE_KERNEL_TEST(NestStep, Bf16IsNearTheReference) {

@@ -19,6 +19,18 @@ struct NestStep::Workspace : NestMemory {
       : NestMemory(config, joined.pos_step, base), kernels(&table), stream(cuda_stream) {}
 
   int before_part(int part) const { return inputs.before_part ? inputs.before_part(part) : kOk; }
+  // Work behind that which writes gradients of `count` parts, from `last` down.
+  auto after_parts(int last, int count) const {
+    return [this, last, count](void* on) {
+      int code = kOk;
+      for (int part = last; inputs.after_part && part > last - count && code == kOk; --part)
+        code = inputs.after_part(part, on);
+      return code;
+    };
+  }
+  int exchange(const ExchangedSums& sums) const {
+    return inputs.exchange ? inputs.exchange(sums, stream) : kOk;
+  }
 
   // The second queue, where there is one. It sees what was queued before begin_side(); the pass
   // sees what is on it behind end_side().
@@ -242,14 +254,17 @@ struct NestStep::Workspace : NestMemory {
     later_used_ += scratch;
   }
   bool sums_added() const { return layers_waiting_ == 0; }
-  // Behind a layer: adds what waits of so many of them; `last`: in any case.
-  int add_waiting(bool last) {
+  // Behind a layer: adds what waits of so many of them; behind the first one in any case. That ends
+  // the gradients of these layers.
+  int add_waiting(int layer) {
+    const bool last = layer == 0;
     if (++layers_waiting_ < layers_wait() && !last) return kOk;
-    layers_waiting_ = 0;
-    const auto add = [this](void* on) {
+    const int layers_done = std::exchange(layers_waiting_, 0);
+    const auto after = after_parts(nest_layer_part(layer + layers_done - 1), layers_done);
+    const auto add = [this, after](void* on) {
       const int added = waiting_.count > 0 ? kernels->add_partials(waiting_, on) : kOk;
       waiting_.count = 0;
-      return added;
+      return added == kOk ? after(on) : added;
     };
     if (!c.trailing || last) {
       if (!c.beside) later_used_ = 0;
@@ -258,8 +273,9 @@ struct NestStep::Workspace : NestMemory {
     // The next layer fills the other half meanwhile; the one after it finds this one free.
     later_used_ = 0;
     later_half_ = 1 - later_half_;
-    return trail([this, sums = std::exchange(waiting_, {})](void* on) {
-      return sums.count > 0 ? kernels->add_partials(sums, on) : kOk;
+    return trail([this, after, sums = std::exchange(waiting_, {})](void* on) {
+      const int added = sums.count > 0 ? kernels->add_partials(sums, on) : kOk;
+      return added == kOk ? after(on) : added;
     });
   }
 
