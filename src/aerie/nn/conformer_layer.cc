@@ -12,6 +12,8 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/silu.h>
 
+#include "aerie/nn/exchanged_norm.h"
+
 namespace aerie::nn {
 namespace {
 
@@ -40,8 +42,8 @@ at::Tensor FeedForward::forward(const ForwardContext& ctx, const at::Tensor& x) 
   return linear2_.forward(ctx.policy, dropout(ctx, hidden, dropout_, site_));
 }
 
-ConvNorm::ConvNorm(const Scope& scope, const config::EncoderConfig& config)
-    : kind_(config.conv_norm_type), groups_(config.conv_norm_groups) {
+ConvNorm::ConvNorm(const Scope& scope, const config::EncoderConfig& config, int64_t layer_idx)
+    : kind_(config.conv_norm_type), groups_(config.conv_norm_groups), layer_idx_(layer_idx) {
   if (kind_ == config::ConvNorm::kInstanceNorm) return;  // no affine part in NeMo
   weight_ = scope.param("weight", {config.d_model}, Init::constant(1.0));
   bias_ = scope.param("bias", {config.d_model}, Init::constant(0.0));
@@ -57,7 +59,8 @@ at::Tensor ConvNorm::forward(const ForwardContext& ctx, const at::Tensor& x,
   switch (kind_) {
     case config::ConvNorm::kBatchNorm:
       // On a GPU torch's own kernels widen as they read.
-      if (x.is_cuda() && !ctx.batch_norm_valid_frames) return batch_norm(ctx, x, padding);
+      if (x.is_cuda() && !ctx.batch_norm_valid_frames && ctx.exchange == nullptr)
+        return batch_norm(ctx, x, padding);
       return batch_norm(ctx, widen(x), padding).to(x.scalar_type());
     case config::ConvNorm::kInstanceNorm:
       return at::instance_norm(widen(x), {}, {}, {}, {}, /*use_input_stats=*/true, kMomentum, kEps,
@@ -86,6 +89,21 @@ at::Tensor ConvNorm::batch_norm(const ForwardContext& ctx, const at::Tensor& x,
     at::NoGradGuard no_grad;
     batches_.tensor().add_(1);
   }
+  if (ctx.training && ctx.exchange != nullptr) {
+    ExchangedNorm norm;
+    norm.exchange = ctx.exchange;
+    norm.layer = static_cast<int>(layer_idx_);
+    norm.eps = kEps;
+    norm.momentum = kMomentum;
+    if (update) {
+      norm.running_mean = running_mean_.tensor();
+      norm.running_var = running_var_.tensor();
+    }
+    at::Tensor counted;
+    if (ctx.batch_norm_valid_frames)
+      counted = padding.logical_not().unsqueeze(1).to(x.scalar_type());
+    return exchanged_batch_norm(norm, x, counted, weight_.tensor(), bias_.tensor());
+  }
   if (!ctx.training || !ctx.batch_norm_valid_frames) {
     const bool running = !ctx.training || update;
     return at::batch_norm(
@@ -108,12 +126,12 @@ at::Tensor ConvNorm::batch_norm(const ForwardContext& ctx, const at::Tensor& x,
          bias_.tensor().unsqueeze(-1);
 }
 
-ConvModule::ConvModule(const Scope& scope, const config::EncoderConfig& config)
+ConvModule::ConvModule(const Scope& scope, const config::EncoderConfig& config, int64_t layer_idx)
     : pointwise1_(scope.child("pointwise_conv1"), config.d_model, 2 * config.d_model, 1, 1,
                   config.use_bias),
       depthwise_(scope.child("depthwise_conv"), config.d_model, config.d_model,
                  config.conv_kernel_size, config.d_model, config.use_bias, config.conv_context()),
-      norm_(scope.child("batch_norm"), config),
+      norm_(scope.child("batch_norm"), config, layer_idx),
       pointwise2_(scope.child("pointwise_conv2"), config.d_model, config.d_model, 1, 1,
                   config.use_bias) {}
 
@@ -131,7 +149,7 @@ ConformerLayer::ConformerLayer(const Scope& scope, const config::EncoderConfig& 
       feed_forward1_(scope.child("feed_forward1"), config,
                      DropoutSite::layer(layer_idx, DropoutSite::kFeedForward1Inner)),
       norm_conv_(scope.child("norm_conv"), config.d_model),
-      conv_(scope.child("conv"), config),
+      conv_(scope.child("conv"), config, layer_idx),
       norm_self_att_(scope.child("norm_self_att"), config.d_model),
       attention_(scope.child("self_attn"), config, layer_idx, shared_bias_u, shared_bias_v),
       norm_feed_forward2_(scope.child("norm_feed_forward2"), config.d_model),

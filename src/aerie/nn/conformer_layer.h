@@ -24,7 +24,7 @@ class FeedForward {
 // The norm inside the convolution module; NeMo calls it batch_norm whatever it is. Input (B,C,T).
 class ConvNorm {
  public:
-  ConvNorm(const Scope& scope, const config::EncoderConfig& config);
+  ConvNorm(const Scope& scope, const config::EncoderConfig& config, int64_t layer_idx);
   // padding (B,T): only read when statistics are to be taken over valid frames.
   at::Tensor forward(const ForwardContext& ctx, const at::Tensor& x,
                      const at::Tensor& padding) const;
@@ -35,12 +35,13 @@ class ConvNorm {
 
   config::ConvNorm kind_;
   int64_t groups_;
+  int64_t layer_idx_;
   ParamRef weight_, bias_, running_mean_, running_var_, batches_;
 };
 
 class ConvModule {
  public:
-  ConvModule(const Scope& scope, const config::EncoderConfig& config);
+  ConvModule(const Scope& scope, const config::EncoderConfig& config, int64_t layer_idx);
   at::Tensor forward(const ForwardContext& ctx, const at::Tensor& x,
                      const at::Tensor& padding) const;
 

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "aerie/kernels/conv/batch_norm_sums.h"
 #include "aerie/nn/dtype_policy.h"
 #include "aerie/nn/random_fill.h"
 
@@ -34,6 +35,9 @@ struct ForwardContext {
   bool recompute_layers = false;
   // The second run of a recomputed layer: running statistics stay as the first run left them.
   bool again = false;
+  // In training, BatchNorm's sums of every layer are replaced by those of all ranks. Outlives the
+  // backward pass; null: each batch has its own.
+  const kernels::ExchangeSums* exchange = nullptr;
   // Receives named intermediate tensors, for tests and tools.
   std::function<void(const std::string& name, const at::Tensor& value)> tap;
 

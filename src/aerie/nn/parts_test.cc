@@ -1,6 +1,9 @@
 // Parts of the encoder by their definitions; numbers of whole variants are in tests/parity.
+#include <array>
+#include <barrier>
 #include <cmath>
 #include <map>
+#include <thread>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -299,6 +302,89 @@ TEST(StochasticDepthTest, ProbabilitiesAndExpectation) {
   for (key.micro_step = 0; key.micro_step < 5000; ++key.micro_step)
     drops += uniform_of_step(key, Purpose::kStochasticDepth, 3) < 0.4;
   EXPECT_NEAR(drops, 2000, 120);
+}
+
+// Two batches that add up their sums, each in a thread of its own.
+class TwoRanks {
+ public:
+  kernels::ExchangeSums of(size_t rank) {
+    return [this, rank](const kernels::ExchangedSums& sums, void*) {
+      calls_[rank] += sums.backward ? 100 : 1;
+      values_[rank] = sums.values;
+      gate_.arrive_and_wait();
+      std::vector<double> all;
+      for (int64_t i = 0; i < sums.count; ++i) all.push_back(values_[0][i] + values_[1][i]);
+      gate_.arrive_and_wait();
+      std::copy(all.begin(), all.end(), sums.values);
+      return kernels::kOk;
+    };
+  }
+  // A rank that fails does not keep the other waiting.
+  void leave() { gate_.arrive_and_drop(); }
+  int calls(size_t rank) const { return calls_[rank]; }
+
+ private:
+  std::barrier<> gate_{2};
+  std::array<double*, 2> values_{};
+  std::array<int, 2> calls_{};
+};
+
+TEST(BatchNormTest, BatchesThatExchangeSumsAreOneBatch) {
+  config::EncoderConfig config = toy();
+  config.conv_norm_type = config::ConvNorm::kBatchNorm;
+  const at::Tensor features = noise({5, 16, 64});
+  const at::Tensor lengths = at::tensor({64, 40, 56, 17, 48}, at::kLong);
+  const at::Tensor weights = noise({5, 12, 8}, 0.91);
+  struct Outcome {
+    at::Tensor encoded, grads, mean, var;
+  };
+  for (const bool valid : {false, true})
+    for (const bool recompute : {false, true}) {
+      const auto run = [&](int64_t first, int64_t count, const kernels::ExchangeSums* exchange) {
+        Built built(config);
+        ForwardContext ctx;
+        ctx.training = true;
+        ctx.batch_norm_valid_frames = valid;
+        ctx.recompute_layers = recompute;
+        ctx.exchange = exchange;
+        const EncoderOutput out = built.encoder.forward(ctx, features.narrow(0, first, count),
+                                                        lengths.narrow(0, first, count));
+        (out.encoded * weights.narrow(0, first, count)).sum().backward();
+        const std::string at = "encoder.layers.1.conv.batch_norm.";
+        EXPECT_EQ(built.registry[at + "num_batches_tracked"].item<int64_t>(), 1);
+        return Outcome{out.encoded.detach(), built.registry.flat_grads().clone(),
+                       built.registry[at + "running_mean"].clone(),
+                       built.registry[at + "running_var"].clone()};
+      };
+      const auto worst = [](const at::Tensor& a, const at::Tensor& b) {
+        return ((a - b).abs().max() / b.abs().max()).item<double>();
+      };
+      const Outcome whole = run(0, 5, nullptr);
+      TwoRanks ranks;
+      std::array<Outcome, 2> parts;
+      const auto work = [&](size_t rank) {
+        const kernels::ExchangeSums exchange = ranks.of(rank);
+        try {
+          parts[rank] = rank == 0 ? run(0, 3, &exchange) : run(3, 2, &exchange);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << error.what();
+        }
+        ranks.leave();
+      };
+      std::thread other(work, 1);
+      work(0);
+      other.join();
+      // Every layer once in either direction; recomputed layers exchange again what they had.
+      EXPECT_EQ(ranks.calls(0), recompute ? 204 : 202);
+      EXPECT_EQ(ranks.calls(1), ranks.calls(0));
+      EXPECT_LT(worst(at::cat({parts[0].encoded, parts[1].encoded}), whole.encoded), 1e-5);
+      EXPECT_LT(worst(parts[0].grads + parts[1].grads, whole.grads), 1e-5);
+      for (const Outcome& part : parts) {
+        EXPECT_LT(worst(part.mean, whole.mean), 1e-5);
+        EXPECT_LT(worst(part.var, whole.var), 1e-5);
+      }
+      EXPECT_GT(worst(run(0, 3, nullptr).encoded, whole.encoded.narrow(0, 0, 3)), 1e-3);
+    }
 }
 
 TEST(BatchNormTest, ValidFramesOptionIgnoresPadding) {

@@ -236,6 +236,7 @@ nn::ForwardContext NestModel::context(const ForwardOptions& options,
   ctx.recompute_layers = aerie_.activation_checkpointing;
   ctx.injected = options.injected;
   ctx.tap = options.tap;
+  ctx.exchange = options.exchange;
   return ctx;
 }
 

@@ -46,6 +46,8 @@ struct ForwardOptions {
   // Replaces the draws inside the encoder, for tests. Outlives the backward pass.
   const nn::InjectedDraws* injected = nullptr;
   std::function<void(const std::string&, const at::Tensor&)> tap;
+  // As ForwardContext has it.
+  const kernels::ExchangeSums* exchange = nullptr;
 };
 
 struct NestOutput {
