@@ -282,9 +282,13 @@ class Plans {
   cublasLtHandle_t handle_ = nullptr;
 };
 
-Plans& plans() {
-  static Plans instance;
-  return instance;
+// Of the current device: handle and algorithms are a device's. Null: there is none.
+Plans* plans() {
+  constexpr int kMostDevices = 64;
+  static std::array<Plans, kMostDevices> of_devices;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= kMostDevices) return nullptr;
+  return &of_devices[static_cast<size_t>(device)];
 }
 
 }  // namespace
@@ -294,7 +298,9 @@ int gemm(const Gemm& g, void* stream) {
   if (g.m <= 0 || g.n <= 0 || g.k <= 0 || g.count <= 0) return kUnsupported;
   const int own = even_product(g, stream);
   if (own != kUnsupported || g.tile.rows > 0 || !library().ok) return own;
-  Plans& all = plans();
+  Plans* const of_device = plans();
+  if (of_device == nullptr) return kUnsupported;
+  Plans& all = *of_device;
   const std::lock_guard<std::mutex> lock(all.mutex);
   const Plan* plan = all.get(g, stream);
   if (plan == nullptr) return kUnsupported;
