@@ -10,6 +10,11 @@
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::train {
+namespace {
+
+constexpr const char* kFallenBackTo = "fallen_back_to";  // in the scalars of a state
+
+}  // namespace
 
 std::string CoreEngine::description() const {
   return str_cat(kind(), " engine, ", core_->device().str(), ", precision ",
@@ -43,17 +48,35 @@ Status CoreEngine::use_ema_weights(bool on) {
 
 Result<std::unique_ptr<StateSnapshot>> CoreEngine::snapshot() {
   AERIE_RETURN_IF_ERROR(write_state());
-  return take_snapshot(*core_, snapshot_memory_, fallen_back_);
+  if (core_->window_open())
+    return internal_error("snapshot inside a window: its gradients would be lost");
+  TextScalars texts;
+  if (fallen_back_) texts.emplace_back(kFallenBackTo, config::precision_name(core_->precision()));
+  return take_snapshot(core_->flat_state(), snapshot_memory_, std::move(texts));
 }
 
 void CoreEngine::reserve_snapshots() {
-  snapshot_memory_->reserve(core_->device(), snapshot_bytes(*core_));
+  snapshot_memory_->reserve(core_->device(), snapshot_bytes(core_->flat_state()));
 }
 
 Status CoreEngine::restore(const StateSource& source) {
   AERIE_RETURN_IF_ERROR(finish_update());
-  AERIE_ASSIGN_OR_RETURN(const RestoredInfo info, restore_state(*core_, source));
-  fallen_back_ = info.fallen_back;
+  AERIE_ASSIGN_OR_RETURN(ReadState read, read_state(core_->flat_state(), source));
+  bool fallen_back = false;
+  config::Precision precision = core_->precision();
+  if (const auto saved = read.text(kFallenBackTo)) {
+    if (*saved != "bf16-mixed" && *saved != "32")
+      return data_error("the precision in the checkpoint is damaged");
+    // Only for a run that would otherwise start in 16-mixed again.
+    if (precision == config::Precision::k16Mixed) {
+      precision = *saved == "32" ? config::Precision::k32 : config::Precision::kBf16Mixed;
+      fallen_back = true;
+    }
+  }
+  core_->drop_window();
+  if (fallen_back) core_->set_precision(precision);
+  AERIE_RETURN_IF_ERROR(read.write(core_->flat_state()));
+  fallen_back_ = fallen_back;
   finished_.clear();
   return state_written();
 }
@@ -70,6 +93,16 @@ Result<std::string> CoreEngine::fall_back_precision() {
   fallen_back_ = true;
   AERIE_RETURN_IF_ERROR(state_written());
   return std::string(config::precision_name(precision));
+}
+
+Status CoreEngine::set_reducer(GradientReducer* reducer) {
+  AERIE_RETURN_IF_ERROR(finish_update());
+  return core_->set_reducer(reducer);
+}
+
+Status CoreEngine::set_exchange(kernels::ExchangeSums exchange, bool recordable) {
+  AERIE_RETURN_IF_ERROR(finish_update());
+  return core_->set_exchange(std::move(exchange), recordable);
 }
 
 EngineMemory CoreEngine::memory() const {

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "aerie/config/schema/nest_config.h"
-#include "aerie/models/nest/engine/engine_state.h"
 #include "aerie/models/nest/engine/nest_core.h"
 #include "aerie/train/engine.h"
+#include "aerie/train/graph/flat_state.h"
+#include "aerie/train/graph/gradient_reducer.h"
 
 namespace aerie::train {
 
@@ -34,6 +35,13 @@ class CoreEngine : public Engine {
   const std::vector<std::pair<std::string, double>>& start_times() const { return start_times_; }
   // Begins to reserve the host memory of snapshots, so that the first save finds it.
   void reserve_snapshots();
+
+  // Gradients are added up over ranks before norm, decision and update; null: they are this
+  // engine's. BatchNorm's sums are exchanged where `exchange` is not empty. `recordable`: the
+  // exchange may be part of a CUDA graph. Between steps; the reducer outlives the engine or is
+  // taken away.
+  virtual Status set_reducer(GradientReducer* reducer);
+  virtual Status set_exchange(kernels::ExchangeSums exchange, bool recordable);
 
   // The core's state was written from outside: weights, buffers, moments, counts, scale, precision.
   virtual Status state_written() { return ok_status(); }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -48,7 +49,8 @@ kernels::Dtype dtype_of(config::Precision precision) {
 }  // namespace
 
 std::string FastEngine::not_covered(const config::RunConfig& config) {
-  if (std::string reason = FastOptimizer::not_covered(config); !reason.empty()) return reason;
+  std::string reason = FlatOptimizer::not_covered(config.model.optim, config.exp_manager.ema);
+  if (!reason.empty()) return reason;
   if (config.trainer.detect_anomaly) return "trainer.detect_anomaly";
   return nest::not_covered_by_step(config.model, config.aerie, config.trainer.precision);
 }
@@ -59,7 +61,7 @@ FastEngine::FastEngine(const config::RunConfig& config, at::Device device)
 FastEngine::~FastEngine() {
   if (compute_ != nullptr) (void)compute_->synchronize();
   intake_.reset();
-  plans_.clear();
+  plans_.reset();
   if (previous_stream_) {
     const c10::impl::VirtualGuardImpl guard(device_.type());
     guard.exchangeStream(*previous_stream_);
@@ -103,8 +105,18 @@ Status FastEngine::start(std::unique_ptr<device::Stream> compute, const Source& 
   AERIE_ASSIGN_OR_RETURN(copy_, source.make_stream(/*urgent=*/false));
   AERIE_ASSIGN_OR_RETURN(auto side, source.make_stream(/*urgent=*/false));
   AERIE_ASSIGN_OR_RETURN(update_, source.make_stream(/*urgent=*/true));
-  for (auto* arena : {&memory_, &inputs_, &squares_, &whole_}) {
-    AERIE_ASSIGN_OR_RETURN(*arena, source.make_arena());
+  plans_ = std::make_unique<PlanCache<Shape, Plan>>(*compute_);
+  for (auto* memory : {&memory_, &inputs_, &squares_, &whole_}) {
+    AERIE_ASSIGN_OR_RETURN(auto arena, source.make_arena());
+    GraphMemory::Hooks hooks;
+    hooks.moved = [this] { plans_->drop_graphs(); };
+    // Memory that torch keeps for later gives way.
+    if (device_.is_cuda())
+      hooks.make_room = [] {
+        at::accelerator::emptyCache();
+        return true;
+      };
+    *memory = std::make_unique<GraphMemory>(std::move(arena), std::move(hooks));
   }
   AERIE_ASSIGN_OR_RETURN(auto intake_memory, source.make_arena());
   AERIE_ASSIGN_OR_RETURN(side_, kernels::SideStream::make(compute_.get(), std::move(side)));
@@ -133,16 +145,20 @@ Status FastEngine::start(std::unique_ptr<device::Stream> compute, const Source& 
                             max_micros_ * static_cast<int64_t>(sizeof(kernels::MicroResult));
   results_ = at::zeros({result_bytes}, bytes);
   outputs_ = at::zeros({64}, bytes);
-  optimizer_ = std::make_unique<FastOptimizer>(
-      *core_, config_, *compute_,
-      [this](void* to, const void* from, size_t size) { return upload(to, from, size); });
-  for (Upload& slot : uploads_) {
-    AERIE_ASSIGN_OR_RETURN(slot.sent, compute_->make_event());
-  }
-  for (ResultSlot& slot : result_slots_) {
-    slot.host = host_memory(result_bytes, device_);
-    AERIE_ASSIGN_OR_RETURN(slot.done, compute_->make_event());
-  }
+  const MakeHostMemory host = [device = device_](size_t size) {
+    const at::Tensor block = host_memory(static_cast<int64_t>(size), device);
+    return std::shared_ptr<uint8_t>(block.mutable_data_ptr<uint8_t>(), [block](uint8_t*) {});
+  };
+  AERIE_ASSIGN_OR_RETURN(uploads_, UploadRing::create(*compute_, host));
+  AERIE_ASSIGN_OR_RETURN(
+      under_way_, ResultRing<Pending>::create(*compute_, host, static_cast<size_t>(result_bytes)));
+  const FlatOptimizer::Of of{
+      core_->model().parameters(),
+      core_->optimizer(),
+      core_->ema(),
+      config_.exp_manager.ema,
+      {config_.trainer.gradient_clip_val, config_.trainer.gradient_clip_algorithm}};
+  optimizer_ = std::make_unique<FlatOptimizer>(of, core_->flat_parts(), *compute_, *uploads_);
   const config::EncoderConfig& encoder = config_.model.encoder;
   const auto floats = bytes.dtype(at::kFloat);
   statistics_ = at::zeros({encoder.n_layers, 2, encoder.d_model}, floats);
@@ -178,11 +194,11 @@ Status FastEngine::probe() {
                 at::TensorOptions(device_).dtype(at::kFloat))
       .zero_();
   const data::SpeechBatch nothing;
-  AERIE_RETURN_IF_ERROR(upload_inputs(shape, nothing, 0, 0, 0, 0));
-  const Status status = run_plan(*plan, /*accumulate=*/false);
+  AERIE_RETURN_IF_ERROR(upload_inputs(*plan, nothing, 0, 0, 0, 0));
+  const Status status = run_plan(*plan, /*accumulate=*/false, /*last=*/false);
   AERIE_RETURN_IF_ERROR(compute_->synchronize());
   core_->model().parameters().zero_grad();
-  plans_.clear();
+  plans_->clear();
   stale_ = true;
   return status;
 }
@@ -200,6 +216,23 @@ Status FastEngine::state_written() {
   return ok_status();
 }
 
+// Plans and graphs hold on to what is called.
+Status FastEngine::set_reducer(GradientReducer* reducer) {
+  if (window_open_) return internal_error("another reducer inside a window");
+  AERIE_RETURN_IF_ERROR(CoreEngine::set_reducer(reducer));
+  AERIE_RETURN_IF_ERROR(compute_->synchronize());
+  plans_->clear();
+  return ok_status();
+}
+
+Status FastEngine::set_exchange(kernels::ExchangeSums exchange, bool recordable) {
+  if (window_open_) return internal_error("another exchange inside a window");
+  AERIE_RETURN_IF_ERROR(CoreEngine::set_exchange(std::move(exchange), recordable));
+  AERIE_RETURN_IF_ERROR(compute_->synchronize());
+  plans_->clear();
+  return ok_status();
+}
+
 // From the core to what this engine derives from it.
 Status FastEngine::refresh() {
   if (!stale_) return ok_status();
@@ -208,7 +241,7 @@ Status FastEngine::refresh() {
     nn::ParameterRegistry& registry = core_->model().parameters();
     const kernels::Dtype dtype = dtype_of(core_->precision());
     if (dtype != dtype_) {
-      plans_.clear();
+      plans_->clear();
       positions_.clear();
       shadow_ = at::Tensor();
       dtype_ = dtype;
@@ -231,12 +264,12 @@ Status FastEngine::refresh() {
     bands_.copy_(at::tensor(tables.bands, at::kInt));
     silent_tokens_.copy_(at::tensor(tables.silent_tokens, at::kInt));
     auto* results = results_.mutable_data_ptr<uint8_t>();
-    AERIE_ASSIGN_OR_RETURN(
-        const bool same,
-        optimizer_->refresh(shadow_, dtype_, reinterpret_cast<kernels::AdamwControl*>(results),
-                            reinterpret_cast<const float*>(results + kBadLoss)));
+    AERIE_ASSIGN_OR_RETURN(const bool same,
+                           optimizer_->refresh(core_->scaler(), shadow_, dtype_,
+                                               reinterpret_cast<kernels::AdamwControl*>(results),
+                                               reinterpret_cast<const float*>(results + kBadLoss)));
     // Graphs hold addresses and settings.
-    if (!same) drop_graphs();
+    if (!same) plans_->drop_graphs();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
   }
@@ -263,17 +296,6 @@ Status FastEngine::write_state() {
   }
 }
 
-// Small host values to the device, in order with the computation and without waiting for it.
-Status FastEngine::upload(void* to, const void* from, size_t bytes) {
-  Upload& slot = uploads_[next_upload_++ % uploads_.size()];
-  AERIE_RETURN_IF_ERROR(slot.sent->wait());
-  if (!slot.host.defined() || slot.host.numel() < static_cast<int64_t>(bytes))
-    slot.host = host_memory(static_cast<int64_t>(bytes) * 2, device_);
-  std::memcpy(slot.host.mutable_data_ptr(), from, bytes);
-  AERIE_RETURN_IF_ERROR(compute_->copy(to, slot.host.const_data_ptr(), bytes));
-  return slot.sent->record();
-}
-
 kernels::SavedState FastEngine::saved_state() const {
   kernels::SavedState state;
   state.values = statistics_.mutable_data_ptr<float>();
@@ -288,7 +310,7 @@ kernels::SavedState FastEngine::saved_state() const {
 
 Status FastEngine::open_window() {
   window_.clear();
-  window_has_gradients_ = false;
+  window_has_gradients_ = window_reduced_ = false;
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
       compute_->kernels().save_state(state, compute_->handle()), "saving the statistics"));
@@ -297,8 +319,8 @@ Status FastEngine::open_window() {
 }
 
 // Forward and backward of what lies in the inputs, and its results.
-Status FastEngine::run_and_record(Plan& plan, bool add) {
-  AERIE_RETURN_IF_ERROR(run_plan(plan, window_has_gradients_));
+Status FastEngine::run_and_record(Plan& plan, bool add, bool last) {
+  AERIE_RETURN_IF_ERROR(run_plan(plan, window_has_gradients_, last));
   auto* results = results_.mutable_data_ptr<uint8_t>();
   const auto* outputs = outputs_.const_data_ptr<uint8_t>();
   kernels::RecordLoss record;
@@ -317,7 +339,7 @@ Status FastEngine::run_and_record(Plan& plan, bool add) {
 }
 
 Status FastEngine::add_micro(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                             const StepRequest& request, uint64_t micro_step) {
+                             const StepRequest& request, uint64_t micro_step, bool last) {
   if (static_cast<int64_t>(window_.size()) >= max_micros_)
     return internal_error(str_cat("more than ", max_micros_, " micro-batches in a step"));
   MicroInfo info;
@@ -335,17 +357,17 @@ Status FastEngine::add_micro(const data::SpeechBatch& batch, const std::vector<S
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     // Small copies first: as soon as these rows are mixed, the copy of the next batch begins, and
     // what the step still waited for would come behind it.
-    AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, config_.aerie.seed, micro_step, 0));
+    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, config_.aerie.seed, micro_step, 0));
     AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
-    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false));
+    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false, last));
     window_.push_back(info);
     return ok_status();
   }
-  return add_parts(batch, shapes, request, micro_step);
+  return add_parts(batch, shapes, request, micro_step, last);
 }
 
 Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                             const StepRequest& request, uint64_t micro_step) {
+                             const StepRequest& request, uint64_t micro_step, bool last) {
   const int64_t rows = batch.num_samples(), samples = batch.capacity();
   const int64_t parts = std::min(request.split, rows);
   MicroInfo info;
@@ -373,8 +395,8 @@ Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<S
                          whole + (signal * rows + begin) * samples,
                          static_cast<size_t>(shape.batch * samples) * sizeof(float)));
     AERIE_RETURN_IF_ERROR(
-        upload_inputs(shape, batch, begin, config_.aerie.seed, micro_step, total));
-    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/p > 0));
+        upload_inputs(*plan, batch, begin, config_.aerie.seed, micro_step, total));
+    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/p > 0, last && p + 1 == parts));
   }
   window_.push_back(info);
   return ok_status();
@@ -387,6 +409,7 @@ Status FastEngine::submit(const StepRequest& request) {
       return internal_error("training while averaged weights are in use");
     AERIE_RETURN_IF_ERROR(refresh());
     std::vector<std::vector<Shape>> shapes(request.micro_batches.size());  // parts of micro-batches
+    size_t last = request.micro_batches.size();  // of the window; there may be none here
     {
       // All memory first: this is where a step can fail without having changed anything.
       const DeviceSpans::Scope span(core_->spans(), kPhaseHostPrepare);
@@ -394,11 +417,12 @@ Status FastEngine::submit(const StepRequest& request) {
         const data::SpeechBatch* batch = data::speech_batch(request.micro_batches[i]);
         const int64_t rows = batch->num_samples();
         if (rows == 0) continue;
+        if (request.finish) last = i;
         AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
         const int64_t parts = std::min(request.split, rows);
         if (parts > 1)
           AERIE_RETURN_IF_ERROR(
-              grow(*whole_, static_cast<size_t>(2 * rows * batch->capacity()) * sizeof(float)));
+              whole_->grow(static_cast<size_t>(2 * rows * batch->capacity()) * sizeof(float)));
         for (int64_t p = 0; p < parts; ++p) {
           const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
           Shape shape = shape_of(*batch, begin, end - begin, config_.aerie.seed,
@@ -415,7 +439,7 @@ Status FastEngine::submit(const StepRequest& request) {
       const DeviceSpans::Scope span(core_->spans(), kPhaseForwardBackward);
       for (size_t i = 0; i < request.micro_batches.size(); ++i)
         AERIE_RETURN_IF_ERROR(add_micro(data::speech_batch(*request.micro_batches[i]), shapes[i],
-                                        request, request.first_micro_step + i)
+                                        request, request.first_micro_step + i, i == last)
                                   .with_context(str_cat("micro-batch ", i)));
     }
     if (request.finish) AERIE_RETURN_IF_ERROR(finish_step(request));
@@ -433,11 +457,33 @@ Status FastEngine::finish_update() {
   return ok_status();
 }
 
+// Behind the pass: what it has not begun itself, and whether all ranks go on.
+Status FastEngine::reduce_gradients() {
+  GradientReducer& reducer = *core_->reducer();
+  auto* bad_loss = reinterpret_cast<float*>(results_.mutable_data_ptr<uint8_t>() + kBadLoss);
+  if (!window_has_gradients_) {
+    // Other ranks had samples in this step, this one had none.
+    core_->model().parameters().zero_grad();
+    results_.narrow(0, static_cast<int64_t>(kBadLoss), sizeof(float)).zero_();
+    window_has_gradients_ = true;
+  }
+  int code = 0;
+  if (!std::exchange(window_reduced_, true)) {
+    for (int part = optimizer_->parts().size() - 1; part >= 0 && code == 0; --part)
+      code = reducer.begin(part, compute_->handle());
+    if (code == 0) code = reducer.finish(compute_->handle());
+  }
+  if (code == 0) code = reducer.add_up(bad_loss, 1, compute_->handle());
+  return compute_->status_of(code, "adding up gradients over ranks");
+}
+
 Status FastEngine::finish_step(const StepRequest& request) {
   if (static_cast<int64_t>(request.learning_rates.size()) != num_param_groups())
     return internal_error(str_cat(request.learning_rates.size(), " learning rates for ",
                                   num_param_groups(), " parameter groups"));
   window_open_ = false;
+  const bool reduces = core_->reducer() != nullptr;
+  if (reduces) AERIE_RETURN_IF_ERROR(reduce_gradients());
   if (!window_has_gradients_) {
     // No rank-local samples in the whole step: nothing to update.
     AERIE_RETURN_IF_ERROR(collect_all());
@@ -450,36 +496,31 @@ Status FastEngine::finish_step(const StepRequest& request) {
     return ok_status();
   }
   const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
-  AERIE_RETURN_IF_ERROR(optimizer_->decide(
-      request.learning_rates, request.momentum,
-      {static_cast<const double*>(squares_->data()), window_squares_}, window_squared_));
+  // Sums of squares that came with the gradients are those of this rank's.
+  const std::span<const double> squares(static_cast<const double*>(squares_->data()),
+                                        reduces ? 0 : window_squares_);
+  AERIE_RETURN_IF_ERROR(
+      optimizer_->decide(request.learning_rates, request.momentum, squares, window_squared_));
   update_pending_ = true;
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
       compute_->kernels().restore_if_skipped(state, compute_->handle()), "optimizer"));
 
-  if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
+  if (under_way_->full()) AERIE_RETURN_IF_ERROR(take_oldest());
   Pending pending;
   pending.step = request.step;
   pending.micros = std::move(window_);
   pending.first_runs = std::exchange(window_first_runs_, 0);
-  pending.slot = next_result_++ % result_slots_.size();
-  ResultSlot& slot = result_slots_[pending.slot];
-  AERIE_RETURN_IF_ERROR(compute_->copy(slot.host.mutable_data_ptr(), results_.const_data_ptr(),
-                                       static_cast<size_t>(slot.host.numel())));
-  AERIE_RETURN_IF_ERROR(slot.done->record());
-  pending_.push_back(std::move(pending));
+  AERIE_RETURN_IF_ERROR(under_way_->push(std::move(pending), results_.const_data_ptr()));
   window_.clear();
   return ok_status();
 }
 
 // Waits for the oldest step under way and puts its outcome among the finished.
 Status FastEngine::take_oldest() {
-  Pending pending = std::move(pending_.front());
-  pending_.pop_front();
-  ResultSlot& slot = result_slots_[pending.slot];
-  AERIE_RETURN_IF_ERROR(slot.done->wait());
-  const auto* bytes = slot.host.const_data_ptr<uint8_t>();
+  AERIE_ASSIGN_OR_RETURN(const ResultRing<Pending>::Taken taken, under_way_->take());
+  const Pending& pending = taken.pending;
+  const uint8_t* bytes = taken.results;
   kernels::AdamwControl control;
   std::memcpy(&control, bytes, sizeof(control));
   StepOutcome out;
@@ -510,14 +551,13 @@ Status FastEngine::take_oldest() {
 }
 
 Status FastEngine::collect_all() {
-  while (!pending_.empty()) AERIE_RETURN_IF_ERROR(take_oldest());
+  while (!under_way_->empty()) AERIE_RETURN_IF_ERROR(take_oldest());
   return ok_status();
 }
 
 Result<std::vector<StepOutcome>> FastEngine::collect(bool wait) {
   const size_t allowed = wait ? 0 : static_cast<size_t>(max_in_flight());
-  while (!pending_.empty() &&
-         (pending_.size() > allowed || result_slots_[pending_.front().slot].done->passed()))
+  while (!under_way_->empty() && (under_way_->size() > allowed || under_way_->ready()))
     AERIE_RETURN_IF_ERROR(take_oldest());
   if (!finished_.empty()) core_->spans().flush();
   return std::exchange(finished_, {});
@@ -542,20 +582,16 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& any, uint64_t seed, 
     if (status.ok()) status = reserve(*plan);
     if (status.code() == StatusCode::kOutOfMemory) return evaluate_in_parts(batch, seed, position);
     AERIE_RETURN_IF_ERROR(status);
-    AERIE_RETURN_IF_ERROR(upload_inputs(shape, batch, 0, seed, position, 0));
+    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, seed, position, 0));
     AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
-    AERIE_RETURN_IF_ERROR(run_plan(*plan, /*accumulate=*/false));
-    if (pending_.size() >= result_slots_.size()) AERIE_RETURN_IF_ERROR(take_oldest());
-    ResultSlot& slot = result_slots_[next_result_ % result_slots_.size()];
-    AERIE_RETURN_IF_ERROR(
-        compute_->copy(slot.host.mutable_data_ptr(), outputs_.const_data_ptr(), 8));
-    AERIE_RETURN_IF_ERROR(slot.done->record());
-    AERIE_RETURN_IF_ERROR(slot.done->wait());
+    AERIE_RETURN_IF_ERROR(run_plan(*plan, /*accumulate=*/false, /*last=*/false));
+    if (under_way_->full()) AERIE_RETURN_IF_ERROR(take_oldest());
+    AERIE_ASSIGN_OR_RETURN(const uint8_t* results, under_way_->read(outputs_.const_data_ptr(), 8));
     AERIE_RETURN_IF_ERROR(intake_->release());
     float loss = 0.0f;
     int32_t rows = 0;
-    std::memcpy(&loss, slot.host.const_data_ptr<uint8_t>(), 4);
-    std::memcpy(&rows, slot.host.const_data_ptr<uint8_t>() + 4, 4);
+    std::memcpy(&loss, results, 4);
+    std::memcpy(&rows, results + 4, 4);
     out.loss = static_cast<double>(loss);
     out.sums = {static_cast<double>(rows)};
     out.counted = rows > 0 || config_.aerie.empty_mask == config::EmptyMask::kNan;

@@ -21,7 +21,6 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -38,13 +37,21 @@
 #include "aerie/kernels/side_stream.h"
 #include "aerie/models/nest/engine/batch_intake.h"
 #include "aerie/models/nest/engine/core_engine.h"
-#include "aerie/models/nest/engine/fast_optimizer.h"
 #include "aerie/models/nest/step/nest_step.h"
+#include "aerie/train/graph/flat_optimizer.h"
+#include "aerie/train/graph/graph_memory.h"
+#include "aerie/train/graph/plan_cache.h"
+#include "aerie/train/graph/result_ring.h"
+#include "aerie/train/graph/upload_ring.h"
 
 namespace aerie::train {
 
 // The type of tensors that hold what kernels compute with.
 at::ScalarType torch_type(kernels::Dtype dtype);
+
+// Whether an update is worth running beside a forward pass over so many rows of the encoder, and
+// not before it.
+bool update_beside(int64_t parameters, int64_t layers, int64_t rows);
 
 class FastEngine final : public CoreEngine {
  public:
@@ -63,6 +70,8 @@ class FastEngine final : public CoreEngine {
   Result<std::vector<StepOutcome>> collect(bool wait) override;
   Result<EvalOutcome> evaluate(const data::Batch& batch, uint64_t seed, uint64_t position) override;
   Status state_written() override;
+  Status set_reducer(GradientReducer* reducer) override;
+  Status set_exchange(kernels::ExchangeSums exchange, bool recordable) override;
 
   // Recorded sequences at hand; for tests and reports.
   int64_t num_graphs() const;
@@ -85,13 +94,8 @@ class FastEngine final : public CoreEngine {
     kernels::NestStepParams params;
     // The first micro-batch of a step writes gradients, the others add to them.
     std::array<std::unique_ptr<kernels::NestStep>, 2> step;
-    std::array<std::unique_ptr<device::Graph>, 2> graph;
-    std::array<int64_t, 2> runs{};
-    int64_t last_used = 0;
-  };
-  struct Upload {
-    at::Tensor host;
-    std::unique_ptr<device::Event> sent;
+    // Ways to run it: either of these, and the same with gradients that are added up over ranks.
+    Recordings recordings{4};
   };
   struct MicroInfo {
     int64_t frames = 0;    // valid, behind the encoder
@@ -103,11 +107,6 @@ class FastEngine final : public CoreEngine {
     int64_t step = 0;
     std::vector<MicroInfo> micros;
     int64_t first_runs = 0;
-    size_t slot = 0;
-  };
-  struct ResultSlot {
-    at::Tensor host;
-    std::unique_ptr<device::Event> done;
   };
 
   FastEngine(const config::RunConfig& config, at::Device device);
@@ -123,37 +122,35 @@ class FastEngine final : public CoreEngine {
   Status write_state() override;
 
   Status refresh();
-  Status upload(void* to, const void* from, size_t bytes);
 
   // Of `count` items of a batch from `first` on, whose masks are drawn with these.
   Shape shape_of(const data::SpeechBatch& batch, int64_t first, int64_t count, uint64_t seed,
                  uint64_t micro_step) const;
   Result<Plan*> plan_for(const Shape& shape);
+  Result<std::unique_ptr<Plan>> make_plan(const Shape& shape);
   const void* positions_of(int64_t frames, int64_t width);
   bool has_room_for(const kernels::NestStep& step) const;
   Status reserve(const Plan& plan);
-  Status grow(device::Arena& arena, size_t bytes);
   // Memory and plan of a micro-batch, which recomputes activations where it does not fit otherwise.
   Status prepare(const Shape& shape);
   kernels::NestStepInputs inputs_of(const Plan& plan) const;
   // Where the rows of a plan's audio go, (2B,N).
   float* audio_of(const Plan& plan) const;
-  Status upload_inputs(const Shape& shape, const data::SpeechBatch& batch, int64_t first_item,
+  Status upload_inputs(const Plan& plan, const data::SpeechBatch& batch, int64_t first_item,
                        uint64_t seed, uint64_t micro_step, int64_t loss_rows);
-  Status run_plan(Plan& plan, bool accumulate);
-  void drop_graphs();
-  bool room_for_graph();
-  bool no_more_graphs_ = false;  // the device has no memory for another one
-  void forget_oldest_plan();
+  // `last`: of the window.
+  Status run_plan(Plan& plan, bool accumulate, bool last);
 
   kernels::SavedState saved_state() const;  // what a skipped step undoes
   Status open_window();
-  // `shapes`: of the batch, or of the parts it is cut into.
+  // `shapes`: of the batch, or of the parts it is cut into. `last`: no other micro-batch of the
+  // window has samples.
   Status add_micro(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                   const StepRequest& request, uint64_t micro_step);
+                   const StepRequest& request, uint64_t micro_step, bool last);
   Status add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                   const StepRequest& request, uint64_t micro_step);
-  Status run_and_record(Plan& plan, bool add);
+                   const StepRequest& request, uint64_t micro_step, bool last);
+  Status run_and_record(Plan& plan, bool add, bool last);
+  Status reduce_gradients();
   Status finish_step(const StepRequest& request);
   Status finish_update() override;
   int update_before(int part, const uint32_t* wanted);
@@ -178,35 +175,32 @@ class FastEngine final : public CoreEngine {
   // in its middle; the shorter ones before it stay, because graphs hold their addresses.
   std::map<int64_t, at::Tensor> positions_;
 
-  std::unique_ptr<FastOptimizer> optimizer_;
+  std::unique_ptr<UploadRing> uploads_;
+  std::unique_ptr<FlatOptimizer> optimizer_;
   bool update_pending_ = false;  // the last step is decided, its weights are not written
   std::unique_ptr<device::Event> update_begin_;
   std::vector<std::unique_ptr<device::Event>> part_updated_;
 
-  std::map<Shape, std::unique_ptr<Plan>> plans_;
-  int64_t clock_ = 0;
-  std::unique_ptr<device::Arena> memory_;   // activations, shared by all plans
-  std::unique_ptr<device::Arena> inputs_;   // lengths and random state of a micro-batch
-  std::unique_ptr<device::Arena> squares_;  // sums of squares of its gradients (NestStepOutputs)
-  std::unique_ptr<device::Arena> whole_;    // audio of a batch that is cut into parts
-  bool recompute_ = false;                  // activations, since memory ran out
-  at::Tensor outputs_;                      // loss and number of masked frames of a micro-batch
+  std::unique_ptr<GraphMemory> memory_;   // activations, shared by all plans
+  std::unique_ptr<GraphMemory> inputs_;   // lengths and random state of a micro-batch
+  std::unique_ptr<GraphMemory> squares_;  // sums of squares of its gradients (NestStepOutputs)
+  std::unique_ptr<GraphMemory> whole_;    // audio of a batch that is cut into parts
+  std::unique_ptr<PlanCache<Shape, Plan>> plans_;
+  bool recompute_ = false;  // activations, since memory ran out
+  at::Tensor outputs_;      // loss and number of masked frames of a micro-batch
   at::Tensor results_;  // of the window: AdamwControl, bad-loss flag, MicroResult per micro-batch
   int64_t max_micros_ = 0;
 
-  std::array<Upload, 6> uploads_;
-  size_t next_upload_ = 0;
-  std::array<ResultSlot, 4> result_slots_;
-  size_t next_result_ = 0;
+  std::unique_ptr<ResultRing<Pending>> under_way_;
 
   bool window_open_ = false;
   bool window_has_gradients_ = false;
+  bool window_reduced_ = false;  // the last pass has added them up over ranks
   // What is in squares_, from the micro-batch that wrote the gradients last.
   size_t window_squares_ = 0;
-  FastOptimizer::Squared window_squared_;
+  FlatOptimizer::Squared window_squared_;
   std::vector<MicroInfo> window_;
   int64_t window_first_runs_ = 0;
-  std::deque<Pending> pending_;
 };
 
 }  // namespace aerie::train

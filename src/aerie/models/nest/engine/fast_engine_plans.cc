@@ -18,12 +18,6 @@
 namespace aerie::train {
 namespace {
 
-constexpr int64_t kMaxGraphs = 64;
-// A recording that was of no use for so many micro-batches makes room for another. Below that, a
-// shape without one runs kernel by kernel: making recordings again and again costs more.
-constexpr int64_t kGraphRests = 4 * kMaxGraphs;
-constexpr size_t kMaxPlans = 512;
-
 // Offsets in the inputs of a micro-batch.
 constexpr size_t kRandom = 0, kCounted = 64, kLossRows = 68, kUpdate = 72, kLengths = 128;
 static_assert(sizeof(kernels::RandomState) <= kCounted);
@@ -51,6 +45,15 @@ at::ScalarType torch_type(kernels::Dtype dtype) {
                                           : at::kHalf;
 }
 
+bool update_beside(int64_t parameters, int64_t layers, int64_t rows) {
+  // Larger batches keep the device busy alone: an update beside them takes what it saves.
+  constexpr int64_t kMostRows = 4096;
+  // A pass that is over before the update waits for it. Layers of this size are not, however few
+  // the rows: their kernels take as long to start. Larger ones need work to do.
+  constexpr int64_t kSmallLayer = 7'000'000, kFewestRows = 2560;
+  return rows <= kMostRows && (parameters <= layers * kSmallLayer || rows >= kFewestRows);
+}
+
 FastEngine::Shape FastEngine::shape_of(const data::SpeechBatch& batch, int64_t first, int64_t count,
                                        uint64_t seed, uint64_t micro_step) const {
   const nest::NestModel& model = core_->model();
@@ -74,76 +77,75 @@ FastEngine::Shape FastEngine::shape_of(const data::SpeechBatch& batch, int64_t f
 }
 
 Result<FastEngine::Plan*> FastEngine::plan_for(const Shape& shape) {
-  std::unique_ptr<Plan>& plan = plans_[shape];
-  if (plan == nullptr) {
-    if (plans_.size() > kMaxPlans) forget_oldest_plan();
-    const nest::NestModel& model = core_->model();
-    const nn::ParameterRegistry& registry = model.parameters();
-    plan = std::make_unique<Plan>();
-    plan->shape = shape;
-    kernels::NestStepConfig& c = plan->config;
-    c = nest::step_config(model, config_.aerie);
-    c.dtype = dtype_;
-    c.training = shape.training;
-    c.batch = static_cast<int>(shape.batch);
-    c.samples = static_cast<int>(shape.samples);
-    c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
-    c.rows = static_cast<int>(shape.rows);
-    c.chosen = static_cast<int>(shape.chosen);
-    c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
-    c.tune =
-        config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
-    if (shape.part) c.nan_when_empty = false;
-    c.recompute =
-        config_.aerie.activation_checkpointing || recompute_ || kernels::cheap_to_recompute(c);
-    // A part of a batch that did not fit has no memory to spare.
-    const bool spare = !shape.part && !config_.aerie.activation_checkpointing && !recompute_;
-    c.beside = shape.training && spare && kernels::gradients_beside(c.rows);
-    c.trailing = shape.training && spare && kernels::sums_trail(c);
-    c.keep_weights = spare && kernels::weights_pay(c);
+  return plans_->find(shape, [&] { return make_plan(shape); });
+}
 
-    plan->params = nest::step_params(model, [&](const std::string& name) {
-      kernels::NestParam out;
-      const int64_t index = registry.find(name);
-      if (index < 0) return out;
-      const int64_t offset = registry.entries()[static_cast<size_t>(index)].flat_offset;
-      const at::Tensor& value = registry.tensor(index);
-      out.value = value.const_data_ptr<float>();
-      out.compute = out.value;
-      if (offset < 0) return out;
-      if (dtype_ != kernels::Dtype::kFloat)
-        out.compute = static_cast<const uint16_t*>(shadow_.const_data_ptr()) + offset;
-      out.grad = registry.flat_grads().mutable_data_ptr<float>() + offset;
-      return out;
-    });
-    plan->params.positions = positions_of(c.frames / 8, c.width);
-    plan->params.codebooks_float = codebooks_.const_data_ptr<float>();
-    plan->params.twiddles = twiddles_.const_data_ptr<float>();
-    plan->params.bands = bands_.const_data_ptr<int32_t>();
-    plan->params.silent_tokens = silent_tokens_.const_data_ptr<int32_t>();
-    for (size_t i = 0; i < plan->params.layers.size(); ++i) {
-      const auto layer = static_cast<int64_t>(i);
-      float* values = statistics_.mutable_data_ptr<float>() + layer * 2 * c.width;
-      plan->params.layers[i].running_mean = values;
-      plan->params.layers[i].running_var = values + c.width;
-      plan->params.layers[i].num_batches = counters_.mutable_data_ptr<int64_t>() + layer;
-    }
-    const auto has_room = [&] {
-      return has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params));
-    };
-    if (c.keep_weights && !has_room()) c.keep_weights = false;
-    if ((!c.recompute || c.beside || c.trailing) && !has_room()) {
-      c.recompute = true;
-      c.beside = c.trailing = false;
-    }
-    for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
-      c.accumulate = accumulate == 1;
-      plan->step[accumulate] =
-          std::make_unique<kernels::NestStep>(compute_->kernels(), c, plan->params);
-    }
+Result<std::unique_ptr<FastEngine::Plan>> FastEngine::make_plan(const Shape& shape) {
+  const nest::NestModel& model = core_->model();
+  const nn::ParameterRegistry& registry = model.parameters();
+  auto plan = std::make_unique<Plan>();
+  plan->shape = shape;
+  kernels::NestStepConfig& c = plan->config;
+  c = nest::step_config(model, config_.aerie);
+  c.dtype = dtype_;
+  c.training = shape.training;
+  c.batch = static_cast<int>(shape.batch);
+  c.samples = static_cast<int>(shape.samples);
+  c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
+  c.rows = static_cast<int>(shape.rows);
+  c.chosen = static_cast<int>(shape.chosen);
+  c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
+  c.tune = config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
+  if (shape.part) c.nan_when_empty = false;
+  c.recompute =
+      config_.aerie.activation_checkpointing || recompute_ || kernels::cheap_to_recompute(c);
+  // A part of a batch that did not fit has no memory to spare.
+  const bool spare = !shape.part && !config_.aerie.activation_checkpointing && !recompute_;
+  c.beside = shape.training && spare && kernels::gradients_beside(c.rows);
+  c.trailing = shape.training && spare && kernels::sums_trail(c);
+  c.keep_weights = spare && kernels::weights_pay(c);
+  c.exchange = static_cast<bool>(core_->exchange());
+
+  plan->params = nest::step_params(model, [&](const std::string& name) {
+    kernels::NestParam out;
+    const int64_t index = registry.find(name);
+    if (index < 0) return out;
+    const int64_t offset = registry.entries()[static_cast<size_t>(index)].flat_offset;
+    const at::Tensor& value = registry.tensor(index);
+    out.value = value.const_data_ptr<float>();
+    out.compute = out.value;
+    if (offset < 0) return out;
+    if (dtype_ != kernels::Dtype::kFloat)
+      out.compute = static_cast<const uint16_t*>(shadow_.const_data_ptr()) + offset;
+    out.grad = registry.flat_grads().mutable_data_ptr<float>() + offset;
+    return out;
+  });
+  plan->params.positions = positions_of(c.frames / 8, c.width);
+  plan->params.codebooks_float = codebooks_.const_data_ptr<float>();
+  plan->params.twiddles = twiddles_.const_data_ptr<float>();
+  plan->params.bands = bands_.const_data_ptr<int32_t>();
+  plan->params.silent_tokens = silent_tokens_.const_data_ptr<int32_t>();
+  for (size_t i = 0; i < plan->params.layers.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    float* values = statistics_.mutable_data_ptr<float>() + layer * 2 * c.width;
+    plan->params.layers[i].running_mean = values;
+    plan->params.layers[i].running_var = values + c.width;
+    plan->params.layers[i].num_batches = counters_.mutable_data_ptr<int64_t>() + layer;
   }
-  plan->last_used = ++clock_;
-  return plan.get();
+  const auto has_room = [&] {
+    return has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params));
+  };
+  if (c.keep_weights && !has_room()) c.keep_weights = false;
+  if ((!c.recompute || c.beside || c.trailing) && !has_room()) {
+    c.recompute = true;
+    c.beside = c.trailing = false;
+  }
+  for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
+    c.accumulate = accumulate == 1;
+    plan->step[accumulate] =
+        std::make_unique<kernels::NestStep>(compute_->kernels(), c, plan->params);
+  }
+  return plan;
 }
 
 const void* FastEngine::positions_of(int64_t frames, int64_t width) {
@@ -174,26 +176,13 @@ bool FastEngine::has_room_for(const kernels::NestStep& step) const {
   return step.memory_bytes() + total / 32 <= free + memory_->size();
 }
 
-// Graphs hold addresses: they go where memory cannot grow in place. Memory that torch keeps for
-// later gives way.
-Status FastEngine::grow(device::Arena& arena, size_t bytes) {
-  const void* before = arena.data();
-  Status status = arena.grow(bytes);
-  if (status.code() == StatusCode::kOutOfMemory && device_.is_cuda()) {
-    at::accelerator::emptyCache();
-    status = arena.grow(bytes);
-  }
-  if (before != nullptr && arena.data() != before) drop_graphs();
-  return status;
-}
-
 Status FastEngine::reserve(const Plan& plan) {
   const Shape& shape = plan.shape;
-  AERIE_RETURN_IF_ERROR(grow(*memory_, plan.step[0]->memory_bytes())
+  AERIE_RETURN_IF_ERROR(memory_->grow(plan.step[0]->memory_bytes())
                             .with_context(str_cat("memory for ", shape.batch, " clips of ",
                                                   shape.samples, " samples")));
-  AERIE_RETURN_IF_ERROR(grow(*inputs_, input_bytes(shape.batch, shape.rows)));
-  return grow(*squares_, std::max<size_t>(1, plan.step[0]->max_squares()) * sizeof(double));
+  AERIE_RETURN_IF_ERROR(inputs_->grow(input_bytes(shape.batch, shape.rows)));
+  return squares_->grow(std::max<size_t>(1, plan.step[0]->max_squares()) * sizeof(double));
 }
 
 Status FastEngine::prepare(const Shape& shape) {
@@ -205,7 +194,7 @@ Status FastEngine::prepare(const Shape& shape) {
            " clips: they are recomputed in the backward pass from now on (", status.message(), ")");
   recompute_ = true;
   (void)compute_->synchronize();
-  plans_.clear();
+  plans_->clear();
   AERIE_ASSIGN_OR_RETURN(plan, plan_for(shape));
   return reserve(*plan);
 }
@@ -234,9 +223,10 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
   return in;
 }
 
-Status FastEngine::upload_inputs(const Shape& shape, const data::SpeechBatch& batch,
+Status FastEngine::upload_inputs(const Plan& plan, const data::SpeechBatch& batch,
                                  int64_t first_item, uint64_t seed, uint64_t micro_step,
                                  int64_t loss_rows) {
+  const Shape& shape = plan.shape;
   std::vector<unsigned char> bytes(input_bytes(shape.batch, shape.rows));
   const kernels::RandomState random = random_state(seed, micro_step, first_item);
   std::memcpy(bytes.data() + kRandom, &random, sizeof(random));
@@ -267,7 +257,7 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::SpeechBatch& ba
         valid[b] = static_cast<int>(lengths.frames_encoder);
       }
     }
-  const std::vector<int> rows = kernels::item_rows(plans_.at(shape)->config, valid);
+  const std::vector<int> rows = kernels::item_rows(plan.config, valid);
   int64_t begin = 0;
   size_t row = places_offset(shape.batch);
   for (size_t b = 0; b < items; ++b) {
@@ -279,7 +269,7 @@ Status FastEngine::upload_inputs(const Shape& shape, const data::SpeechBatch& ba
     }
   }
   put(begin_offset(shape.batch) + items * 4, begin);
-  return upload(inputs_->data(), bytes.data(), bytes.size());
+  return uploads_->upload(inputs_->data(), bytes.data(), bytes.size());
 }
 
 // Queues a part's update beside the pass through the model, which waits for it.
@@ -290,15 +280,17 @@ int FastEngine::update_before(int part, const uint32_t* wanted) {
   return kernels::waits_for(*compute_, done);
 }
 
-Status FastEngine::run_plan(Plan& plan, bool accumulate) {
+Status FastEngine::run_plan(Plan& plan, bool accumulate, bool last) {
   const size_t which = accumulate ? 1 : 0;
+  GradientReducer* const reducer = core_->reducer();
+  const bool reduces = reducer != nullptr && last && reducer->recordable();
   // The first pass of a step finds the last step's update undone, or is told that it is not.
   const kernels::NestStepConfig& c = plan.config;
   const bool first = plan.shape.training && !accumulate &&
                      update_beside(core_->model().parameters().flat_params().numel(), c.layers,
                                    kernels::step_rows(c));
   if (!first) AERIE_RETURN_IF_ERROR(finish_update());
-  const auto work = [this, &plan, which, first](void* stream) {
+  const auto work = [this, &plan, which, first, reducer, reduces](void* stream) {
     auto* outputs = outputs_.mutable_data_ptr<uint8_t>();
     kernels::NestStepInputs inputs = inputs_of(plan);
     inputs.side = side_->as_side();
@@ -309,70 +301,27 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate) {
       const int code = kernels::waits_for(*update_, *update_begin_);
       if (code != kernels::kOk) return code;
     }
-    return plan.step[which]->run(
+    if (reduces)
+      inputs.after_part = [reducer](int part, void* on) { return reducer->begin(part, on); };
+    inputs.exchange = core_->exchange();
+    const int code = plan.step[which]->run(
         memory_->data(), inputs,
         {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float)),
-         static_cast<double*>(squares_->data())},
+         reducer == nullptr ? static_cast<double*>(squares_->data()) : nullptr},
         stream);
+    return code == kernels::kOk && reduces ? reducer->finish(stream) : code;
   };
-  if (plan.shape.training && plan.runs[which] < 2) ++window_first_runs_;
-  // A shape that comes once is not worth a recording; the first run also loads the kernels.
-  if (plan.graph[which] == nullptr && plan.runs[which]++ > 0 && room_for_graph()) {
-    auto graph = compute_->capture(work);
-    if (graph.ok()) {
-      plan.graph[which] = std::move(graph).value();
-    } else if (graph.status().code() == StatusCode::kOutOfMemory) {
-      // Kernel by kernel does the same, somewhat slower.
-      no_more_graphs_ = true;
-      log_warn("train", "no device memory for another CUDA graph: shapes without one run slower");
-    } else {
-      return graph.status();
-    }
-  }
-  AERIE_RETURN_IF_ERROR(plan.graph[which] != nullptr
-                            ? plan.graph[which]->launch()
-                            : compute_->status_of(work(compute_->handle()), "step"));
+  const size_t way = which + (reduces ? 2 : 0);
+  if (plan.shape.training && plans_->is_early(plan, way)) ++window_first_runs_;
+  const bool record = !core_->exchange() || !plan.shape.training || core_->exchange_is_recordable();
+  AERIE_RETURN_IF_ERROR(plans_->run(plan, way, work, record));
+  if (reduces) window_reduced_ = true;
   if (first) update_pending_ = false;
   return ok_status();
 }
 
 int64_t FastEngine::num_graphs() const {
-  int64_t count = 0;
-  for (const auto& [shape, plan] : plans_)
-    for (const auto& graph : plan->graph) count += graph != nullptr ? 1 : 0;
-  return count;
-}
-
-void FastEngine::drop_graphs() {
-  if (num_graphs() > 0) (void)compute_->synchronize();
-  for (auto& [shape, plan] : plans_)
-    for (auto& graph : plan->graph) graph.reset();
-}
-
-// Makes room if there is none and one of the recordings has not been used for long.
-bool FastEngine::room_for_graph() {
-  if (no_more_graphs_) return false;
-  if (num_graphs() < kMaxGraphs) return true;
-  Plan* oldest = nullptr;
-  for (auto& [shape, plan] : plans_)
-    if ((plan->graph[0] != nullptr || plan->graph[1] != nullptr) &&
-        (oldest == nullptr || plan->last_used < oldest->last_used))
-      oldest = plan.get();
-  if (clock_ - oldest->last_used < kGraphRests) return false;
-  (void)compute_->synchronize();
-  for (auto& graph : oldest->graph) graph.reset();
-  return true;
-}
-
-void FastEngine::forget_oldest_plan() {
-  auto oldest = plans_.end();
-  for (auto at = plans_.begin(); at != plans_.end(); ++at)
-    if (at->second != nullptr &&
-        (oldest == plans_.end() || at->second->last_used < oldest->second->last_used))
-      oldest = at;
-  if (oldest == plans_.end()) return;
-  (void)compute_->synchronize();
-  plans_.erase(oldest);
+  return plans_->num_graphs();
 }
 
 }  // namespace aerie::train

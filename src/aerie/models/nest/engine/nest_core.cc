@@ -18,12 +18,14 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/run_config.h"
 #include "aerie/device/gpu.h"
 #include "aerie/models/nest/nest_task.h"
+#include "aerie/models/nest/step_setup.h"
 #include "aerie/nn/cpu_runtime.h"
 #include "aerie/train/graph/torch_status.h"
 
@@ -143,8 +145,58 @@ Result<config::Precision> NestCore::fall_back_precision() {
   return precision_;
 }
 
+FlatParts NestCore::flat_parts() const {
+  const auto layers = static_cast<int>(model_->settings().model.encoder.n_layers);
+  return make_flat_parts(
+      model_->parameters(), kernels::nest_num_parts(layers),
+      [this](const nn::ParamInfo& info) { return nest::step_part(*model_, info.name); });
+}
+
+Status NestCore::set_reducer(GradientReducer* reducer) {
+  if (window_open_) return internal_error("another reducer inside a window");
+  watch_.reset();
+  reducer_ = nullptr;
+  if (reducer == nullptr) return ok_status();
+  const FlatParts parts = flat_parts();
+  AERIE_RETURN_IF_ERROR(
+      reducer->attach(model_->parameters().flat_grads().mutable_data_ptr<float>(), parts));
+  watch_ = std::make_unique<BackwardWatch>(model_->parameters(), parts);
+  num_parts_ = parts.size();
+  reducer_ = reducer;
+  return ok_status();
+}
+
+Status NestCore::set_exchange(kernels::ExchangeSums exchange, bool recordable) {
+  if (window_open_) return internal_error("another exchange inside a window");
+  exchange_ = std::move(exchange);
+  exchange_recordable_ = recordable;
+  return ok_status();
+}
+
+void* NestCore::stream() const {
+  if (device().is_cpu()) return nullptr;
+  return c10::impl::VirtualGuardImpl(device().type()).getStream(device()).native_handle();
+}
+
+void NestCore::begin_part(int part) {
+  ++reducing_;
+  const int code = reducer_->begin(part, stream());
+  if (reducer_code_ == 0) reducer_code_ = code;
+}
+
+// Begins what no backward pass has begun, as on a rank without samples, and waits in line.
+Status NestCore::finish_reduction() {
+  while (reducing_ < num_parts_) begin_part(num_parts_ - 1 - reducing_);
+  const int code = reducer_->finish(stream());
+  if (reducer_code_ == 0) reducer_code_ = code;
+  if (reducer_code_ != 0)
+    return internal_error(str_cat("adding up gradients over ranks: error ", reducer_code_));
+  return reducer_->unite(*has_grad_);
+}
+
 void NestCore::open_window(const std::vector<at::Tensor>& statistics) {
   model_->parameters().zero_grad();
+  reducing_ = reducer_code_ = 0;
   window_.clear();
   std::fill(has_grad_->begin(), has_grad_->end(), uint8_t{0});
   statistics_at_open_ = statistics;
@@ -174,13 +226,15 @@ void NestCore::roll_back(const Rollback& mark) {
   for (size_t k = 0; k < statistics_.size(); ++k)
     registry.tensor(statistics_[k]).copy_(mark.statistics[k]);
   if (mark.grads.defined()) registry.flat_grads().copy_(mark.grads);
+  reducing_ = reducer_code_ = 0;
   window_.resize(mark.micros);
   *has_grad_ = mark.has_grad;
   if (!mark.window_open) drop_window();
   empty_device_cache(device());
 }
 
-Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split) {
+Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
+                     bool ends_window) {
   AERIE_CHECK(accumulate >= 1 && split >= 1, "accumulate ", accumulate, ", split ", split);
   if (ema_ && ema_->swapped()) return internal_error("training while averaged weights are in use");
   Rollback before;
@@ -200,7 +254,7 @@ Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, 
         status = made.status();
         break;
       }
-      auto micro = run_micro(*made, accumulate, split);
+      auto micro = run_micro(*made, accumulate, split, ends_window && i + 1 == count);
       if (micro.ok()) {
         window_.push_back(std::move(micro).value());
       } else {
@@ -216,7 +270,7 @@ Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, 
 }
 
 Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, int64_t accumulate,
-                                            int64_t split) {
+                                            int64_t split, bool last) {
   const auto options = at::TensorOptions(device());
   Micro micro;
   const int64_t rows = batch.size();
@@ -233,7 +287,7 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, int64_
   const int64_t parts = std::min(split, rows);
   if (parts == 1) {
     AERIE_ASSIGN_OR_RETURN(const nest::NestOutput out, forward(batch, /*training=*/true));
-    AERIE_RETURN_IF_ERROR(backward(out.loss * factor));
+    AERIE_RETURN_IF_ERROR(backward(out.loss * factor, last));
     micro.loss = out.loss.detach().to(at::kFloat);
     micro.count = out.loss_parts.count;
     micro.frames = out.encoded_lengths.sum();
@@ -245,7 +299,7 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, int64_
   for (int64_t p = 0; p < parts; ++p) {
     const nest::NestBatch part = batch_rows(batch, rows * p / parts, rows * (p + 1) / parts);
     AERIE_ASSIGN_OR_RETURN(const nest::NestOutput out, forward(part, /*training=*/true));
-    AERIE_RETURN_IF_ERROR(backward(out.loss_parts.sum * weight * factor));
+    AERIE_RETURN_IF_ERROR(backward(out.loss_parts.sum * weight * factor, last && p + 1 == parts));
     const at::Tensor part_sum = out.loss_parts.sum.detach();
     const at::Tensor part_frames = out.encoded_lengths.sum();
     sum = p == 0 ? part_sum : sum + part_sum;
@@ -262,6 +316,7 @@ Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool tr
   options.training = training;
   options.policy = nn::DtypePolicy(precision_);
   options.mask_spans = forced_masks_;
+  if (training && exchange_) options.exchange = &exchange_;
   std::string culprit;
   if (detect_anomaly_) {
     options.tap = [&](const std::string& name, const at::Tensor& value) {
@@ -278,15 +333,19 @@ Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool tr
   return out;
 }
 
-Status NestCore::backward(const at::Tensor& loss) {
+Status NestCore::backward(const at::Tensor& loss, bool last) {
   const DeviceSpans::Scope span(*spans_, "backward");
+  // Recomputed layers add to shared parameters one by one: all parts come behind the pass then.
+  const bool watched = last && reducer_ != nullptr && !model_->recomputes();
   try {
+    if (watched) watch_->arm([this](int part) { begin_part(part); });
     if (detect_anomaly_) {
       torch::autograd::DetectAnomalyGuard guard(/*check_nan=*/true);
       loss.backward();
     } else {
       loss.backward();
     }
+    if (watched) watch_->finish();
     return ok_status();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("backward pass");
@@ -359,13 +418,30 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
     const at::Tensor loss = at::stack(losses);
     const at::Tensor count = at::stack(counts);
 
+    if (reducer_ != nullptr) {
+      const Status reduced = finish_reduction();
+      if (!reduced.ok()) {
+        drop_window();
+        return reduced;
+      }
+    }
     const at::Tensor scale =
         scaler_ ? scaler_->scale().clone() : at::ones({}, options.dtype(at::kFloat));
     const optim::GradientReport report = optim::prepare_gradients(
         registry.flat_grads(), scaler_ ? scaler_->inverse() : at::Tensor(), clip_);
     // NeMo's NaN for an empty mask comes with zero gradients and counts as a step.
-    const at::Tensor bad_loss = at::isfinite(loss).logical_not().logical_and(count > 0).any();
-    const at::Tensor found = at::maximum(report.found_inf, bad_loss.to(at::kFloat));
+    at::Tensor bad_loss =
+        at::isfinite(loss).logical_not().logical_and(count > 0).any().to(at::kFloat);
+    if (reducer_ != nullptr) {
+      // All ranks skip, or none does.
+      const int code = reducer_->add_up(bad_loss.mutable_data_ptr<float>(), 1, stream());
+      if (code != 0) {
+        drop_window();
+        return internal_error(str_cat("adding up over ranks: error ", code));
+      }
+      bad_loss = bad_loss.clamp_max(1.0);
+    }
+    const at::Tensor found = at::maximum(report.found_inf, bad_loss);
 
     if (detect_anomaly_ && !(scaler_ && scaler_->settings().dynamic) &&
         found.item<float>() != 0.0f) {

@@ -32,7 +32,11 @@
 #include "aerie/optim/gradients.h"
 #include "aerie/optim/optimizer.h"
 #include "aerie/train/engine.h"
+#include "aerie/train/graph/backward_watch.h"
 #include "aerie/train/graph/device_spans.h"
+#include "aerie/train/graph/flat_parts.h"
+#include "aerie/train/graph/flat_state.h"
+#include "aerie/train/graph/gradient_reducer.h"
 
 namespace aerie::train {
 
@@ -49,8 +53,10 @@ class NestCore {
   // Forward and backward of `count` micro-batches. Each loss is divided by `accumulate`. `split`
   // cuts every micro-batch into so many parts; each part's loss is weighted by the whole batch's
   // number of masked frames, so that gradients are those of the whole in everything but BatchNorm
-  // statistics (and their number of updates).
-  Status add(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split);
+  // statistics (and their number of updates). `ends_window`: finish() follows, so that gradients
+  // are added up over ranks while the last backward pass goes on.
+  Status add(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
+             bool ends_window = true);
   // Ends the window. outcome.step is the caller's.
   Result<StepOutcome> finish(std::span<const double> learning_rates);
   bool window_open() const { return window_open_; }
@@ -74,6 +80,15 @@ class NestCore {
   optim::GradScaler* scaler() { return scaler_.get(); }  // null: no scaling
   optim::Ema* ema() { return ema_.get(); }               // null: off
   at::Device device() const { return model_->parameters().device(); }
+  FlatState flat_state() { return {model_->parameters(), *optimizer_, scaler_.get(), ema_.get()}; }
+  // The flat buffers as the step reads and writes them (models/nest/step/nest_step.h).
+  FlatParts flat_parts() const;
+  // As CoreEngine has them; not inside a window.
+  Status set_reducer(GradientReducer* reducer);
+  GradientReducer* reducer() const { return reducer_; }
+  Status set_exchange(kernels::ExchangeSums exchange, bool recordable);
+  const kernels::ExchangeSums& exchange() const { return exchange_; }
+  bool exchange_is_recordable() const { return exchange_recordable_; }
   // Where the phases of a step are timed.
   DeviceSpans& spans() { return *spans_; }
   // Masks for every following forward pass instead of drawn ones; null: draw again. For tests.
@@ -91,9 +106,14 @@ class NestCore {
   NestCore() = default;
   // `statistics`: copies of the running ones as they are now.
   void open_window(const std::vector<at::Tensor>& statistics);
-  Result<Micro> run_micro(const nest::NestBatch& batch, int64_t accumulate, int64_t split);
+  Result<Micro> run_micro(const nest::NestBatch& batch, int64_t accumulate, int64_t split,
+                          bool last);
   Result<nest::NestOutput> forward(const nest::NestBatch& batch, bool training);
-  Status backward(const at::Tensor& loss);
+  // `last`: of the window.
+  Status backward(const at::Tensor& loss, bool last);
+  void* stream() const;  // what the reducer takes
+  void begin_part(int part);
+  Status finish_reduction();
   Rollback mark() const;
   void roll_back(const Rollback& mark);
   std::string first_nonfinite_gradient() const;
@@ -109,6 +129,14 @@ class NestCore {
   bool detect_anomaly_ = false;
   bool nan_when_empty_ = false;
   const nest::MaskSpans* forced_masks_ = nullptr;
+
+  GradientReducer* reducer_ = nullptr;
+  std::unique_ptr<BackwardWatch> watch_;  // with a reducer
+  int num_parts_ = 0;
+  int reducing_ = 0;      // parts of the window that the reducer has begun
+  int reducer_code_ = 0;  // its first error
+  kernels::ExchangeSums exchange_;
+  bool exchange_recordable_ = true;
 
   bool window_open_ = false;
   std::vector<Micro> window_;

@@ -11,7 +11,6 @@
 #include <ATen/ops/equal.h>
 
 #include "aerie/device/gpu.h"
-#include "aerie/models/nest/engine/engine_state.h"
 #include "aerie/models/nest/engine/test_util.h"
 #include "aerie/models/nest/nest_task.h"
 
@@ -110,18 +109,19 @@ TEST_F(NestGpuTest, DeterministicRunResumesBitForBitWhileSnapshotIsRead) {
   for (const bool reserved : {true, false}) {
     auto straight = make_core(config, gpu);
     auto memory = std::make_shared<SnapshotMemory>();
-    if (reserved) memory->reserve(gpu, snapshot_bytes(*straight));
+    if (reserved) memory->reserve(gpu, snapshot_bytes(straight->flat_state()));
     for (uint64_t s = 0; s < 3; ++s) step(*straight, s);
     const auto at_snapshot = full_state(*straight);
-    auto snapshot = take_snapshot(*straight, memory, false);
+    auto snapshot = take_snapshot(straight->flat_state(), memory, {});
     ASSERT_TRUE(snapshot.ok()) << snapshot.status().to_string();
     std::unique_ptr<MemorySource> source;
     std::thread reader([&] { source = std::make_unique<MemorySource>(**snapshot); });
     for (uint64_t s = 3; s < 6; ++s) step(*straight, s);
     reader.join();
     auto resumed = make_core(config, gpu);
-    auto restored = restore_state(*resumed, *source);
+    auto restored = read_state(resumed->flat_state(), *source);
     ASSERT_TRUE(restored.ok()) << restored.status().to_string();
+    ASSERT_TRUE(restored->write(resumed->flat_state()).ok());
     EXPECT_EQ(first_difference(full_state(*resumed), at_snapshot), "");
     for (uint64_t s = 3; s < 6; ++s) step(*resumed, s);
     EXPECT_EQ(first_difference(full_state(*resumed), full_state(*straight)), "");
@@ -134,13 +134,13 @@ TEST_F(NestGpuTest, DeterministicRunResumesBitForBitWhileSnapshotIsRead) {
 TEST_F(NestGpuTest, SnapshotsThatWaitKeepTheirOwnState) {
   auto core = make_core(exact_config(), gpu);
   auto memory = std::make_shared<SnapshotMemory>();
-  memory->reserve(gpu, snapshot_bytes(*core));
+  memory->reserve(gpu, snapshot_bytes(core->flat_state()));
   std::vector<std::unique_ptr<StateSnapshot>> snapshots;
   std::vector<decltype(full_state(*core))> states;
   for (uint64_t s = 0; s < 3; ++s) {
     step(*core, s);
     states.push_back(full_state(*core));
-    auto snapshot = take_snapshot(*core, memory, false);
+    auto snapshot = take_snapshot(core->flat_state(), memory, {});
     ASSERT_TRUE(snapshot.ok()) << snapshot.status().to_string();
     snapshots.push_back(std::move(snapshot).value());
   }
@@ -149,7 +149,8 @@ TEST_F(NestGpuTest, SnapshotsThatWaitKeepTheirOwnState) {
   for (const size_t i : {2, 0}) {
     MemorySource source(*snapshots[i]);
     auto restored = make_core(exact_config(), gpu);
-    ASSERT_TRUE(restore_state(*restored, source).ok());
+    auto read = read_state(restored->flat_state(), source);
+    ASSERT_TRUE(read.ok() && read->write(restored->flat_state()).ok());
     EXPECT_EQ(first_difference(full_state(*restored), states[i]), "") << i;
   }
 }

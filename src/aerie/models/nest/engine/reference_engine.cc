@@ -35,7 +35,7 @@ Status ReferenceEngine::submit(const StepRequest& request) {
   };
   const auto add = [&] {
     return core_->add(static_cast<int64_t>(request.micro_batches.size()), make, request.accumulate,
-                      request.split);
+                      request.split, request.finish);
   };
   Status status = add();
   if (status.code() == StatusCode::kOutOfMemory && !core_->model().recomputes()) {

@@ -1,11 +1,11 @@
-#include "aerie/models/nest/engine/engine_state.h"
+#include "aerie/train/graph/flat_state.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -18,7 +18,6 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/optim/optimizer_state.h"
 #include "aerie/train/graph/torch_status.h"
 
@@ -60,10 +59,10 @@ struct Layout {
   std::optional<size_t> scale, growth_tracker, ema_count;
 };
 
-Layout layout_of(NestCore& core) {
+Layout layout_of(const FlatState& state) {
   Layout out;
-  nn::ParameterRegistry& registry = core.model().parameters();
-  optim::Ema* ema = core.ema();
+  const nn::ParameterRegistry& registry = state.registry;
+  const optim::Ema* ema = state.ema;
   const bool swapped = ema != nullptr && ema->swapped();
   const auto add = [&](const at::Tensor& tensor) {
     out.buffers.push_back(tensor);
@@ -86,19 +85,19 @@ Layout layout_of(NestCore& core) {
     out.pieces.push_back({"model", info.name, info.shape, buffer, offset, info.numel});
   }
 
-  const std::vector<at::Tensor> moments = core.optimizer().buffers();
+  const std::vector<at::Tensor> moments = state.optimizer.buffers();
   std::vector<size_t> moment_buffers;
   for (const at::Tensor& moment : moments) moment_buffers.push_back(add(moment));
-  for (const optim::NamedState& state : core.optimizer().state()) {
+  for (const optim::NamedState& one : state.optimizer.state()) {
     for (size_t m = 0; m < moments.size(); ++m) {
-      if (!state.tensor.is_alias_of(moments[m])) continue;
-      out.pieces.push_back({"optimizer", state.name, state.tensor.sizes().vec(), moment_buffers[m],
-                            state.tensor.storage_offset(), state.tensor.numel()});
+      if (!one.tensor.is_alias_of(moments[m])) continue;
+      out.pieces.push_back({"optimizer", one.name, one.tensor.sizes().vec(), moment_buffers[m],
+                            one.tensor.storage_offset(), one.tensor.numel()});
       break;
     }
   }
-  out.steps = add(core.optimizer().step_counts());
-  if (optim::GradScaler* scaler = core.scaler()) {
+  out.steps = add(state.optimizer.step_counts());
+  if (const optim::GradScaler* scaler = state.scaler) {
     out.scale = add(scaler->scale());
     out.growth_tracker = add(scaler->growth_tracker());
   }
@@ -115,20 +114,18 @@ Layout layout_of(NestCore& core) {
   return out;
 }
 
-class CoreSnapshot final : public StateSnapshot {
+class FlatSnapshot final : public StateSnapshot {
  public:
-  CoreSnapshot(NestCore& core, std::shared_ptr<SnapshotMemory> memory, bool fallen_back)
-      : memory_(std::move(memory)),
-        optimizer_(&core.optimizer()),
-        fallen_back_to_(fallen_back ? config::precision_name(core.precision()) : "") {
+  FlatSnapshot(const FlatState& state, std::shared_ptr<SnapshotMemory> memory, TextScalars texts)
+      : memory_(std::move(memory)), optimizer_(&state.optimizer), texts_(std::move(texts)) {
     at::NoGradGuard no_grad;
-    layout_ = layout_of(core);
+    layout_ = layout_of(state);
     host_ = memory_->take(layout_.buffers);
     memory_->read(layout_.buffers, host_);
     layout_.buffers.clear();
   }
 
-  ~CoreSnapshot() override { memory_->give_back(std::move(host_)); }
+  ~FlatSnapshot() override { memory_->give_back(std::move(host_)); }
 
   Status wait() override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -168,13 +165,13 @@ class CoreSnapshot final : public StateSnapshot {
       scalars["scaler"]["growth_tracker"] = host_[*layout_.growth_tracker].item<int>();
     }
     if (layout_.ema_count) scalars["ema"]["count"] = host_[*layout_.ema_count].item<int64_t>();
-    if (!fallen_back_to_.empty()) scalars["fallen_back_to"] = fallen_back_to_;
+    for (const auto& [name, text] : texts_) scalars[name] = text;
     scalars_ = scalars.dump();
   }
 
   std::shared_ptr<SnapshotMemory> memory_;
   const optim::Optimizer* optimizer_;  // names and kind only
-  std::string fallen_back_to_;
+  TextScalars texts_;
   Layout layout_;
   std::vector<at::Tensor> host_;
   std::mutex mutex_;
@@ -196,39 +193,54 @@ Status check_names(const StateSource& source, const char* file,
 
 }  // namespace
 
-int64_t snapshot_bytes(NestCore& core) {
+int64_t snapshot_bytes(const FlatState& state) {
   int64_t bytes = 0;
-  for (const at::Tensor& buffer : layout_of(core).buffers)
+  for (const at::Tensor& buffer : layout_of(state).buffers)
     if (!buffer.is_cpu()) bytes += static_cast<int64_t>(buffer.nbytes());
-  if (core.ema() != nullptr && !core.ema()->started())
-    bytes += static_cast<int64_t>(core.model().parameters().flat_params().nbytes());
+  if (state.ema != nullptr && !state.ema->started())
+    bytes += static_cast<int64_t>(state.registry.flat_params().nbytes());
   return bytes;
 }
 
-Result<std::unique_ptr<StateSnapshot>> take_snapshot(NestCore& core,
+Result<std::unique_ptr<StateSnapshot>> take_snapshot(const FlatState& state,
                                                      std::shared_ptr<SnapshotMemory> memory,
-                                                     bool fallen_back) {
-  if (core.window_open())
-    return internal_error("snapshot inside a window: its gradients would be lost");
+                                                     TextScalars texts) {
   try {
     return std::unique_ptr<StateSnapshot>(
-        std::make_unique<CoreSnapshot>(core, std::move(memory), fallen_back));
+        std::make_unique<FlatSnapshot>(state, std::move(memory), std::move(texts)));
   } catch (const std::exception& error) {
     return torch_status(error).with_context("snapshot");
   }
 }
 
-Result<RestoredInfo> restore_state(NestCore& core, const StateSource& source) {
+// What was read, in host memory.
+struct ReadState::Values {
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // target, value
+  at::Tensor counts;
+  std::optional<std::pair<double, int64_t>> scaler;
+  std::optional<int64_t> ema_count;
+  std::map<std::string, std::string> texts;
+};
+
+ReadState::ReadState(std::unique_ptr<Values> values) : values_(std::move(values)) {}
+ReadState::ReadState(ReadState&&) noexcept = default;
+ReadState::~ReadState() = default;
+
+std::optional<std::string> ReadState::text(const std::string& name) const {
+  const auto found = values_->texts.find(name);
+  if (found == values_->texts.end()) return std::nullopt;
+  return found->second;
+}
+
+Result<ReadState> read_state(const FlatState& state, const StateSource& source) {
   at::NoGradGuard no_grad;
   const auto bad = [](std::string text) { return data_error(std::move(text)); };
   const auto scalars = nlohmann::json::parse(source.scalars_json(), nullptr, false);
   if (!scalars.is_object() || !scalars.contains("optimizer"))
     return bad("the checkpoint's engine state is damaged");
-  AERIE_ASSIGN_OR_RETURN(const at::Tensor counts,
-                         optim::parse_step_counts(core.optimizer(), scalars["optimizer"].dump()));
-
-  RestoredInfo info;
-  std::optional<std::pair<double, int64_t>> scaler;
+  auto values = std::make_unique<ReadState::Values>();
+  AERIE_ASSIGN_OR_RETURN(values->counts,
+                         optim::parse_step_counts(state.optimizer, scalars["optimizer"].dump()));
   if (scalars.contains("scaler")) {
     const auto& saved = scalars["scaler"];
     const auto number = [&](const char* key) {
@@ -240,37 +252,23 @@ Result<RestoredInfo> restore_state(NestCore& core, const StateSource& source) {
     const double tracker = number("growth_tracker");
     if (!std::isfinite(scale) || scale <= 0.0 || !(tracker >= 0.0 && tracker < 2147483648.0))
       return bad("the loss scale in the checkpoint is damaged");
-    scaler = {scale, static_cast<int64_t>(tracker)};
+    values->scaler = {scale, static_cast<int64_t>(tracker)};
   }
-  std::optional<int64_t> ema_count;
   if (scalars.contains("ema")) {
     const auto& saved = scalars["ema"];
     if (!saved.is_object() || !saved.contains("count") || !saved["count"].is_number_unsigned())
       return bad("the state of the averaged weights is damaged");
-    ema_count = saved["count"].get<int64_t>();
+    values->ema_count = saved["count"].get<int64_t>();
   }
-  config::Precision precision = core.precision();
-  if (scalars.contains("fallen_back_to")) {
-    config::Precision saved = config::Precision::k32;
-    if (scalars["fallen_back_to"] == "bf16-mixed") {
-      saved = config::Precision::kBf16Mixed;
-    } else if (scalars["fallen_back_to"] != "32") {
-      return bad("the precision in the checkpoint is damaged");
-    }
-    // Only for a run that would otherwise start in 16-mixed again.
-    if (precision == config::Precision::k16Mixed) {
-      precision = saved;
-      info.fallen_back = true;
-    }
-  }
+  for (const auto& [name, value] : scalars.items())
+    if (!value.is_object()) values->texts[name] = value.is_string() ? value.get<std::string>() : "";
 
-  // All tensors go to host memory first: an error must not leave half a state behind.
-  const bool with_ema = core.ema() != nullptr && ema_count && !source.names("ema").empty();
-  nn::ParameterRegistry& registry = core.model().parameters();
+  if (state.ema == nullptr || source.names("ema").empty()) values->ema_count.reset();
+  const nn::ParameterRegistry& registry = state.registry;
   std::unordered_set<std::string> model_names, optimizer_names;
   for (const nn::ParamInfo& entry : registry.entries()) model_names.insert(entry.name);
-  const std::vector<optim::NamedState> moments = core.optimizer().state();
-  for (const optim::NamedState& state : moments) optimizer_names.insert(state.name);
+  const std::vector<optim::NamedState> moments = state.optimizer.state();
+  for (const optim::NamedState& one : moments) optimizer_names.insert(one.name);
   AERIE_RETURN_IF_ERROR(check_names(source, "model", model_names));
   if (!moments.empty() && source.names("optimizer").empty())
     return bad("the checkpoint holds no optimizer state")
@@ -278,12 +276,11 @@ Result<RestoredInfo> restore_state(NestCore& core, const StateSource& source) {
   AERIE_RETURN_IF_ERROR(check_names(source, "optimizer", optimizer_names));
 
   try {
-    std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // target, value
     const auto read = [&](const char* file, const std::string& name, const at::Tensor& target) {
       at::Tensor value = at::empty(target.sizes(), target.options().device(at::kCPU));
       const Status status = source.read(file, name, dtype_text(value.scalar_type()),
                                         target.sizes().vec(), value.mutable_data_ptr());
-      if (status.ok()) copies.emplace_back(target, std::move(value));
+      if (status.ok()) values->copies.emplace_back(target, std::move(value));
       return status;
     };
     for (int64_t i = 0; i < registry.size(); ++i) {
@@ -291,26 +288,32 @@ Result<RestoredInfo> restore_state(NestCore& core, const StateSource& source) {
       if (entry.alias_of < 0)
         AERIE_RETURN_IF_ERROR(read("model", entry.name, registry.tensor(i).detach()));
     }
-    for (const optim::NamedState& state : moments)
-      AERIE_RETURN_IF_ERROR(read("optimizer", state.name, state.tensor));
-    if (with_ema) {
+    for (const optim::NamedState& one : moments)
+      AERIE_RETURN_IF_ERROR(read("optimizer", one.name, one.tensor));
+    if (values->ema_count) {
       for (const int64_t index : registry.parameters()) {
         const nn::ParamInfo& entry = registry.entries()[static_cast<size_t>(index)];
         if (entry.flat_offset >= 0)
           AERIE_RETURN_IF_ERROR(
-              read("ema", entry.name, registry.flat_view(core.ema()->flat(), index)));
+              read("ema", entry.name, registry.flat_view(state.ema->flat(), index)));
       }
     }
+    return ReadState(std::move(values));
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("restoring the state");
+  }
+}
 
-    core.drop_window();
-    if (core.ema() != nullptr && core.ema()->swapped()) core.ema()->swap();
-    for (auto& [target, value] : copies) target.copy_(value);
-    core.optimizer().set_step_counts(counts);
-    if (info.fallen_back) core.set_precision(precision);
-    if (core.scaler() != nullptr && core.scaler()->settings().dynamic && scaler)
-      core.scaler()->restore(scaler->first, scaler->second);
-    if (with_ema) core.ema()->restore(*ema_count);
-    return info;
+Status ReadState::write(const FlatState& state) {
+  try {
+    at::NoGradGuard no_grad;
+    if (state.ema != nullptr && state.ema->swapped()) state.ema->swap();
+    for (auto& [target, value] : values_->copies) target.copy_(value);
+    state.optimizer.set_step_counts(values_->counts);
+    if (state.scaler != nullptr && state.scaler->settings().dynamic && values_->scaler)
+      state.scaler->restore(values_->scaler->first, values_->scaler->second);
+    if (values_->ema_count) state.ema->restore(*values_->ema_count);
+    return ok_status();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("restoring the state");
   }

@@ -1,4 +1,4 @@
-#include "aerie/models/nest/engine/fast_optimizer.h"
+#include "aerie/train/graph/flat_optimizer.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,9 +10,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "aerie/config/schema/run_config.h"
 #include "aerie/kernels/adamw/adamw_stretches.h"
-#include "aerie/models/nest/step_setup.h"
 
 namespace aerie::train {
 namespace {
@@ -23,33 +21,24 @@ constexpr int kUpdateShare = 4;
 
 }  // namespace
 
-bool update_beside(int64_t parameters, int64_t layers, int64_t rows) {
-  // Larger batches keep the device busy alone: an update beside them takes what it saves.
-  constexpr int64_t kMostRows = 4096;
-  // A pass that is over before the update waits for it. Layers of this size are not, however few
-  // the rows: their kernels take as long to start. Larger ones need work to do.
-  constexpr int64_t kSmallLayer = 7'000'000, kFewestRows = 2560;
-  return rows <= kMostRows && (parameters <= layers * kSmallLayer || rows >= kFewestRows);
+FlatOptimizer::FlatOptimizer(const Of& of, FlatParts parts, device::Stream& stream,
+                             UploadRing& uploads)
+    : of_(of), parts_(std::move(parts)), stream_(stream), uploads_(uploads) {
+  partial_ =
+      at::zeros({kernels::kAdamwParts}, at::TensorOptions(of.registry.device()).dtype(at::kDouble));
 }
 
-FastOptimizer::FastOptimizer(NestCore& core, const config::RunConfig& config, device::Stream& queue,
-                             Upload upload)
-    : core_(core), config_(config), queue_(queue), upload_(std::move(upload)) {
-  partial_ = at::zeros({kernels::kAdamwParts}, at::TensorOptions(core.device()).dtype(at::kDouble));
-}
-
-std::string FastOptimizer::not_covered(const config::RunConfig& config) {
-  const config::OptimConfig& optim = config.model.optim;
+std::string FlatOptimizer::not_covered(const config::OptimConfig& optim,
+                                       const config::EmaConfig& ema) {
   if (optim.kind != config::OptimizerKind::kAdamW && optim.kind != config::OptimizerKind::kAdam)
     return "an optimizer other than adamw and adam";
-  if (config.exp_manager.ema.enable && config.exp_manager.ema.cpu_offload)
-    return "exp_manager.ema.cpu_offload";
+  if (ema.enable && ema.cpu_offload) return "exp_manager.ema.cpu_offload";
   return "";
 }
 
-void FastOptimizer::make_segments() {
-  const optim::Optimizer& optimizer = core_.optimizer();
-  nn::ParameterRegistry& registry = core_.model().parameters();
+void FlatOptimizer::make_segments() {
+  const optim::Optimizer& optimizer = of_.optimizer;
+  const nn::ParameterRegistry& registry = of_.registry;
   const std::vector<int64_t>& trainable = registry.trainable();
   const at::Tensor counts = optimizer.step_counts().to(at::kCPU).contiguous();
   const float* count = counts.const_data_ptr<float>();
@@ -87,7 +76,7 @@ void FastOptimizer::make_segments() {
     segment_of[t] = static_cast<int64_t>(segments_.size()) - 1;
   }
 
-  const at::Device device = core_.device();
+  const at::Device device = registry.device();
   const auto bytes = at::TensorOptions(device).dtype(at::kByte);
   const auto rows = static_cast<int64_t>(segments_.size());
   // Graphs hold the addresses.
@@ -104,39 +93,13 @@ void FastOptimizer::make_segments() {
                        bytes.dtype(at::kDouble));
 }
 
-// Chunks of the flat buffers in the order of need: one that several parts share is the first's.
-void FastOptimizer::make_parts() {
-  nn::ParameterRegistry& registry = core_.model().parameters();
-  const int parts =
-      kernels::nest_num_parts(static_cast<int>(core_.model().settings().model.encoder.n_layers));
-  const int64_t count = registry.flat_params().numel();
-  std::vector<int> part_of(
-      static_cast<size_t>((count + kernels::kAdamwChunk - 1) / kernels::kAdamwChunk), parts - 1);
-  for (const int64_t index : registry.trainable()) {
-    const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(index)];
-    if (info.numel == 0) continue;
-    const int part = nest::step_part(core_.model(), info.name);
-    const int64_t last = (info.flat_offset + info.numel - 1) / kernels::kAdamwChunk;
-    for (int64_t c = info.flat_offset / kernels::kAdamwChunk; c <= last; ++c)
-      part_of[static_cast<size_t>(c)] = std::min(part_of[static_cast<size_t>(c)], part);
-  }
-  std::vector<int32_t> chunks;
-  begins_.clear();
-  for (int part = 0; part < parts; ++part) {
-    begins_.push_back(static_cast<int32_t>(chunks.size()));
-    for (size_t c = 0; c < part_of.size(); ++c)
-      if (part_of[c] == part) chunks.push_back(static_cast<int32_t>(c));
-  }
-  begins_.push_back(static_cast<int32_t>(chunks.size()));
-  chunks_ = at::tensor(chunks, at::kInt).to(core_.device());
-}
-
-Result<bool> FastOptimizer::refresh(const at::Tensor& shadow, kernels::Dtype dtype,
-                                    kernels::AdamwControl* control, const float* bad_loss) {
+Result<bool> FlatOptimizer::refresh(optim::GradScaler* scaler, const at::Tensor& shadow,
+                                    kernels::Dtype dtype, kernels::AdamwControl* control,
+                                    const float* bad_loss) {
   make_segments();
-  if (!chunks_.defined()) make_parts();
-  nn::ParameterRegistry& registry = core_.model().parameters();
-  const std::vector<at::Tensor> moments = core_.optimizer().buffers();
+  const nn::ParameterRegistry& registry = of_.registry;
+  if (!chunks_.defined()) chunks_ = at::tensor(parts_.chunks, at::kInt).to(registry.device());
+  const std::vector<at::Tensor> moments = of_.optimizer.buffers();
   kernels::AdamwStep a;
   a.params = registry.flat_params().mutable_data_ptr<float>();
   a.grads = registry.flat_grads().const_data_ptr<float>();
@@ -155,9 +118,9 @@ Result<bool> FastOptimizer::refresh(const at::Tensor& shadow, kernels::Dtype dty
   a.partial = partial_.mutable_data_ptr<double>();
   a.control = control;
   a.loss = bad_loss;
-  a.clip = config_.trainer.gradient_clip_val;
-  a.clip_by_value = config_.trainer.gradient_clip_algorithm == config::GradientClip::kValue;
-  if (optim::GradScaler* scaler = core_.scaler()) {
+  a.clip = of_.clip.value;
+  a.clip_by_value = of_.clip.algorithm == config::GradientClip::kValue;
+  if (scaler != nullptr) {
     a.loss_scale = scaler->scale().mutable_data_ptr<float>();
     a.growth_tracker = scaler->growth_tracker().mutable_data_ptr<int32_t>();
     a.dynamic_scale = scaler->settings().dynamic;
@@ -165,41 +128,41 @@ Result<bool> FastOptimizer::refresh(const at::Tensor& shadow, kernels::Dtype dty
     a.backoff = static_cast<float>(scaler->settings().backoff_factor);
     a.growth_interval = static_cast<int32_t>(scaler->settings().growth_interval);
   }
-  if (optim::Ema* ema = core_.ema()) {
-    a.ema = ema->flat().mutable_data_ptr<float>();
-    a.ema_decay = config_.exp_manager.ema.decay;
-    a.ema_every = config_.exp_manager.ema.every_n_steps;
-    a.ema_count = ema->count().mutable_data_ptr<int64_t>();
+  if (of_.ema != nullptr) {
+    a.ema = of_.ema->flat().mutable_data_ptr<float>();
+    a.ema_decay = of_.ema_settings.decay;
+    a.ema_every = of_.ema_settings.every_n_steps;
+    a.ema_count = of_.ema->count().mutable_data_ptr<int64_t>();
   }
   AERIE_RETURN_IF_ERROR(upload_segments());
   return std::exchange(adamw_, a) == a;
 }
 
-Status FastOptimizer::upload_segments() {
-  return upload_(segments_device_.mutable_data_ptr(), segments_.data(),
-                 segments_.size() * sizeof(kernels::AdamwSegment));
+Status FlatOptimizer::upload_segments() {
+  return uploads_.upload(segments_device_.mutable_data_ptr(), segments_.data(),
+                         segments_.size() * sizeof(kernels::AdamwSegment));
 }
 
-void FastOptimizer::make_stretches(const Squared& squared) {
+void FlatOptimizer::make_stretches(const Squared& squared) {
   squared_ = squared;
   const std::vector<kernels::AdamwStretch> stretches =
       kernels::adamw_stretches(adamw_.grads, adamw_.count, squared);
   const auto bytes = static_cast<int64_t>(stretches.size() * sizeof(kernels::AdamwStretch));
   stretches_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
   std::memcpy(stretches_.mutable_data_ptr(), stretches.data(), static_cast<size_t>(bytes));
-  stretches_ = stretches_.to(core_.device());
+  stretches_ = stretches_.to(of_.registry.device());
 }
 
-Status FastOptimizer::decide(std::span<const double> learning_rates, std::optional<double> momentum,
+Status FlatOptimizer::decide(std::span<const double> learning_rates, std::optional<double> momentum,
                              std::span<const double> squares, const Squared& squared) {
   if (momentum) {
-    core_.optimizer().set_momentum(*momentum);
+    of_.optimizer.set_momentum(*momentum);
     for (kernels::AdamwSegment& segment : segments_) segment.beta1 = *momentum;
     AERIE_RETURN_IF_ERROR(upload_segments());
   }
-  AERIE_RETURN_IF_ERROR(
-      upload_(rates_.mutable_data_ptr(), learning_rates.data(), learning_rates.size_bytes()));
-  if (core_.ema() != nullptr) core_.ema()->begin();
+  AERIE_RETURN_IF_ERROR(uploads_.upload(rates_.mutable_data_ptr(), learning_rates.data(),
+                                        learning_rates.size_bytes()));
+  if (of_.ema != nullptr) of_.ema->begin();
   kernels::AdamwStep step = adamw_;
   if (!squares.empty()) {
     if (squared != squared_) make_stretches(squared);
@@ -209,28 +172,28 @@ Status FastOptimizer::decide(std::span<const double> learning_rates, std::option
     step.num_stretches = static_cast<int32_t>(static_cast<size_t>(stretches_.numel()) /
                                               sizeof(kernels::AdamwStretch));
   }
-  return queue_.status_of(queue_.kernels().adamw_decide(step, queue_.handle()), "optimizer");
+  return stream_.status_of(stream_.kernels().adamw_decide(step, stream_.handle()), "optimizer");
 }
 
-Status FastOptimizer::update() {
+Status FlatOptimizer::update() {
   kernels::AdamwUpdate all;
   all.step = adamw_;
-  return queue_.status_of(queue_.kernels().adamw_update(all, queue_.handle()), "optimizer");
+  return stream_.status_of(stream_.kernels().adamw_update(all, stream_.handle()), "optimizer");
 }
 
-int FastOptimizer::update_part(int part, const uint32_t* wanted, void* stream) const {
+int FlatOptimizer::update_part(int part, const uint32_t* wanted, void* stream) const {
   const auto p = static_cast<size_t>(part);
   kernels::AdamwUpdate some;
   some.step = adamw_;
-  some.chunks = chunks_.const_data_ptr<int32_t>() + begins_[p];
-  some.num_chunks = begins_[p + 1] - begins_[p];
+  some.chunks = chunks_.const_data_ptr<int32_t>() + parts_.begins[p];
+  some.num_chunks = parts_.begins[p + 1] - parts_.begins[p];
   some.share = kUpdateShare;
   some.wanted = wanted;
-  return queue_.kernels().adamw_update(some, stream);
+  return stream_.kernels().adamw_update(some, stream);
 }
 
-void FastOptimizer::write_counts() {
-  at::Tensor counts = core_.optimizer().step_counts();
+void FlatOptimizer::write_counts() {
+  at::Tensor counts = of_.optimizer.step_counts();
   counts.copy_(steps_.index_select(0, segment_of_));
 }
 
