@@ -7,7 +7,6 @@
 #include "aerie/archive/tensor_archive.h"
 #include "aerie/archive/tensor_writer.h"
 #include "aerie/base/status.h"
-#include "aerie/config/schema/nest_config.h"
 #include "aerie/nn/param_registry.h"
 
 namespace aerie::ckpt {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "aerie/config/schema/run_config.h"
+#include "aerie/config/schema/trainer_config.h"
 #include "aerie/train/engine.h"
 
 namespace aerie::train {

@@ -20,6 +20,4 @@ Result<RunConfig> build_run_config(const Value& resolved);
 // left, which NeMo refuses.
 std::string dataset_metric_name(std::string_view manifest_or_name);
 
-const char* precision_name(Precision precision);  // "32", "16-mixed", "bf16-mixed"
-
 }  // namespace aerie::config

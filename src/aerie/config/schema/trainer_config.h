@@ -11,6 +11,7 @@ namespace aerie::config {
 
 enum class Accelerator { kAuto, kCpu, kGpu };
 enum class Precision { k32, k16Mixed, kBf16Mixed };  // the others of Lightning's list are refused
+const char* precision_name(Precision precision);     // "32", "16-mixed", "bf16-mixed"
 enum class GradientClip { kNorm, kValue };
 enum class Deterministic { kNo, kYes, kWarn };
 
