@@ -4,7 +4,7 @@
 // use_pytorch_sdpa selects the same mathematics in NeMo and has no effect here.
 #pragma once
 
-#include "aerie/config/schema/conformer_config.h"
+#include "aerie/nn/conformer_config.h"
 #include "aerie/nn/ops.h"
 
 namespace aerie::nn {

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "aerie/config/schema/conformer_config.h"
+#include "aerie/nn/conformer_config.h"
 #include "aerie/nn/forward_context.h"
 
 namespace aerie::nn {

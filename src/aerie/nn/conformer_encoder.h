@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/conformer_config.h"
+#include "aerie/nn/conformer_config.h"
 #include "aerie/nn/conformer_layer.h"
 #include "aerie/nn/positional.h"
 #include "aerie/nn/subsampling.h"

@@ -4,8 +4,8 @@
 //   r <- r + 1/2 drop(FF2(LN(r)));  x <- LN(r)
 #pragma once
 
-#include "aerie/config/schema/conformer_config.h"
 #include "aerie/nn/attention.h"
+#include "aerie/nn/conformer_config.h"
 #include "aerie/nn/ops.h"
 
 namespace aerie::nn {

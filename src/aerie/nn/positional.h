@@ -2,7 +2,7 @@
 // 0: scaling by sqrt(d), positions added (abs_pos), dropout.
 #pragma once
 
-#include "aerie/config/schema/conformer_config.h"
+#include "aerie/nn/conformer_config.h"
 #include "aerie/nn/ops.h"
 
 namespace aerie::nn {

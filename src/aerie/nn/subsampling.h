@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/conformer_config.h"
+#include "aerie/nn/conformer_config.h"
 #include "aerie/nn/ops.h"
 
 namespace aerie::nn {

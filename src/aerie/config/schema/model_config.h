@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "aerie/config/schema/conformer_config.h"
+#include "aerie/nn/conformer_config.h"
 
 namespace aerie::config {
 

@@ -1,4 +1,4 @@
-#include "aerie/config/schema/conformer_config.h"
+#include "aerie/nn/conformer_config.h"
 
 namespace aerie::config {
 
