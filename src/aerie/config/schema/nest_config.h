@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "aerie/config/schema/dataset_config.h"
 #include "aerie/config/schema/loop_config.h"
 #include "aerie/config/schema/model_config.h"
 #include "aerie/config/schema/optim_config.h"
+#include "aerie/data/speech/config/dataset_config.h"
 
 namespace aerie::config {
 

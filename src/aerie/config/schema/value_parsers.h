@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/dataset_config.h"
 #include "aerie/config/schema/trainer_config.h"
 #include "aerie/config/value.h"
+#include "aerie/data/speech/config/dataset_config.h"
 
 namespace aerie::config {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/dataset_config.h"
 #include "aerie/data/speech/audio_dataset.h"
+#include "aerie/data/speech/config/dataset_config.h"
 
 namespace aerie::data {
 

@@ -10,7 +10,7 @@
 
 #include "aerie/base/philox.h"
 #include "aerie/base/status.h"
-#include "aerie/config/schema/dataset_config.h"
+#include "aerie/data/speech/config/dataset_config.h"
 #include "aerie/data/speech/speed_resampler.h"
 
 namespace aerie::data {

@@ -10,11 +10,11 @@
 
 #include "aerie/base/status.h"
 #include "aerie/config/schema/aerie_config.h"
-#include "aerie/config/schema/dataset_config.h"
 #include "aerie/data/batch_assembler.h"
 #include "aerie/data/loader.h"
 #include "aerie/data/speech/audio_dataset.h"
 #include "aerie/data/speech/batch_builder.h"
+#include "aerie/data/speech/config/dataset_config.h"
 
 namespace aerie::data {
 

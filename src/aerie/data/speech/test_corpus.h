@@ -11,7 +11,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/config/schema/aerie_config.h"
-#include "aerie/config/schema/dataset_config.h"
+#include "aerie/data/speech/config/dataset_config.h"
 #include "aerie/tar/tar_writer.h"
 
 namespace aerie::data {
