@@ -13,7 +13,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/config/schema/config_text.h"
-#include "aerie/config/schema/run_config.h"
+#include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/run/nest_measure.h"
 #include "json_output.h"
 #include "peer_process.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 
 namespace aerie::tools {
 

@@ -6,7 +6,7 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/temp_dir.h"
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/step_setup.h"
 

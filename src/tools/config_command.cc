@@ -9,8 +9,8 @@
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/config_text.h"
 #include "aerie/config/schema/key_table.h"
-#include "aerie/config/schema/run_config_loader.h"
 #include "aerie/config/schema/type_spec.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 #include "command.h"
 #include "json_output.h"
 

@@ -5,7 +5,7 @@
 #include "aerie/base/log.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
-#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/models/nest/run/nest_eval.h"
 #include "command.h"
 

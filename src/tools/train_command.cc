@@ -7,7 +7,7 @@
 #include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/train/run.h"
 #include "command.h"
 #include "families.h"

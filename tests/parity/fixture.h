@@ -13,7 +13,7 @@
 
 #include "aerie/archive/safetensors.h"
 #include "aerie/checkpoint/tensor_io.h"
-#include "aerie/config/schema/model_config.h"
+#include "aerie/models/nest/config/model_config.h"
 #include "aerie/nn/param_registry.h"
 
 namespace aerie::parity {

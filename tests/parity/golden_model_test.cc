@@ -7,7 +7,7 @@
 #include "aerie/archive/nemo.h"
 #include "aerie/archive/npy.h"
 #include "aerie/audio/audio_reader.h"
-#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/models/nest/nemo_model.h"
 #include "aerie/optim/gradients.h"
 #include "aerie/optim/optimizer.h"

@@ -1,8 +1,8 @@
 // The parts of build_run_config(), one file each. Internal to the schema library.
 #pragma once
 
-#include "aerie/config/schema/nest_config.h"
 #include "aerie/config/schema/node_reader.h"
+#include "aerie/models/nest/config/nest_config.h"
 
 namespace aerie::config {
 

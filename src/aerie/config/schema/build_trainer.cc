@@ -1,7 +1,7 @@
 #include "aerie/config/schema/build_parts.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/config/schema/targets.h"
 #include "aerie/config/schema/value_parsers.h"
+#include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {
 namespace {

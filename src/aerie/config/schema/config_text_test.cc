@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/test_util.h"
 #include "aerie/config/yaml.h"
+#include "aerie/models/nest/config/test_util.h"
 
 namespace aerie::config {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "aerie/config/schema/model_config.h"
+#include "aerie/models/nest/config/model_config.h"
 #include "aerie/nn/ops.h"
 
 namespace aerie::nest {

@@ -16,7 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "aerie/config/schema/model_config.h"
+#include "aerie/models/nest/config/model_config.h"
 #include "aerie/nn/param_registry.h"
 #include "aerie/nn/random_fill.h"
 

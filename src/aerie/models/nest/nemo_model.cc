@@ -4,8 +4,8 @@
 #include "aerie/archive/nemo.h"
 #include "aerie/archive/nemo_config.h"
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/config/yaml.h"
+#include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::ckpt {
 

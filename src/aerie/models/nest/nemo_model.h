@@ -9,8 +9,8 @@
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/checkpoint/state_dict.h"
-#include "aerie/config/schema/nest_config.h"
 #include "aerie/config/value.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/nest_model.h"
 
 namespace aerie::ckpt {

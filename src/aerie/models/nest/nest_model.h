@@ -15,7 +15,7 @@
 
 #include "aerie/base/status.h"
 #include "aerie/config/schema/aerie_config.h"
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/decoder.h"
 #include "aerie/models/nest/masking.h"
 #include "aerie/models/nest/nest_batch.h"

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/model_config.h"
+#include "aerie/models/nest/config/model_config.h"
 #include "aerie/nn/dtype_policy.h"
 #include "aerie/nn/param_registry.h"
 

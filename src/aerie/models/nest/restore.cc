@@ -8,8 +8,8 @@
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/resolver.h"
-#include "aerie/config/schema/run_config_loader.h"
 #include "aerie/config/yaml.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 
 namespace aerie::ckpt {
 namespace {

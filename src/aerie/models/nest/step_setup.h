@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/nest_model.h"
 #include "aerie/models/nest/step/nest_step.h"
 

@@ -14,7 +14,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/nest_model.h"
 #include "aerie/nn/init.h"
 

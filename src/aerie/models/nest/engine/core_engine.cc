@@ -6,7 +6,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
-#include "aerie/config/schema/run_config.h"
+#include "aerie/models/nest/config/run_config.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::train {

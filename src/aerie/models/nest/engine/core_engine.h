@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/engine/nest_core.h"
 #include "aerie/train/engine.h"
 #include "aerie/train/graph/flat_state.h"

@@ -20,8 +20,8 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/device/gpu.h"
+#include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/engine/batch_tensors.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/step_setup.h"

@@ -22,8 +22,8 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/device/gpu.h"
+#include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/nn/cpu_runtime.h"

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/nest_model.h"
 #include "aerie/optim/ema.h"
 #include "aerie/optim/grad_scaler.h"

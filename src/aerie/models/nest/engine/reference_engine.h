@@ -8,7 +8,7 @@
 
 #include <c10/core/Device.h>
 
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/engine/core_engine.h"
 
 namespace aerie::train {

@@ -12,8 +12,8 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
-#include "aerie/config/schema/run_config_loader.h"
 #include "aerie/data/loader.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/train/measure.h"
 
 namespace aerie::train {

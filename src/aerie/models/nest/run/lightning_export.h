@@ -15,8 +15,8 @@
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/checkpoint/train_state.h"
-#include "aerie/config/schema/nest_config.h"
 #include "aerie/config/value.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/train/engine.h"
 
 namespace aerie::train {

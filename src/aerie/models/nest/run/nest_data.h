@@ -7,8 +7,8 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
-#include "aerie/config/schema/nest_config.h"
 #include "aerie/data/batching.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/train/job.h"
 #include "aerie/train/loader_source.h"
 

@@ -8,7 +8,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/checkpoint/train_state.h"
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/train/job.h"
 
 namespace aerie::train {

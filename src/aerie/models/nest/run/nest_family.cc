@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "aerie/base/printable.h"
-#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/dry_run.h"
 #include "aerie/models/nest/run/nest_job.h"

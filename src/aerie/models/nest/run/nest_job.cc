@@ -6,9 +6,9 @@
 
 #include "aerie/archive/nemo.h"
 #include "aerie/archive/nemo_config.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/config/yaml.h"
 #include "aerie/data/speech/speech_assembler.h"
+#include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/lightning_export.h"
 #include "aerie/models/nest/run/nest_data.h"

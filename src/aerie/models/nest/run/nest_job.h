@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "aerie/config/schema/run_config_loader.h"
 #include "aerie/data/batching.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/train/job.h"
 
 namespace aerie::train {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/train/measure.h"
 
 namespace aerie::train {

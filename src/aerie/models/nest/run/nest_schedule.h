@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "aerie/config/schema/nest_config.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/train/cadence.h"
 
 namespace aerie::train {

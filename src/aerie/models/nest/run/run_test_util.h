@@ -12,9 +12,9 @@
 #include "aerie/base/env.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
-#include "aerie/config/schema/run_config_loader.h"
 #include "aerie/data/speech/test_corpus.h"
 #include "aerie/metrics/metrics_log.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/models/nest/run/nest_job.h"
 #include "aerie/train/run.h"
 

@@ -1,4 +1,4 @@
-#include "aerie/config/schema/run_config_loader.h"
+#include "aerie/models/nest/config/run_config_loader.h"
 
 #include <filesystem>
 
@@ -6,9 +6,9 @@
 #include "aerie/config/resolver.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/schema/key_table.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/config/yaml.h"
 #include "aerie/device/gpu.h"
+#include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {
 namespace {

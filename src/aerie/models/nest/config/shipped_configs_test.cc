@@ -6,7 +6,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/config_text.h"
-#include "aerie/config/schema/test_util.h"
+#include "aerie/models/nest/config/test_util.h"
 
 namespace aerie::config {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "aerie/config/schema/nest_config.h"
 #include "aerie/config/schema/validate.h"
 #include "aerie/config/value.h"
+#include "aerie/models/nest/config/nest_config.h"
 
 namespace aerie::config {
 

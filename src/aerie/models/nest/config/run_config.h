@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/nest_config.h"
 #include "aerie/config/value.h"
+#include "aerie/models/nest/config/nest_config.h"
 
 namespace aerie::config {
 

@@ -4,9 +4,9 @@
 #include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/schema/key_table.h"
-#include "aerie/config/schema/run_config.h"
-#include "aerie/config/schema/test_util.h"
 #include "aerie/config/schema/value_parsers.h"
+#include "aerie/models/nest/config/run_config.h"
+#include "aerie/models/nest/config/test_util.h"
 
 namespace aerie::config {
 namespace {

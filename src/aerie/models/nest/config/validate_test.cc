@@ -7,8 +7,8 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/key_table.h"
-#include "aerie/config/schema/run_config.h"
-#include "aerie/config/schema/test_util.h"
+#include "aerie/models/nest/config/run_config.h"
+#include "aerie/models/nest/config/test_util.h"
 
 namespace aerie::config {
 namespace {

@@ -9,8 +9,8 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/config/schema/targets.h"
-#include "aerie/config/schema/test_util.h"
 #include "aerie/config/schema/type_spec.h"
+#include "aerie/models/nest/config/test_util.h"
 
 namespace aerie::config {
 namespace {

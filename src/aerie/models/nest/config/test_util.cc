@@ -1,4 +1,4 @@
-#include "aerie/config/schema/test_util.h"
+#include "aerie/models/nest/config/test_util.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include "aerie/base/testing/paths.h"
 #include "aerie/config/resolver.h"
 #include "aerie/config/schema/key_table.h"
-#include "aerie/config/schema/run_config.h"
 #include "aerie/config/yaml.h"
+#include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "aerie/config/schema/loop_config.h"
-#include "aerie/config/schema/model_config.h"
 #include "aerie/config/schema/optim_config.h"
 #include "aerie/data/speech/config/dataset_config.h"
+#include "aerie/models/nest/config/model_config.h"
 
 namespace aerie::config {
 

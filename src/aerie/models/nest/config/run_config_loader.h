@@ -13,9 +13,9 @@
 #include "aerie/base/status.h"
 #include "aerie/config/compose.h"
 #include "aerie/config/schema/effect.h"
-#include "aerie/config/schema/nest_config.h"
 #include "aerie/config/schema/validate.h"
 #include "aerie/config/value.h"
+#include "aerie/models/nest/config/nest_config.h"
 
 namespace aerie::config {
 

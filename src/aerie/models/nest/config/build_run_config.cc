@@ -1,5 +1,5 @@
 #include "aerie/config/schema/build_parts.h"
-#include "aerie/config/schema/run_config.h"
+#include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {
 
