@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/compose.h"
+#include "aerie/config/dialects/hydra/compose.h"
 #include "aerie/config/schema/effect.h"
 #include "aerie/config/schema/validate.h"
 #include "aerie/config/value.h"

@@ -18,7 +18,7 @@
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/checkpoint/checkpoint_store.h"
-#include "aerie/config/compose.h"
+#include "aerie/config/dialects/hydra/compose.h"
 #include "aerie/config/resolver.h"
 #include "aerie/config/schema/key_table.h"
 #include "aerie/config/yaml.h"

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "aerie/base/strings.h"
-#include "aerie/config/override.h"
+#include "aerie/config/dialects/hydra/override.h"
 #include "aerie/config/resolver.h"
 #include "aerie/config/yaml.h"
 

@@ -1,4 +1,4 @@
-#include "aerie/config/override.h"
+#include "aerie/config/dialects/hydra/override.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "aerie/config/config_repository.h"
+#include "aerie/config/dialects/hydra/config_repository.h"
 
 #include <algorithm>
 #include <filesystem>

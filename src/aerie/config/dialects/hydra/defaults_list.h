@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/config_repository.h"
-#include "aerie/config/override.h"
+#include "aerie/config/dialects/hydra/config_repository.h"
+#include "aerie/config/dialects/hydra/override.h"
 
 namespace aerie::config {
 

@@ -6,8 +6,8 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/base/testing/paths.h"
-#include "aerie/config/compose.h"
-#include "aerie/config/override.h"
+#include "aerie/config/dialects/hydra/compose.h"
+#include "aerie/config/dialects/hydra/override.h"
 #include "aerie/config/resolver.h"
 #include "aerie/config/yaml.h"
 

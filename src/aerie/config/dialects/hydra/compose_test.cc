@@ -1,4 +1,4 @@
-#include "aerie/config/compose.h"
+#include "aerie/config/dialects/hydra/compose.h"
 
 #include <filesystem>
 #include <fstream>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/override.h"
+#include "aerie/config/dialects/hydra/override.h"
 #include "aerie/config/value.h"
 
 namespace aerie::config {

@@ -1,4 +1,4 @@
-#include "aerie/config/defaults_list.h"
+#include "aerie/config/dialects/hydra/defaults_list.h"
 
 #include <algorithm>
 #include <map>

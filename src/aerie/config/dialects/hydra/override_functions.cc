@@ -1,4 +1,4 @@
-#include "aerie/config/override_functions.h"
+#include "aerie/config/dialects/hydra/override_functions.h"
 
 #include <algorithm>
 #include <charconv>

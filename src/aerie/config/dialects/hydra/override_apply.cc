@@ -1,6 +1,6 @@
 #include "aerie/base/strings.h"
+#include "aerie/config/dialects/hydra/override.h"
 #include "aerie/config/merge.h"
-#include "aerie/config/override.h"
 #include "aerie/config/resolver.h"
 
 namespace aerie::config {

@@ -1,10 +1,10 @@
-#include "aerie/config/compose.h"
+#include "aerie/config/dialects/hydra/compose.h"
 
 #include <filesystem>
 
 #include "aerie/base/strings.h"
-#include "aerie/config/config_repository.h"
-#include "aerie/config/defaults_list.h"
+#include "aerie/config/dialects/hydra/config_repository.h"
+#include "aerie/config/dialects/hydra/defaults_list.h"
 
 namespace aerie::config {
 

@@ -1,11 +1,11 @@
-#include "aerie/config/override.h"
+#include "aerie/config/dialects/hydra/override.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "aerie/base/strings.h"
+#include "aerie/config/dialects/hydra/override_functions.h"
 #include "aerie/config/grammar.h"
-#include "aerie/config/override_functions.h"
 #include "aerie/config/resolver.h"
 
 namespace aerie::config {
