@@ -10,6 +10,7 @@
 #include "aerie/config/schema/config_text.h"
 #include "aerie/config/schema/key_table.h"
 #include "aerie/config/schema/type_spec.h"
+#include "aerie/models/nest/config/nest_schema.h"
 #include "aerie/models/nest/config/run_config_loader.h"
 #include "command.h"
 #include "json_output.h"
@@ -153,14 +154,14 @@ Status diff(const ConfigArgs& args) {
 
 Status keys(const ConfigArgs& args) {
   if (args.extra.contains("--markdown")) {
-    std::fputs(config::key_table_markdown().c_str(), stdout);
+    std::fputs(config::nest_schema().markdown().c_str(), stdout);
     return ok_status();
   }
   const std::string prefix = args.words.size() > 1 ? args.words[1] : "";
   const bool json = args.extra.contains("--json");
   Json list = Json::array();
   size_t shown = 0;
-  for (const config::KeySpec* key : config::all_keys()) {
+  for (const config::KeySpec* key : config::nest_schema().all_keys()) {
     std::string path(key->path);
     // The three data sets share their rows; any of their names finds them.
     for (const char* name : {"train_ds", "validation_ds", "test_ds"})

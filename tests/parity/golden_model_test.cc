@@ -258,7 +258,7 @@ TEST(StateDictTest, NamesOrderShapesAndTypesAreNemos) {
     }
     // Window and filterbank are computed here to the last bit of what NeMo stores.
     const auto fresh = take(nest::NestModel::create(
-        take(ckpt::model_config_of(restored.model_node)), config::AerieConfig()));
+        take(ckpt::model_config_of(restored.model_node)), config::NestAerieConfig()));
     for (const char* buffer : {"preprocessor.featurizer.window", "preprocessor.featurizer.fb"})
       EXPECT_TRUE(at::equal(fresh->parameters()[buffer], params[buffer])) << buffer;
   }
@@ -267,7 +267,7 @@ TEST(StateDictTest, NamesOrderShapesAndTypesAreNemos) {
 TEST(TinyModelTest, OneStepWithDifferentNoisyAudio) {
   const std::string folder = data_path("fixtures/nest_tiny");
   const Fixture fixture("nest_tiny/step.safetensors");
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   aerie.compat_nemo_2_6 = true;
   auto restored = take(ckpt::restore_nemo(Env::real(), folder + "/init.nemo", aerie, at::kCPU));
   nest::NestModel& model = *restored.model;

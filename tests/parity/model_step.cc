@@ -32,7 +32,7 @@ Status run(const std::string& folder) {
   AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive in,
                          archive::read_safetensors(Env::real(), folder + "/batch.safetensors"));
   const Json setup = Json::parse(in.text_metadata().at("setup"));
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   aerie.compat_nemo_2_6 = true;
   aerie.empty_mask = config::EmptyMask::kNan;
   aerie.activation_checkpointing = setup.value("recompute", false);

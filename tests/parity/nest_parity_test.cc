@@ -220,7 +220,7 @@ config::ModelConfig model_config(const Json& m) {
 
 TEST(PostConvParityTest, TokensMaskLossAndGradients) {
   const Fixture fixture("post_conv.safetensors");
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   aerie.compat_nemo_2_6 = true;
   auto made = nest::NestModel::create(model_config(fixture.config.at("model")), aerie);
   ASSERT_TRUE(made.ok()) << made.status().to_string();

@@ -109,4 +109,17 @@ Status merge_at(Value& root, const std::vector<std::string>& path, const Value& 
   return status;
 }
 
+void fill_defaults(Value& into, const Value& defaults) {
+  if (!into.is_map() || !defaults.is_map()) return;
+  for (const MapEntry& entry : defaults.as_map()) {
+    if (Value* existing = into.as_map().find(entry.key)) {
+      // `node:` with nothing below is an empty node.
+      if (existing->is_null() && entry.value.is_map()) *existing = Value(Map());
+      fill_defaults(*existing, entry.value);
+    } else {
+      into.as_map().set(entry);
+    }
+  }
+}
+
 }  // namespace aerie::config

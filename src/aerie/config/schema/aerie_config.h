@@ -9,13 +9,10 @@
 namespace aerie::config {
 
 enum class Engine { kAuto, kFast, kReference };
-enum class TokensPrecision { kFloat32, kAutocast };
 enum class Tf32 { kNone, kConv, kAll };  // kConv is torch's default: convolutions only
 enum class OnNan { kSkip, kFallback, kStop };
 enum class OnOom { kSplit, kStop };
 enum class OnBadAudio { kSkip, kZero, kFail };
-enum class EmptyMask { kZero, kNan };
-enum class BatchNormFrames { kPadded, kValid };
 enum class ValidationSeed { kFixed, kRandom };
 enum class ShuffleLevel { kSample, kShard };
 enum class PadAudioMode { kRepeat, kZero };
@@ -45,7 +42,6 @@ struct AerieConfig {
   uint64_t seed = 1234;
   bool compat_nemo_2_6 = false;  // compat: nemo-2.6
   Engine engine = Engine::kAuto;
-  TokensPrecision tokens_precision = TokensPrecision::kFloat32;
   Tf32 tf32 = Tf32::kConv;
   bool activation_checkpointing = false;
   OnNan on_nan = OnNan::kSkip;
@@ -53,9 +49,6 @@ struct AerieConfig {
   OnOom on_oom = OnOom::kSplit;
   OnBadAudio on_bad_audio = OnBadAudio::kSkip;
   double max_bad_fraction = 0.01;
-  EmptyMask empty_mask = EmptyMask::kZero;  // compat: kNan unless set
-  bool train_pre_encode = false;            // mask_position post_conv: gradients into subsampling
-  BatchNormFrames batch_norm_frames = BatchNormFrames::kPadded;
   ValidationSeed validation_seed = ValidationSeed::kFixed;  // compat: kRandom unless set
   std::optional<double> loss_scale;                         // 16-mixed: null is dynamic
   std::vector<std::string> no_weight_decay;  // parameter-name parts that get no weight decay

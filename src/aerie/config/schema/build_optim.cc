@@ -1,4 +1,4 @@
-#include "aerie/config/schema/build_parts.h"
+#include "aerie/config/schema/build_loop_config.h"
 #include "aerie/config/schema/optim_rules.h"
 
 namespace aerie::config {
@@ -64,7 +64,8 @@ std::optional<SchedulerConfig> build_schedule(const NodeReader& node,
 
 }  // namespace
 
-void build_optim(const NodeReader& model, const TrainerConfig& trainer, ModelConfig& out) {
+void build_optim(const NodeReader& model, const TrainerConfig& trainer, OptimConfig& optim,
+                 std::vector<ParamGroupConfig>& groups_out) {
   const NodeReader node = model.child("optim");
   if (node.is_map()) {
     const OptimizerRule* rule = optimizer_of(*node.node());
@@ -72,7 +73,6 @@ void build_optim(const NodeReader& model, const TrainerConfig& trainer, ModelCon
       node.fail("name", *node.node(), "this optimizer is not built in");
       return;
     }
-    OptimConfig& optim = out.optim;
     optim.kind = rule->kind;
     optim.name = rule->name;
     const NodeReader args = arguments_reader(node);
@@ -113,7 +113,7 @@ void build_optim(const NodeReader& model, const TrainerConfig& trainer, ModelCon
     group.read("dampening", one.dampening);
     group.read("nesterov", one.nesterov);
     group.read("amsgrad", one.amsgrad);
-    out.optim_param_groups.push_back(std::move(one));
+    groups_out.push_back(std::move(one));
   }
 }
 

@@ -1,7 +1,6 @@
 #include "aerie/config/schema/build_parts.h"
-#include "aerie/config/schema/targets.h"
+#include "aerie/config/schema/engine_keys.h"
 #include "aerie/config/schema/value_parsers.h"
-#include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {
 namespace {
@@ -36,7 +35,8 @@ void build_strategy(const NodeReader& trainer, StrategyConfig& out) {
   }
   const NodeReader node = trainer.child("strategy");
   if (const Value* target = node.find("_target_"); target && target->is_string())
-    out.name = find_target("trainer.strategy", target->as_string()) == "SingleDeviceStrategy"
+    out.name = find_target(engine_targets(), "trainer.strategy", target->as_string()) ==
+                       "SingleDeviceStrategy"
                    ? "single_device"
                    : "ddp";
   node.read("find_unused_parameters", out.find_unused_parameters);

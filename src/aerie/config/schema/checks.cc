@@ -3,7 +3,8 @@
 #include <cmath>
 
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/key_tree.h"
+#include "aerie/config/schema/engine_keys.h"
+#include "aerie/config/schema/schema.h"
 #include "aerie/config/schema/value_parsers.h"
 
 namespace aerie::config {
@@ -15,7 +16,7 @@ const Value* CheckContext::written(std::string_view path) const {
 
 const Value* CheckContext::effective(std::string_view path) const {
   if (const Value* value = root_.find(path)) return value;
-  const KeyNode* node = find_key_node(path);
+  const KeyNode* node = schema_.find_node(path);
   return node != nullptr && node->spec != nullptr ? &node->default_value : nullptr;
 }
 
@@ -72,8 +73,6 @@ void CheckContext::warn(std::string_view path, std::string message, std::string 
   add(Finding::Severity::kWarning, path, std::move(message), std::move(hint));
 }
 
-namespace {
-
 void check_init_from(CheckContext& context) {
   const char* first = nullptr;
   for (const char* key :
@@ -83,17 +82,6 @@ void check_init_from(CheckContext& context) {
       context.error(key, str_cat("given together with ", first, "; only one of them can be used"));
     if (first == nullptr) first = key;
   }
-}
-
-}  // namespace
-
-void check_relations(const Value& root, const ValidateOptions& options, Findings& findings) {
-  CheckContext context(root, options, findings);
-  check_init_from(context);
-  check_model(context);
-  check_datasets(context);
-  check_optim(context);
-  check_trainer(context);
 }
 
 }  // namespace aerie::config

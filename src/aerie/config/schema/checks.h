@@ -1,4 +1,4 @@
-// Rules that involve more than one key. Internal to the schema library.
+// Rules that involve more than one key: what those of the engine and of families look at.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace aerie::config {
 
-// All rules; values of a wrong type are left out (validate() has reported them).
-void check_relations(const Value& root, const ValidateOptions& options, Findings& findings);
-
-// What the rules see: values by path, the table's default where a key is absent.
+// What the rules see: values by path, the schema's default where a key is absent. Values of a wrong
+// type are left out (validate() has reported them).
 class CheckContext {
  public:
-  CheckContext(const Value& root, const ValidateOptions& options, Findings& findings)
-      : root_(root), options_(options), findings_(findings) {}
+  CheckContext(const Schema& schema, const Value& root, const ValidateOptions& options,
+               Findings& findings)
+      : schema_(schema), root_(root), options_(options), findings_(findings) {}
 
+  const Schema& schema() const { return schema_; }
   const ValidateOptions& options() const { return options_; }
   // The value as written; null when absent, null or `???`.
   const Value* written(std::string_view path) const;
@@ -37,6 +37,7 @@ class CheckContext {
   void add(Finding::Severity severity, std::string_view path, std::string message,
            std::string hint);
 
+  const Schema& schema_;
   const Value& root_;
   const ValidateOptions& options_;
   Findings& findings_;
@@ -45,9 +46,15 @@ class CheckContext {
 // accelerator, devices and num_nodes; what cannot be read keeps its default.
 TrainerConfig device_keys(const CheckContext& context);
 
-void check_model(CheckContext& context);
-void check_datasets(CheckContext& context);
-void check_optim(CheckContext& context);
-void check_trainer(CheckContext& context);
+// What rules about idle keys look at.
+struct Situation {
+  const CheckContext& config;
+  bool one_device = true;
+  bool gpu = false;
+  std::string node;  // of a key below a placeholder: "model.train_ds."
+
+  bool off(std::string_view key) const { return !config.flag(key).value_or(false); }
+  bool absent(std::string_view key) const { return config.written(key) == nullptr; }
+};
 
 }  // namespace aerie::config

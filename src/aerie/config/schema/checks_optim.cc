@@ -1,7 +1,9 @@
 // Rules about optimizer and schedule.
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/checks.h"
+#include "aerie/config/schema/engine_keys.h"
 #include "aerie/config/schema/optim_rules.h"
+#include "aerie/config/schema/schema.h"
 #include "aerie/config/schema/type_spec.h"
 
 namespace aerie::config {
@@ -119,11 +121,10 @@ void check_optim(CheckContext& context) {
   for (const MapEntry& entry : groups->as_map()) {
     const std::string path = str_cat("model.optim_param_groups.", entry.key);
     check_betas(context, path + ".betas");
-    constexpr std::string_view kParts =
-        "preprocessor|encoder|quantizer|mask_processor|decoder|loss|pre_encoder|decoder_ssl";
-    if (!is_choice(entry.key, kParts))
+    const SchemaParts& parts = context.schema().parts();
+    if (!is_choice(entry.key, parts.model_parts))
       context.error(path, str_cat("'", entry.key, "' not found in model"),
-                    "parts with parameters are encoder and decoder");
+                    std::string(parts.model_parts_hint));
   }
 }
 

@@ -2,6 +2,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/checks.h"
 #include "aerie/config/schema/devices.h"
+#include "aerie/config/schema/engine_keys.h"
 #include "aerie/config/schema/value_parsers.h"
 
 namespace aerie::config {

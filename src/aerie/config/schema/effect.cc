@@ -7,44 +7,15 @@
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/checks.h"
 #include "aerie/config/schema/devices.h"
-#include "aerie/config/schema/key_tree.h"
+#include "aerie/config/schema/engine_keys.h"
+#include "aerie/config/schema/schema.h"
 #include "aerie/config/schema/value_parsers.h"
 
 namespace aerie::config {
 namespace {
 
-// What rules look at.
-struct Situation {
-  const CheckContext& config;
-  bool one_device = true;
-  bool gpu = false;
-  std::string ds;  // of a key in a data set: "model.train_ds."
-
-  bool off(std::string_view key) const { return !config.flag(key).value_or(false); }
-  bool ds_off(const char* key) const { return off(str_cat(ds, key)); }
-  bool absent(std::string_view key) const { return config.written(key) == nullptr; }
-};
-
-// A rule covers its key and all below it, and is judged whatever the value.
-struct Rule {
-  std::string_view key;  // `model.<ds>` stands for every data set
-  bool (*idle)(const Situation&);
-  std::string_view why;
-};
-
 bool one_device(const Situation& s) {
   return s.one_device;
-}
-bool not_tarred(const Situation& s) {
-  return s.ds_off("is_tarred");
-}
-bool not_concat(const Situation& s) {
-  return s.ds_off("is_concat");
-}
-bool no_bucket_lists(const Situation& s) {
-  const Value* manifests = s.config.written(s.ds + "manifest_filepath");
-  return manifests == nullptr || !manifests->is_list() || manifests->as_list().empty() ||
-         !manifests->as_list().front().is_list();
 }
 bool no_ema(const Situation& s) {
   return s.off("exp_manager.ema.enable");
@@ -52,51 +23,22 @@ bool no_ema(const Situation& s) {
 bool no_resume(const Situation& s) {
   return s.off("exp_manager.resume_if_exists");
 }
-bool no_local_attention(const Situation& s) {
-  return s.config.text("model.encoder.self_attention_model").value_or("") != "rel_pos_local_attn";
-}
 
 constexpr std::string_view kOneDevice = "one device";
-constexpr std::string_view kNotTarred = "is_tarred is false";
-constexpr std::string_view kNotConcat = "is_concat is false";
-constexpr std::string_view kNoBuckets = "manifest_filepath is no list of lists";
 constexpr std::string_view kNoEma = "ema.enable is false";
 constexpr std::string_view kNoResume = "resume_if_exists is false";
-constexpr std::string_view kNoLocal = "self_attention_model is not rel_pos_local_attn";
 
-constexpr Rule kRules[] = {
+constexpr IdleRule kRules[] = {
     {"trainer.strategy", one_device, kOneDevice},
     {"trainer.sync_batchnorm", one_device, kOneDevice},
     {"exp_manager.log_local_rank_0_only", one_device, kOneDevice},
     {"exp_manager.log_global_rank_0_only", one_device, kOneDevice},
-    {"model.encoder.sync_max_audio_length", one_device, kOneDevice},
     {"trainer.gradient_clip_algorithm",
      [](const Situation& s) {
        return !(s.config.number("trainer.gradient_clip_val").value_or(0.0) > 0.0);
      },
      "gradient_clip_val bounds nothing"},
-    {"model.<ds>.pin_memory", [](const Situation& s) { return !s.gpu; }, "the run is on the CPU"},
     {"aerie.tf32", [](const Situation& s) { return !s.gpu; }, "the run is on the CPU"},
-    {"model.<ds>.tarred_audio_filepaths", not_tarred, kNotTarred},
-    {"model.<ds>.shuffle_n", not_tarred, kNotTarred},
-    {"model.<ds>.tarred_shard_strategy", not_tarred, kNotTarred},
-    {"model.<ds>.skip_missing_manifest_entries", not_tarred, kNotTarred},
-    {"model.<ds>.concat_sampling_technique", not_concat, kNotConcat},
-    {"model.<ds>.concat_sampling_temperature", not_concat, kNotConcat},
-    {"model.<ds>.concat_sampling_probabilities", not_concat, kNotConcat},
-    {"model.<ds>.concat_sampling_scale", not_concat, kNotConcat},
-    {"model.<ds>.concat_sampling_seed", not_concat, kNotConcat},
-    {"model.<ds>.concat_shuffle", not_concat, kNotConcat},
-    {"model.<ds>.bucketing_strategy", no_bucket_lists, kNoBuckets},
-    {"model.<ds>.bucketing_weights", no_bucket_lists, kNoBuckets},
-    {"model.encoder.global_tokens", no_local_attention, kNoLocal},
-    {"model.encoder.global_tokens_spacing", no_local_attention, kNoLocal},
-    {"model.encoder.global_attn_separate", no_local_attention, kNoLocal},
-    {"model.preprocessor.nb_max_freq",
-     [](const Situation& s) {
-       return s.config.number("model.preprocessor.nb_augmentation_prob").value_or(0.0) == 0.0;
-     },
-     "nb_augmentation_prob is 0"},
     {"exp_manager.checkpoint_callback_params",
      [](const Situation& s) { return s.off("exp_manager.create_checkpoint_callback"); },
      "create_checkpoint_callback is false"},
@@ -112,13 +54,6 @@ constexpr Rule kRules[] = {
     {"exp_manager.ema.every_n_steps", no_ema, kNoEma},
     {"exp_manager.resume_past_end", no_resume, kNoResume},
     {"exp_manager.resume_ignore_no_checkpoint", no_resume, kNoResume},
-    {"aerie.data.build_cache", [](const Situation& s) { return s.absent("aerie.data.cache_dir"); },
-     "aerie.data.cache_dir is null"},
-    {"aerie.data.cache_format",
-     [](const Situation& s) {
-       return s.absent("aerie.data.cache_dir") || s.off("aerie.data.build_cache");
-     },
-     "aerie.data.build_cache is false"},
     {"aerie.loss_scale",
      [](const Situation& s) {
        const Value* written = s.config.written("trainer.precision");
@@ -144,8 +79,9 @@ std::string as_clause(std::string_view help) {
 
 class Finder {
  public:
-  Finder(const Value& root, const CheckContext& context, bool one_device, bool gpu)
-      : root_(root), context_(context), one_device_(one_device), gpu_(gpu) {}
+  Finder(const Schema& schema, const Value& root, const CheckContext& context, bool one_device,
+         bool gpu)
+      : schema_(schema), root_(root), context_(context), one_device_(one_device), gpu_(gpu) {}
 
   std::map<std::string, IdleKey> run() {
     walk(root_, "");
@@ -160,7 +96,7 @@ class Finder {
       return;
     }
     if (value.is_null() || value.is_missing()) return;
-    const KeyNode* node = find_key_node(path);
+    const KeyNode* node = schema_.find_node(path);
     if (node == nullptr || node->spec == nullptr) return;
     const KeySpec& spec = *node->spec;
     const bool at_default = !spec.default_value.empty() && spec.default_value != kRequired &&
@@ -175,19 +111,14 @@ class Finder {
   }
 
   std::optional<std::string_view> rule_for(const std::string& path) const {
-    Situation situation{context_, one_device_, gpu_, {}};
-    std::string key = path;
-    for (const char* ds : {"train_ds", "validation_ds", "test_ds"}) {
-      const std::string prefix = str_cat("model.", ds, ".");
-      if (!starts_with(path, prefix)) continue;
-      situation.ds = prefix;
-      key = str_cat("model.<ds>.", path.substr(prefix.size()));
-    }
-    for (const Rule& rule : kRules)
-      if (covers(rule.key, key) && rule.idle(situation)) return rule.why;
+    const Schema::Spelling spelling = schema_.spelling_of(path);
+    const Situation situation{context_, one_device_, gpu_, spelling.node};
+    for (const IdleRule& rule : schema_.parts().idle_rules)
+      if (covers(rule.key, spelling.path) && rule.idle(situation)) return rule.why;
     return std::nullopt;
   }
 
+  const Schema& schema_;
   const Value& root_;
   const CheckContext& context_;
   const bool one_device_, gpu_;
@@ -196,14 +127,19 @@ class Finder {
 
 }  // namespace
 
-std::map<std::string, IdleKey> keys_without_effect(const Value& resolved, int num_gpus) {
+std::span<const IdleRule> engine_idle_rules() {
+  return kRules;
+}
+
+std::map<std::string, IdleKey> keys_without_effect(const Schema& schema, const Value& resolved,
+                                                   int num_gpus) {
   if (!resolved.is_map()) return {};
   const ValidateOptions options;
   Findings unused;
-  const CheckContext context(resolved, options, unused);
+  const CheckContext context(schema, resolved, options, unused);
   const TrainerConfig trainer = device_keys(context);
   const auto plan = plan_devices(trainer, num_gpus);
-  return Finder(resolved, context, !plan.ok() || plan->world_size == 1,
+  return Finder(schema, resolved, context, !plan.ok() || plan->world_size == 1,
                 plan.ok() ? plan->gpu : trainer.accelerator == Accelerator::kGpu)
       .run();
 }

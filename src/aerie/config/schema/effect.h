@@ -5,10 +5,21 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "aerie/config/value.h"
 
 namespace aerie::config {
+
+class Schema;
+struct Situation;  // checks.h
+
+// A rule covers its key and all below it, and is judged whatever the value.
+struct IdleRule {
+  std::string_view key;  // as rows spell it: `model.<ds>` stands for every data set
+  bool (*idle)(const Situation&);
+  std::string_view why;
+};
 
 struct IdleKey {
   std::string why;          // "one device"
@@ -17,7 +28,8 @@ struct IdleKey {
 
 // By key; leaves of a resolved, valid configuration. Keys that are null say nothing and are left
 // out. `num_gpus`: what this process sees.
-std::map<std::string, IdleKey> keys_without_effect(const Value& resolved, int num_gpus);
+std::map<std::string, IdleKey> keys_without_effect(const Schema& schema, const Value& resolved,
+                                                   int num_gpus);
 
 // "trainer.strategy, trainer.sync_batchnorm (one device); model.train_ds.labels (...)": those that
 // are not at their default, grouped by reason. Empty: none.

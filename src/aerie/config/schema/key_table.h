@@ -1,17 +1,13 @@
-// The schema table: one row per configuration key with its type, range, default, status and help.
+// Rows of a schema: one per configuration key with its type, range, default, status and help.
 // Validation (validate.h), the defaults of the `aerie:` node, docs/config.md and the tests all come
-// from these rows; a key that is not here does not exist. Rows are constants: any thread may read.
-//
-// Adding a key: a row here, a field in the struct, a line in build_*.cc, then
-// `aerie config keys --markdown > docs/config.md`.
+// from the rows; a key without a row does not exist. A family puts the rows it knows together in a
+// Schema (schema.h): the engine's and its own. Texts of rows are literals, or live as long.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "aerie/base/status.h"
 #include "aerie/config/value.h"
 
 namespace aerie::config {
@@ -24,8 +20,8 @@ enum class KeyStatus {
 };
 
 struct KeySpec {
-  // Dots between parts. `*` stands for any key of a map or index of a list, `<ds>` for train_ds,
-  // validation_ds and test_ds.
+  // Dots between parts. `*` stands for any key of a map or index of a list; a placeholder of the
+  // schema, such as `<ds>`, for the names it lists.
   std::string_view path;
   // Alternatives of null, bool, int, float (takes ints), str (takes numbers), map, any, list[T].
   std::string_view type;
@@ -47,36 +43,16 @@ struct KeySpec {
 
 inline constexpr std::string_view kRequired = "required";
 
-// One documentation section per group, in the order of docs/config.md.
+// One documentation section per group.
 struct KeyGroup {
   std::string_view title;
   std::string_view intro;
-  std::span<const KeySpec> keys;
+  std::vector<KeySpec> keys;
 };
-std::span<const KeyGroup> key_groups();
 
-// Every row of every group.
-std::vector<const KeySpec*> all_keys();
-// The row of a concrete key ("model.validation_ds.batch_size"), or null.
-const KeySpec* find_key(std::string_view path);
 // The row's default as a value; null Value when it has none.
 Value default_of(const KeySpec& key);
-// The `aerie:` node with every default: {aerie: {...}}. What compose() calls known_defaults.
-const Value& aerie_defaults();
 
 const char* key_status_name(KeyStatus status);  // "works", "no effect", "later", "refused"
-
-// docs/config.md.
-std::string key_table_markdown();
-
-// --- the tables themselves, one file each ---
-std::span<const KeySpec> top_level_keys();
-std::span<const KeySpec> model_keys();
-std::span<const KeySpec> encoder_keys();
-std::span<const KeySpec> dataset_keys();
-std::span<const KeySpec> optim_keys();
-std::span<const KeySpec> trainer_keys();
-std::span<const KeySpec> exp_manager_keys();
-std::span<const KeySpec> own_keys();
 
 }  // namespace aerie::config

@@ -1,5 +1,5 @@
 // Rows of `exp_manager:`. NeMo's schema is closed, and so is this one.
-#include "aerie/config/schema/key_table.h"
+#include "aerie/config/schema/engine_keys.h"
 
 namespace aerie::config {
 namespace {

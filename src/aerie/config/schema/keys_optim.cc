@@ -1,12 +1,34 @@
-// Rows of `model.optim` and `model.optim.sched`. Which of them an optimizer or a schedule takes is
-// decided by its name (checks_optim.cc): an argument of another one is an error, as in NeMo.
-#include "aerie/config/schema/key_table.h"
+// Rows of `model.optim`, `model.optim.sched` and `model.optim_param_groups`. Which of them an
+// optimizer or a schedule takes is decided by its name (checks_optim.cc): an argument of another
+// one is an error, as in NeMo.
+#include "aerie/config/schema/engine_keys.h"
 
 namespace aerie::config {
 namespace {
 
 constexpr KeyStatus kWorks = KeyStatus::kWorks;
 constexpr KeyStatus kNoEffect = KeyStatus::kNoEffect;
+
+constexpr KeySpec kOptimGroups[] = {
+    {"model.optim_param_groups", "map|null", "null", "", "", kWorks,
+     "Own optimizer settings per part of the model: `{encoder: {lr: 1e-4}}`."},
+    {"model.optim_param_groups.*.lr", "float", "", ">=0", "", kWorks,
+     "Learning rate of this group."},
+    {"model.optim_param_groups.*.betas", "list[float]", "", "[0,1)", "", kWorks,
+     "Decay of this group's moments."},
+    {"model.optim_param_groups.*.eps", "float", "", ">=0", "", kWorks,
+     "Floor of the denominator in this group."},
+    {"model.optim_param_groups.*.weight_decay", "float", "", ">=0", "", kWorks,
+     "Weight decay of this group."},
+    {"model.optim_param_groups.*.momentum", "float", "", ">=0", "", kWorks,
+     "sgd: momentum of this group."},
+    {"model.optim_param_groups.*.dampening", "float", "", "", "", kWorks,
+     "sgd: dampening of this group's momentum."},
+    {"model.optim_param_groups.*.nesterov", "bool", "", "", "", kWorks,
+     "sgd: Nesterov momentum in this group."},
+    {"model.optim_param_groups.*.amsgrad", "bool", "", "", "", kWorks,
+     "adam, adamw: AMSGrad in this group (the largest second moment so far divides)."},
+};
 
 constexpr KeySpec kOptim[] = {
     {"model.optim", "map|null", "", "", "", kWorks,
@@ -155,6 +177,9 @@ constexpr KeySpec kOptim[] = {
 
 }  // namespace
 
+std::span<const KeySpec> optim_group_keys() {
+  return kOptimGroups;
+}
 std::span<const KeySpec> optim_keys() {
   return kOptim;
 }

@@ -1,5 +1,5 @@
-// Rows of the `aerie:` node and of the top level.
-#include "aerie/config/schema/key_table.h"
+// Rows of the top level, and those of the `aerie:` node that concern no kind of data or model.
+#include "aerie/config/schema/engine_keys.h"
 
 namespace aerie::config {
 namespace {
@@ -50,9 +50,6 @@ constexpr KeySpec kOwn[] = {
     {"aerie.engine", "str", "auto", "", "auto|fast|reference", kWorks,
      "Which implementation runs the step. `auto` takes the fast one on a GPU where it covers the "
      "config and says so when it does not."},
-    {"aerie.tokens_precision", "str", "float32", "", "float32|autocast", kWorks,
-     "Precision of the quantizer's projection; `autocast` is NeMo's and makes targets depend on "
-     "trainer.precision."},
     {"aerie.tf32", "str", "conv", "", "none|conv|all", kWorks,
      "TF32 at precision 32 on a GPU: nowhere, convolutions only (torch's default), or everywhere."},
     {"aerie.activation_checkpointing", "bool", "false", "", "", kWorks,
@@ -66,20 +63,9 @@ constexpr KeySpec kOwn[] = {
      "With on_nan skip: stop after so many skipped steps in a row."},
     {"aerie.on_oom", "str", "split", "", "split|stop", kWorks,
      "Out of memory: split the batch and retry, or stop."},
-    {"aerie.on_bad_audio", "str", "skip", "", "skip|zero|fail", kWorks,
-     "A recording that cannot be read: leave it out, use silence, or stop."},
-    {"aerie.max_bad_fraction", "float", "0.01", "[0,1]", "", kWorks,
-     "Stop when more than this share of the recordings was bad."},
     {"aerie.ignore_missing_checkpoints", "bool", "false", "", "", kWorks,
      "Start from nothing although metrics.jsonl of the run folder records checkpoints and their "
      "folder holds none; false: refuse, since their disk may not be mounted."},
-    {"aerie.empty_mask", "str|null", "null", "", "zero|nan", kWorks,
-     "Loss of a batch in which nothing is masked; null: zero, or nan under compat."},
-    {"aerie.train_pre_encode", "bool", "false", "", "", kWorks,
-     "mask_position post_conv: let gradients reach the subsampling stack (NeMo cuts them off)."},
-    {"aerie.batch_norm_frames", "str", "padded", "", "padded|valid", kWorks,
-     "Frames that enter BatchNorm statistics: all up to the padded length as in NeMo, or valid "
-     "ones only."},
     {"aerie.validation_seed", "str|null", "null", "", "fixed|random", kWorks,
      "Masks and mixing in validation: the same every time, or new ones as in NeMo; null: fixed, or "
      "random under compat."},
@@ -95,34 +81,10 @@ constexpr KeySpec kOwn[] = {
     {"aerie.lightning_checkpoints", "bool", "false", "", "", kWorks,
      "Write a Lightning `.ckpt` beside every native checkpoint, under the names NeMo looks for, so "
      "that NeMo can go on in the folder of the run."},
-    {"aerie.data.cache_dir", "str|null", "null", "", "", kWorks,
-     "Folder of the packed audio cache; null: none."},
-    {"aerie.data.build_cache", "bool", "false", "", "", kWorks,
-     "Fill cache_dir during the first epoch; audio is delivered in 16 bits from the start (`aerie "
-     "data pack --encoding float32` keeps what is finer)."},
-    {"aerie.data.cache_format", "str", "pcm16", "", "pcm16|flac", kWorks,
-     "How build_cache stores audio: plain 16-bit samples, or FLAC (smaller, decoded at every "
-     "read)."},
-    {"aerie.data.index_dir", "str|null", "null", "", "", kWorks,
-     "Folder of manifest and tar indexes; null: beside the data, or the user's cache folder where "
-     "that cannot be written."},
     {"aerie.data.virtual_ranks", "int|null", "null", ">=1", "", kWorks,
      "Fixes the global sample order so that it does not depend on the number of devices."},
     {"aerie.data.memory_budget_gib", "float|null", "null", ">0", "", kWorks,
      "Upper bound of the loader's memory; null: what workers x prefetch x batch needs."},
-    {"aerie.data.skip_bad_lines", "bool", "false", "", "", kWorks,
-     "Go on without manifest lines that are not valid; otherwise they end the run."},
-    {"aerie.data.shuffle_level", "str|null", "null", "", "sample|shard", kWorks,
-     "What shuffle_n shuffles in tarred data; null: samples, or shards under compat."},
-    {"aerie.data.min_audio_len_secs", "float", "1.0", ">=0", "", kWorks,
-     "Shorter audio is filled up to this length."},
-    {"aerie.data.pad_audio_mode", "str", "repeat", "", "repeat|zero", kWorks,
-     "How short audio is filled up."},
-    {"aerie.data.mix_on", "str", "auto", "", "auto|cpu|gpu", kWorks,
-     "Where noise and speech are mixed; both give the same samples."},
-    {"aerie.data.batch_dtype", "str", "auto", "", "auto|int16|float32", kWorks,
-     "How audio travels to the GPU: 16-bit samples are half the bytes and exact for 16-bit "
-     "recordings at the model's rate. `auto`: float32."},
     {"aerie.data.max_shapes", "int", "16", ">=1", "", kWorks,
      "Batch lengths are rounded up to at most this many values, so that the GPU sees few shapes."},
 };

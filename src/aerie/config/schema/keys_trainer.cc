@@ -1,5 +1,5 @@
 // Rows of `trainer:`.
-#include "aerie/config/schema/key_table.h"
+#include "aerie/config/schema/engine_keys.h"
 
 namespace aerie::config {
 namespace {

@@ -1,5 +1,5 @@
 // What the training loop and everything around it read of a configuration, whatever is trained. The
-// configuration of a model family derives from it.
+// configuration of a model family contains it, or gives it.
 #pragma once
 
 #include <string>

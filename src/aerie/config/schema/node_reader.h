@@ -1,6 +1,6 @@
 // Reads typed fields out of a map node. Absent keys and `???` leave the field as it is; null
 // empties an optional, and leaves anything else. The first value of a wrong type is remembered as
-// the error. Internal to the schema library.
+// the error.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 #include "aerie/config/schema/optim_rules.h"
 
 #include "aerie/base/strings.h"
-#include "aerie/config/schema/targets.h"
+#include "aerie/config/schema/engine_keys.h"
 #include "aerie/config/schema/type_spec.h"
 
 namespace aerie::config {
@@ -72,7 +72,8 @@ const ScheduleRule* find_schedule(std::string_view name) {
 const OptimizerRule* optimizer_of(const Value& optim) {
   const Value* target = optim.child("_target_");
   if (target != nullptr && target->is_string()) {
-    const std::string_view class_name = find_target("model.optim", target->as_string());
+    const std::string_view class_name =
+        find_target(engine_targets(), "model.optim", target->as_string());
     for (const OptimizerRule& rule : optimizer_rules())
       if (rule.class_name == class_name) return &rule;
     return nullptr;

@@ -1,35 +1,12 @@
 #include "aerie/config/schema/targets.h"
 
 #include "aerie/base/strings.h"
+#include "aerie/config/schema/engine_keys.h"
 
 namespace aerie::config {
 
-std::span<const TargetClass> target_classes() {
-  constexpr std::string_view kModules = "nemo.collections.asr.modules";
-  constexpr std::string_view kSsl = "nemo.collections.asr.modules.ssl_modules";
-  constexpr std::string_view kAudio = "nemo.collections.asr.modules.audio_preprocessing";
-  constexpr std::string_view kMixing = "nemo.collections.asr.modules.ssl_modules.augmentation";
+std::span<const TargetClass> engine_targets() {
   static const std::vector<TargetClass> kClasses = {
-      {"model.preprocessor", "AudioToMelSpectrogramPreprocessor", {kModules, kAudio}},
-      {"model.spec_augment", "SpectrogramAugmentation", {kModules, kAudio}},
-      {"model.masking",
-       "RandomBlockMasking",
-       {kModules, kSsl, "nemo.collections.asr.modules.ssl_modules.masking"}},
-      {"model.quantizer",
-       "RandomProjectionVectorQuantizer",
-       {kModules, kSsl, "nemo.collections.asr.modules.ssl_modules.quantizers"}},
-      {"model.encoder",
-       "ConformerEncoder",
-       {kModules, "nemo.collections.asr.modules.conformer_encoder"}},
-      {"model.decoder",
-       "MultiSoftmaxDecoder",
-       {kModules, kSsl, "nemo.collections.asr.modules.ssl_modules.multi_softmax_decoder"}},
-      {"model.loss",
-       "MultiMLMLoss",
-       {"nemo.collections.asr.losses", "nemo.collections.asr.losses.ssl_losses",
-        "nemo.collections.asr.losses.ssl_losses.mlm"}},
-      {"model.<ds>.batch_augmentor", "MultiSpeakerNoiseAugmentation", {kSsl, kModules, kMixing}},
-      {"model.<ds>.batch_augmentor", "SpeakerNoiseAugmentation", {kSsl, kModules, kMixing}},
       {"model.optim", "AdamW", {"torch.optim", "torch.optim.adamw"}},
       {"model.optim", "Adam", {"torch.optim", "torch.optim.adam"}},
       {"model.optim", "SGD", {"torch.optim", "torch.optim.sgd"}},
@@ -48,8 +25,9 @@ std::span<const TargetClass> target_classes() {
   return kClasses;
 }
 
-std::string_view find_target(std::string_view node, std::string_view spelling) {
-  for (const TargetClass& entry : target_classes()) {
+std::string_view find_target(std::span<const TargetClass> classes, std::string_view node,
+                             std::string_view spelling) {
+  for (const TargetClass& entry : classes) {
     if (entry.node != node) continue;
     for (const std::string_view module : entry.modules)
       if (spelling == str_cat(std::string(module), ".", std::string(entry.class_name)))
@@ -58,9 +36,10 @@ std::string_view find_target(std::string_view node, std::string_view spelling) {
   return {};
 }
 
-std::vector<std::string> known_targets(std::string_view node) {
+std::vector<std::string> known_targets(std::span<const TargetClass> classes,
+                                       std::string_view node) {
   std::vector<std::string> names;
-  for (const TargetClass& entry : target_classes())
+  for (const TargetClass& entry : classes)
     if (entry.node == node)
       names.push_back(
           str_cat(std::string(entry.modules.front()), ".", std::string(entry.class_name)));

@@ -1,5 +1,5 @@
 // `_target_`: which class names stand for which built-in component. Nothing outside these lists can
-// be named, so a config cannot make aerie run anything else.
+// be named, so a config cannot make aerie run anything else. Each schema has its own list.
 #pragma once
 
 #include <span>
@@ -16,11 +16,10 @@ struct TargetClass {
   std::vector<std::string_view> modules;
 };
 
-// Nodes that may carry a `_target_`.
-std::span<const TargetClass> target_classes();
 // The class a spelling means at this schema node, or empty.
-std::string_view find_target(std::string_view node, std::string_view spelling);
+std::string_view find_target(std::span<const TargetClass> classes, std::string_view node,
+                             std::string_view spelling);
 // Main spelling of every class known at the node, for messages.
-std::vector<std::string> known_targets(std::string_view node);
+std::vector<std::string> known_targets(std::span<const TargetClass> classes, std::string_view node);
 
 }  // namespace aerie::config

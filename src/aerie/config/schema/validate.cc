@@ -5,7 +5,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/checks.h"
-#include "aerie/config/schema/key_tree.h"
+#include "aerie/config/schema/schema.h"
 #include "aerie/config/schema/targets.h"
 #include "aerie/config/schema/type_spec.h"
 
@@ -39,7 +39,8 @@ std::string where_of(const Origin& origin) {
 
 class Validator {
  public:
-  Validator(const Value& root, const ValidateOptions& options) : root_(root), options_(options) {}
+  Validator(const Schema& schema, const Value& root, const ValidateOptions& options)
+      : schema_(schema), root_(root), options_(options) {}
 
   Findings run() {
     if (!root_.is_map()) {
@@ -47,8 +48,9 @@ class Validator {
           str_cat("expected a mapping of keys, got ", root_.brief()), "");
       return std::move(findings_);
     }
-    walk_map(root_, key_tree(), "");
-    check_relations(root_, options_, findings_);
+    walk_map(root_, schema_.root(), "");
+    CheckContext context(schema_, root_, options_, findings_);
+    for (const auto check : schema_.parts().checks) check(context);
     return std::move(findings_);
   }
 
@@ -61,7 +63,7 @@ class Validator {
 
   void walk(const Value& value, const KeyNode& node, const std::string& path) {
     if (value.is_missing()) {
-      const bool needed = options_.for_training && !starts_with(path, "model.test_ds");
+      const bool needed = options_.for_training && for_training(path);
       add(needed ? Finding::Severity::kError : Finding::Severity::kWarning, path, value.origin(),
           str_cat("Missing mandatory value: ", path),
           needed ? str_cat("give it on the command line: ", path, "=...") : "");
@@ -82,6 +84,12 @@ class Validator {
       const List& items = value.as_list();
       for (size_t i = 0; i < items.size(); ++i) walk(items[i], *node.any, str_cat(path, ".", i));
     }
+  }
+
+  bool for_training(const std::string& path) const {
+    for (const std::string_view node : schema_.parts().not_for_training)
+      if (starts_with(path, node)) return false;
+    return true;
   }
 
   void walk_map(const Value& value, const KeyNode& node, const std::string& path) {
@@ -123,12 +131,10 @@ class Validator {
       if (path == old_path) return std::string(new_path);
     const std::string near = nearest_name(key, node.names());
     if (!near.empty()) return parent.empty() ? near : str_cat(parent, ".", near);
-    for (const KeySpec* spec : all_keys()) {
+    for (const KeySpec* spec : schema_.all_keys()) {
       const std::vector<std::string> parts = split(spec->path, '.');
       if (parts.back() != key || spec->path.find('*') != std::string_view::npos) continue;
-      std::string found(spec->path);
-      const size_t ds = found.find("<ds>");
-      if (ds != std::string::npos) found.replace(ds, 4, "train_ds");
+      std::string found = schema_.example_of(spec->path);
       if (found != path) return found;
     }
     return {};
@@ -246,14 +252,16 @@ class Validator {
 
   bool check_target(const Value& value, const KeySpec& spec, const std::string& path) {
     const std::string_view node = spec.path.substr(0, spec.path.size() - 9);  // "._target_"
-    if (!find_target(node, value.as_string()).empty()) return true;
-    const std::vector<std::string> known = known_targets(node);
+    const std::vector<TargetClass>& targets = schema_.parts().targets;
+    if (!find_target(targets, node, value.as_string()).empty()) return true;
+    const std::vector<std::string> known = known_targets(targets, node);
     add(Finding::Severity::kError, path, value.origin(),
         str_cat("unknown target ", quoted(value.as_string()), ": known are ", join(known, ", ")),
         "a target names a built-in component; nothing else can be loaded");
     return false;
   }
 
+  const Schema& schema_;
   const Value& root_;
   const ValidateOptions& options_;
   Findings findings_;
@@ -287,8 +295,8 @@ Status Findings::to_status() const {
   return invalid_argument(std::move(text));
 }
 
-Findings validate(const Value& resolved, const ValidateOptions& options) {
-  return Validator(resolved, options).run();
+Findings validate(const Schema& schema, const Value& resolved, const ValidateOptions& options) {
+  return Validator(schema, resolved, options).run();
 }
 
 }  // namespace aerie::config

@@ -1,4 +1,4 @@
-// Judges a resolved configuration tree against the schema table. Everything wrong is collected, not
+// Judges a resolved configuration tree against a schema. Everything wrong is collected, not
 // only the first; each finding names the key, where it was written, what was expected and what to
 // try. Keys are judged by their effect: `devices: -1` and `strategy: ddp` are fine on one device
 // (effect.h says which keys then change nothing).
@@ -12,6 +12,8 @@
 #include "aerie/config/value.h"
 
 namespace aerie::config {
+
+class Schema;
 
 struct Finding {
   enum class Severity { kError, kWarning };
@@ -50,6 +52,6 @@ struct ValidateOptions {
 };
 
 // `resolved` has no interpolations left and contains the `aerie:` node.
-Findings validate(const Value& resolved, const ValidateOptions& options);
+Findings validate(const Schema& schema, const Value& resolved, const ValidateOptions& options);
 
 }  // namespace aerie::config

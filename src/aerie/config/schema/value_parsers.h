@@ -1,17 +1,13 @@
-// Values whose spelling needs more than a type: devices, times, batch limits, precision, contexts.
-// Shared by the checks and by build_run_config(). Errors say what was expected; the caller adds the
-// key and where it was written.
+// Values whose spelling needs more than a type: devices, times, batch limits, precision. Shared
+// by the checks and by what fills structs. Errors say what was expected; the caller adds the key
+// and where it was written.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "aerie/base/status.h"
 #include "aerie/config/schema/trainer_config.h"
 #include "aerie/config/value.h"
-#include "aerie/data/speech/config/dataset_config.h"
 
 namespace aerie::config {
 
@@ -24,10 +20,6 @@ Result<double> parse_duration(const Value& value, bool numbers_are_seconds);
 Result<BatchLimit> parse_batch_limit(const Value& value);
 // Any of Lightning's spellings; those that aerie refuses are errors.
 Result<Precision> parse_precision(const Value& value);
-// [-1, -1] or [[a, b], ...].
-Result<std::vector<std::array<int64_t, 2>>> parse_att_context(const Value& value);
-// A string, a list of strings, a list of lists of strings.
-Result<PathList> parse_path_list(const Value& value);
 
 // Whole numbers may be written 1e5; only ask after TypeSpec said it is a whole number.
 int64_t whole_number(const Value& value);

@@ -33,7 +33,7 @@ at::Tensor wave(at::IntArrayRef shape, double seed) {
 }
 
 // Directional derivative along a fixed direction for every tensor.
-void check(const config::ModelConfig& config, const config::AerieConfig& aerie = {}) {
+void check(const config::ModelConfig& config, const config::NestAerieConfig& aerie = {}) {
   auto model = make_model(config, aerie);
   ASSERT_NE(model, nullptr);
   nn::ParameterRegistry& p = model->parameters();
@@ -139,7 +139,7 @@ TEST(GradientTest, PostConvWithTrainedSubsamplingAndValidFrames) {
   config::ModelConfig m = toy_config();
   m.mask_position = config::MaskPosition::kPostConv;
   m.masking.freeze = false;
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   aerie.train_pre_encode = true;
   aerie.batch_norm_frames = config::BatchNormFrames::kValid;
   // Tokens come from the trained stack and would jump: one class leaves nothing to jump to.

@@ -40,7 +40,7 @@ Result<config::ModelConfig> model_config_of(const config::Value& model_node) {
 }
 
 Result<RestoredModel> restore_nemo(Env& env, const std::string& path,
-                                   const config::AerieConfig& aerie, at::Device device,
+                                   const config::NestAerieConfig& aerie, at::Device device,
                                    bool strict) {
   AERIE_ASSIGN_OR_RETURN(archive::NemoArchive file, archive::read_nemo(env, path));
   RestoredModel out;

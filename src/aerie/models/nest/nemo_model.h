@@ -31,7 +31,7 @@ struct RestoredModel {
 // Builds the model an archive describes and loads its weights (strict unless `strict` is false).
 // Data sets are not looked at.
 Result<RestoredModel> restore_nemo(Env& env, const std::string& path,
-                                   const config::AerieConfig& aerie, at::Device device,
+                                   const config::NestAerieConfig& aerie, at::Device device,
                                    bool strict = true);
 
 // The ModelConfig of a resolved `model` node that stands alone.

@@ -164,7 +164,7 @@ TEST_F(CkptTest, InitFromTakesWhatIncludeAndExcludeSay) {
   const RestoredModel source = restore(kPlain);
   auto config = model_config_of(source.model_node);
   ASSERT_TRUE(config.ok());
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   aerie.seed = 99;
   auto fresh = nest::NestModel::create(*config, aerie);
   ASSERT_TRUE(fresh.ok());

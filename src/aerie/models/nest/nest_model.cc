@@ -170,7 +170,7 @@ nn::FlatLayout flat_layout(const nn::ParameterRegistry& registry) {
 }  // namespace
 
 Result<std::unique_ptr<NestModel>> NestModel::create(const config::ModelConfig& model,
-                                                     const config::AerieConfig& aerie,
+                                                     const config::NestAerieConfig& aerie,
                                                      at::Device device,
                                                      const Precheck& before_allocation) {
   AERIE_ASSIGN_OR_RETURN(NestSettings settings, nest_settings(model));

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/aerie_config.h"
 #include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/decoder.h"
 #include "aerie/models/nest/masking.h"
@@ -68,7 +67,7 @@ class NestModel {
   // configuration from the same file can make us allocate.
   using Precheck = std::function<Status(const nn::ParameterRegistry&)>;
   static Result<std::unique_ptr<NestModel>> create(const config::ModelConfig& model,
-                                                   const config::AerieConfig& aerie,
+                                                   const config::NestAerieConfig& aerie,
                                                    at::Device device = at::kCPU,
                                                    const Precheck& before_allocation = {});
 
@@ -104,7 +103,7 @@ class NestModel {
                        const at::Tensor& lengths, int64_t frames) const;
 
   NestSettings settings_;
-  config::AerieConfig aerie_;
+  config::NestAerieConfig aerie_;
   std::unique_ptr<nn::ParameterRegistry> registry_;
   std::optional<Preprocessor> preprocessor_;
   std::unique_ptr<nn::ConformerEncoder> encoder_;

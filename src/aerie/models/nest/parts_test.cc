@@ -413,7 +413,7 @@ TEST(NestModelTest, EmptyMaskIsZeroByDefaultAndNanInCompat) {
   config::ModelConfig config = reference_model_config();
   config.masking.mask_prob = 0.0;
   for (const bool nan : {false, true}) {
-    config::AerieConfig aerie;
+    config::NestAerieConfig aerie;
     aerie.empty_mask = nan ? config::EmptyMask::kNan : config::EmptyMask::kZero;
     auto model = make_model(config, aerie);
     ForwardOptions options;
@@ -428,7 +428,7 @@ TEST(NestModelTest, EmptyMaskIsZeroByDefaultAndNanInCompat) {
 }
 
 TEST(NestModelTest, TokensFollowTokensPrecision) {
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   ForwardOptions options;
   options.policy = nn::DtypePolicy(config::Precision::kBf16Mixed);
   auto exact = make_model(reference_model_config(), aerie);
@@ -577,7 +577,7 @@ TEST(PostConvTest, CombineTimeStepsIsSetToOneWithAWarning) {  // Q7
 
 TEST(PostConvTest, SubsamplingIsFrozenUnlessAskedFor) {  // Q8
   for (const bool train : {false, true}) {
-    config::AerieConfig aerie;
+    config::NestAerieConfig aerie;
     aerie.train_pre_encode = train;
     config::ModelConfig config = post_conv_config();
     config.masking.freeze = false;

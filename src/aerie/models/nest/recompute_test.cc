@@ -44,7 +44,7 @@ struct Outcome {
   int64_t peak = 0;
 };
 
-Outcome run(const config::ModelConfig& config, config::AerieConfig aerie, bool recompute,
+Outcome run(const config::ModelConfig& config, config::NestAerieConfig aerie, bool recompute,
             config::Precision precision, int64_t samples = 6400, int steps = 2) {
   aerie.activation_checkpointing = recompute;
   auto model = make_model(config, aerie);
@@ -76,7 +76,7 @@ Outcome run(const config::ModelConfig& config, config::AerieConfig aerie, bool r
   return out;
 }
 
-void expect_equal(const config::ModelConfig& config, const config::AerieConfig& aerie = {},
+void expect_equal(const config::ModelConfig& config, const config::NestAerieConfig& aerie = {},
                   config::Precision precision = config::Precision::k32, int steps = 2) {
   const Outcome plain = run(config, aerie, false, precision, 6400, steps);
   const Outcome again = run(config, aerie, true, precision, 6400, steps);
@@ -98,7 +98,7 @@ TEST(RecomputeTest, InMixedPrecision) {
 }
 
 TEST(RecomputeTest, WithStatisticsOverValidFrames) {
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   aerie.batch_norm_frames = config::BatchNormFrames::kValid;
   expect_equal(deep_config(), aerie);
 }
@@ -143,7 +143,7 @@ TEST(RecomputeTest, KeepsFarLessMemory) {
 
 // Validation computes without gradients: nothing to recompute.
 TEST(RecomputeTest, EvaluationIsNotConcerned) {
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   aerie.activation_checkpointing = true;
   auto model = make_model(deep_config(), aerie);
   at::NoGradGuard no_grad;

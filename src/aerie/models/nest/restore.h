@@ -8,8 +8,8 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
-#include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/value.h"
+#include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/nemo_model.h"
 
 namespace aerie::ckpt {
@@ -19,7 +19,7 @@ struct RestoreOptions {
   // run (its `model` node is taken) or a model_config.yaml. Empty: a .nemo and a Lightning
   // checkpoint carry theirs, a native checkpoint has it in the folder of its run.
   std::string config;
-  config::AerieConfig aerie;
+  config::NestAerieConfig aerie;
   at::Device device = at::kCPU;
   // The averaged weights of a native checkpoint (exp_manager.ema); an error where there are none.
   bool averaged = false;

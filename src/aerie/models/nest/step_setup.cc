@@ -12,7 +12,7 @@
 
 namespace aerie::nest {
 
-std::string not_covered_by_step(const config::ModelConfig& m, const config::AerieConfig& aerie,
+std::string not_covered_by_step(const config::ModelConfig& m, const config::NestAerieConfig& aerie,
                                 config::Precision precision) {
   const config::PreprocessorConfig& p = m.preprocessor;
   const config::EncoderConfig& e = m.encoder;
@@ -70,7 +70,7 @@ std::string not_covered_by_step(const config::ModelConfig& m, const config::Aeri
   return "";
 }
 
-kernels::NestStepConfig step_config(const NestModel& model, const config::AerieConfig& aerie) {
+kernels::NestStepConfig step_config(const NestModel& model, const config::NestAerieConfig& aerie) {
   const config::ModelConfig& m = model.settings().model;
   const config::EncoderConfig& e = m.encoder;
   const config::PreprocessorConfig& p = m.preprocessor;

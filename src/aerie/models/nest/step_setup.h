@@ -12,11 +12,11 @@
 namespace aerie::nest {
 
 // Why a run with these settings cannot use NestStep, naming the key; empty: it can.
-std::string not_covered_by_step(const config::ModelConfig& model, const config::AerieConfig& aerie,
-                                config::Precision precision);
+std::string not_covered_by_step(const config::ModelConfig& model,
+                                const config::NestAerieConfig& aerie, config::Precision precision);
 
 // Everything of the configuration except dtype, shapes, weights of the loss and memory options.
-kernels::NestStepConfig step_config(const NestModel& model, const config::AerieConfig& aerie);
+kernels::NestStepConfig step_config(const NestModel& model, const config::NestAerieConfig& aerie);
 
 // Trainable parameters by `param` (a default NestParam where the model has none of that name),
 // frozen tensors by pointer. Left to the caller: running statistics, positions, StepTables and the

@@ -106,7 +106,7 @@ inline config::ModelConfig reference_model_config() {
 }
 
 inline std::unique_ptr<NestModel> make_model(const config::ModelConfig& config,
-                                             const config::AerieConfig& aerie = {}) {
+                                             const config::NestAerieConfig& aerie = {}) {
   auto model = NestModel::create(config, aerie);
   EXPECT_TRUE(model.ok()) << model.status().to_string();
   return model.ok() ? std::move(model).value() : nullptr;

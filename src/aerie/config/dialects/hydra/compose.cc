@@ -5,6 +5,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/config/dialects/hydra/config_repository.h"
 #include "aerie/config/dialects/hydra/defaults_list.h"
+#include "aerie/config/merge.h"
 
 namespace aerie::config {
 
@@ -47,19 +48,6 @@ Result<Value> place(const ComposedPart& part) {
 }
 
 }  // namespace
-
-void fill_defaults(Value& into, const Value& defaults) {
-  if (!into.is_map() || !defaults.is_map()) return;
-  for (const MapEntry& entry : defaults.as_map()) {
-    if (Value* existing = into.as_map().find(entry.key)) {
-      // `node:` with nothing below is an empty node.
-      if (existing->is_null() && entry.value.is_map()) *existing = Value(Map());
-      fill_defaults(*existing, entry.value);
-    } else {
-      into.as_map().set(entry);
-    }
-  }
-}
 
 Result<Composed> compose(const ComposeRequest& request) {
   if (request.config_name.empty()) {

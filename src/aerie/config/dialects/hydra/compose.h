@@ -36,8 +36,4 @@ struct Composed {
 
 Result<Composed> compose(const ComposeRequest& request);
 
-// Adds what `into` lacks, below maps also deeply; never changes a value that is there, but a null
-// where the defaults have a map counts as an empty map.
-void fill_defaults(Value& into, const Value& defaults);
-
 }  // namespace aerie::config

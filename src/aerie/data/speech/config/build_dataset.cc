@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "aerie/config/schema/build_parts.h"
 #include "aerie/config/schema/targets.h"
-#include "aerie/config/schema/value_parsers.h"
-#include "aerie/models/nest/config/run_config.h"
+#include "aerie/data/speech/config/path_list.h"
+#include "aerie/data/speech/config/speech_keys.h"
+#include "aerie/data/speech/config/speech_schema.h"
 
 namespace aerie::config {
 namespace {
@@ -24,10 +24,10 @@ std::optional<BatchAugmentorConfig> build_batch_augmentor(const NodeReader& node
   if (!node.is_map()) return std::nullopt;
   BatchAugmentorConfig out;
   if (const Value* target = node.find("_target_"); target && target->is_string())
-    out.kind =
-        find_target("model.<ds>.batch_augmentor", target->as_string()) == "SpeakerNoiseAugmentation"
-            ? BatchAugmentorConfig::Kind::kSpeakerNoise
-            : BatchAugmentorConfig::Kind::kMultiSpeakerNoise;
+    out.kind = find_target(speech_targets(), "model.<ds>.batch_augmentor", target->as_string()) ==
+                       "SpeakerNoiseAugmentation"
+                   ? BatchAugmentorConfig::Kind::kSpeakerNoise
+                   : BatchAugmentorConfig::Kind::kMultiSpeakerNoise;
   node.read("prob", out.prob);
   node.read("noise_ratio", out.noise_ratio);
   node.read("min_r_speech", out.min_r_speech);
@@ -242,12 +242,38 @@ std::string dataset_metric_name(std::string_view manifest_or_name) {
   return name;
 }
 
-void build_datasets(const NodeReader& model, ModelConfig& out) {
-  out.train_ds = build_dataset(model.child("train_ds"), out.sample_rate);
+void build_datasets(const NodeReader& model, int64_t sample_rate, SpeechDatasets& out) {
+  out.train_ds = build_dataset(model.child("train_ds"), sample_rate);
   model.child("validation_ds").read("val_dl_idx", out.val_dl_idx);
   model.child("test_ds").read("test_dl_idx", out.test_dl_idx);
-  out.validation_ds = build_loaders(model.child("validation_ds"), out.sample_rate, out.val_dl_idx);
-  out.test_ds = build_loaders(model.child("test_ds"), out.sample_rate, out.test_dl_idx);
+  out.validation_ds = build_loaders(model.child("validation_ds"), sample_rate, out.val_dl_idx);
+  out.test_ds = build_loaders(model.child("test_ds"), sample_rate, out.test_dl_idx);
+}
+
+void build_aerie_speech(const NodeReader& node, AerieConfig& out) {
+  if (node.given("compat")) out.data.shuffle_level = ShuffleLevel::kShard;
+  node.read_enum(
+      "on_bad_audio", out.on_bad_audio,
+      {{"skip", OnBadAudio::kSkip}, {"zero", OnBadAudio::kZero}, {"fail", OnBadAudio::kFail}});
+  node.read("max_bad_fraction", out.max_bad_fraction);
+  const NodeReader data = node.child("data");
+  data.read("cache_dir", out.data.cache_dir);
+  data.read("build_cache", out.data.build_cache);
+  data.read_enum("cache_format", out.data.cache_format,
+                 {{"pcm16", CacheFormat::kPcm16}, {"flac", CacheFormat::kFlac}});
+  data.read("index_dir", out.data.index_dir);
+  data.read("skip_bad_lines", out.data.skip_bad_lines);
+  data.read_enum("shuffle_level", out.data.shuffle_level,
+                 {{"sample", ShuffleLevel::kSample}, {"shard", ShuffleLevel::kShard}});
+  data.read("min_audio_len_secs", out.data.min_audio_len_secs);
+  data.read_enum("pad_audio_mode", out.data.pad_audio_mode,
+                 {{"repeat", PadAudioMode::kRepeat}, {"zero", PadAudioMode::kZero}});
+  data.read_enum("mix_on", out.data.mix_on,
+                 {{"auto", MixOn::kAuto}, {"cpu", MixOn::kCpu}, {"gpu", MixOn::kGpu}});
+  data.read_enum("batch_dtype", out.data.batch_dtype,
+                 {{"auto", BatchDtype::kAuto},
+                  {"int16", BatchDtype::kInt16},
+                  {"float32", BatchDtype::kFloat32}});
 }
 
 }  // namespace aerie::config

@@ -1,8 +1,10 @@
-// Rules about data sets.
+// Rules about data sets, and when their keys are idle.
 #include <cmath>
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/checks.h"
+#include "aerie/data/speech/config/speech_keys.h"
+#include "aerie/data/speech/config/speech_schema.h"
 
 namespace aerie::config {
 namespace {
@@ -138,7 +140,50 @@ class DatasetCheck {
   std::string path_;
 };
 
+bool not_tarred(const Situation& s) {
+  return s.off(s.node + "is_tarred");
+}
+bool not_concat(const Situation& s) {
+  return s.off(s.node + "is_concat");
+}
+bool no_bucket_lists(const Situation& s) {
+  const Value* manifests = s.config.written(s.node + "manifest_filepath");
+  return manifests == nullptr || !manifests->is_list() || manifests->as_list().empty() ||
+         !manifests->as_list().front().is_list();
+}
+
+constexpr std::string_view kNotTarred = "is_tarred is false";
+constexpr std::string_view kNotConcat = "is_concat is false";
+constexpr std::string_view kNoBuckets = "manifest_filepath is no list of lists";
+
+constexpr IdleRule kRules[] = {
+    {"model.<ds>.pin_memory", [](const Situation& s) { return !s.gpu; }, "the run is on the CPU"},
+    {"model.<ds>.tarred_audio_filepaths", not_tarred, kNotTarred},
+    {"model.<ds>.shuffle_n", not_tarred, kNotTarred},
+    {"model.<ds>.tarred_shard_strategy", not_tarred, kNotTarred},
+    {"model.<ds>.skip_missing_manifest_entries", not_tarred, kNotTarred},
+    {"model.<ds>.concat_sampling_technique", not_concat, kNotConcat},
+    {"model.<ds>.concat_sampling_temperature", not_concat, kNotConcat},
+    {"model.<ds>.concat_sampling_probabilities", not_concat, kNotConcat},
+    {"model.<ds>.concat_sampling_scale", not_concat, kNotConcat},
+    {"model.<ds>.concat_sampling_seed", not_concat, kNotConcat},
+    {"model.<ds>.concat_shuffle", not_concat, kNotConcat},
+    {"model.<ds>.bucketing_strategy", no_bucket_lists, kNoBuckets},
+    {"model.<ds>.bucketing_weights", no_bucket_lists, kNoBuckets},
+    {"aerie.data.build_cache", [](const Situation& s) { return s.absent("aerie.data.cache_dir"); },
+     "aerie.data.cache_dir is null"},
+    {"aerie.data.cache_format",
+     [](const Situation& s) {
+       return s.absent("aerie.data.cache_dir") || s.off("aerie.data.build_cache");
+     },
+     "aerie.data.build_cache is false"},
+};
+
 }  // namespace
+
+std::span<const IdleRule> speech_idle_rules() {
+  return kRules;
+}
 
 void check_datasets(CheckContext& context) {
   for (const char* name : {"train_ds", "validation_ds", "test_ds"}) {

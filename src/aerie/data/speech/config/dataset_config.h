@@ -156,4 +156,17 @@ struct DatasetConfig {
   bool operator==(const DatasetConfig&) const = default;
 };
 
+// The data sets of a `model:` node.
+struct SpeechDatasets {
+  DatasetConfig train_ds;
+  // One entry per loader: NeMo makes one of each manifest of a list. Names are filled in (NeMo's
+  // rule: file stem, '-' to '_', without "manifest" and "dataset", ending in '_'; empty with one
+  // loader and no explicit name). Empty vector: no such node, or its manifest is null.
+  std::vector<DatasetConfig> validation_ds;
+  std::vector<DatasetConfig> test_ds;
+  int64_t val_dl_idx = 0;  // the loader whose loss is val_loss
+  int64_t test_dl_idx = 0;
+  bool operator==(const SpeechDatasets&) const = default;
+};
+
 }  // namespace aerie::config

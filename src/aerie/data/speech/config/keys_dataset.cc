@@ -1,5 +1,8 @@
-// Rows of `model.train_ds`, `model.validation_ds` and `model.test_ds`.
-#include "aerie/config/schema/key_table.h"
+// Rows of `model.train_ds`, `model.validation_ds` and `model.test_ds`, and those of the `aerie:`
+// node that concern audio.
+#include "aerie/config/schema/schema.h"
+#include "aerie/data/speech/config/speech_keys.h"
+#include "aerie/data/speech/config/speech_schema.h"
 
 namespace aerie::config {
 namespace {
@@ -302,10 +305,72 @@ constexpr KeySpec kDataset[] = {
     {"model.<ds>.max_tpt", "any", ".inf", "", "", kNoEffect, kText},
 };
 
+constexpr KeySpec kBadAudio[] = {
+    {"aerie.on_bad_audio", "str", "skip", "", "skip|zero|fail", kWorks,
+     "A recording that cannot be read: leave it out, use silence, or stop."},
+    {"aerie.max_bad_fraction", "float", "0.01", "[0,1]", "", kWorks,
+     "Stop when more than this share of the recordings was bad."},
+};
+
+constexpr KeySpec kAudioFiles[] = {
+    {"aerie.data.cache_dir", "str|null", "null", "", "", kWorks,
+     "Folder of the packed audio cache; null: none."},
+    {"aerie.data.build_cache", "bool", "false", "", "", kWorks,
+     "Fill cache_dir during the first epoch; audio is delivered in 16 bits from the start (`aerie "
+     "data pack --encoding float32` keeps what is finer)."},
+    {"aerie.data.cache_format", "str", "pcm16", "", "pcm16|flac", kWorks,
+     "How build_cache stores audio: plain 16-bit samples, or FLAC (smaller, decoded at every "
+     "read)."},
+    {"aerie.data.index_dir", "str|null", "null", "", "", kWorks,
+     "Folder of manifest and tar indexes; null: beside the data, or the user's cache folder where "
+     "that cannot be written."},
+};
+
+constexpr KeySpec kAudioBatches[] = {
+    {"aerie.data.skip_bad_lines", "bool", "false", "", "", kWorks,
+     "Go on without manifest lines that are not valid; otherwise they end the run."},
+    {"aerie.data.shuffle_level", "str|null", "null", "", "sample|shard", kWorks,
+     "What shuffle_n shuffles in tarred data; null: samples, or shards under compat."},
+    {"aerie.data.min_audio_len_secs", "float", "1.0", ">=0", "", kWorks,
+     "Shorter audio is filled up to this length."},
+    {"aerie.data.pad_audio_mode", "str", "repeat", "", "repeat|zero", kWorks,
+     "How short audio is filled up."},
+    {"aerie.data.mix_on", "str", "auto", "", "auto|cpu|gpu", kWorks,
+     "Where noise and speech are mixed; both give the same samples."},
+    {"aerie.data.batch_dtype", "str", "auto", "", "auto|int16|float32", kWorks,
+     "How audio travels to the GPU: 16-bit samples are half the bytes and exact for 16-bit "
+     "recordings at the model's rate. `auto`: float32."},
+};
+
 }  // namespace
 
-std::span<const KeySpec> dataset_keys() {
-  return kDataset;
+void add_speech_keys(SchemaParts& parts) {
+  parts.insert_group("model.optim",
+                     {"model.train_ds, model.validation_ds, model.test_ds",
+                      "`<ds>` stands for any of the three. Defaults are NeMo's for a key that is "
+                      "absent; the shipped files set many of them.",
+                      {std::begin(kDataset), std::end(kDataset)}});
+  parts.insert_after("aerie.on_oom", kBadAudio);
+  parts.insert_after("aerie.lightning_checkpoints", kAudioFiles);
+  parts.insert_after("aerie.data.memory_budget_gib", kAudioBatches);
+  parts.placeholders.push_back({"<ds>", {"train_ds", "validation_ds", "test_ds"}});
+  parts.shared.push_back({"model.<ds>.ds_item.*", "model.<ds>"});
+  parts.not_for_training.push_back("model.test_ds");
+  const std::span<const TargetClass> targets = speech_targets();
+  parts.targets.insert(parts.targets.end(), targets.begin(), targets.end());
+  const std::span<const IdleRule> rules = speech_idle_rules();
+  parts.idle_rules.insert(parts.idle_rules.end(), rules.begin(), rules.end());
+}
+
+std::span<const TargetClass> speech_targets() {
+  constexpr std::string_view kModules = "nemo.collections.asr.modules";
+  constexpr std::string_view kSsl = "nemo.collections.asr.modules.ssl_modules";
+  constexpr std::string_view kMixing = "nemo.collections.asr.modules.ssl_modules.augmentation";
+  static const std::vector<TargetClass> kClasses = {
+      {"model.<ds>.batch_augmentor", "MultiSpeakerNoiseAugmentation", {kSsl, kModules, kMixing}},
+      {"model.<ds>.batch_augmentor", "SpeakerNoiseAugmentation", {kSsl, kModules, kMixing}},
+  };
+  return kClasses;
 }
 
 }  // namespace aerie::config

@@ -1,7 +1,7 @@
 #include <charconv>
 
-#include "aerie/config/schema/build_parts.h"
-#include "aerie/config/schema/value_parsers.h"
+#include "aerie/models/nest/config/att_context.h"
+#include "aerie/models/nest/config/build_parts.h"
 
 namespace aerie::config {
 namespace {

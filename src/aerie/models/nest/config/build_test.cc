@@ -5,6 +5,8 @@
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/schema/key_table.h"
 #include "aerie/config/schema/value_parsers.h"
+#include "aerie/data/speech/config/speech_schema.h"
+#include "aerie/models/nest/config/nest_schema.h"
 #include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/config/test_util.h"
 
@@ -14,7 +16,7 @@ namespace {
 // The struct's initialisers and the table's defaults are two lists of the same facts.
 TEST(BuildTest, TableDefaultsAreTheStructsDefaults) {
   Value tree{Map()};
-  for (const KeySpec* key : all_keys()) {
+  for (const KeySpec* key : nest_schema().all_keys()) {
     std::string path(key->path);
     if (key->default_value.empty() || key->default_value == kRequired) continue;
     if (path.find('*') != std::string::npos || path.find("._target_") != std::string::npos)
@@ -138,12 +140,12 @@ TEST(BuildTest, GoldenConfigsLoad) {
 }
 
 TEST(BuildTest, CompatChangesDefaultsOnly) {
-  const AerieConfig compat = check_stock({{"aerie.compat", "nemo-2.6"}}).run.aerie;
+  const NestAerieConfig compat = check_stock({{"aerie.compat", "nemo-2.6"}}).run.aerie;
   EXPECT_TRUE(compat.compat_nemo_2_6);
   EXPECT_EQ(compat.empty_mask, EmptyMask::kNan);
   EXPECT_EQ(compat.data.shuffle_level, ShuffleLevel::kShard);
   EXPECT_EQ(compat.validation_seed, ValidationSeed::kRandom);
-  const AerieConfig both =
+  const NestAerieConfig both =
       check_stock({{"aerie.compat", "nemo-2.6"}, {"aerie.empty_mask", "zero"}}).run.aerie;
   EXPECT_EQ(both.empty_mask, EmptyMask::kZero);
 }

@@ -1,4 +1,4 @@
-// Rules about the model: sizes that must agree, features that NEST cannot have.
+// Rules about the model: sizes that must agree, features that NEST cannot have, keys that are idle.
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -6,6 +6,8 @@
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/checks.h"
 #include "aerie/config/schema/value_parsers.h"
+#include "aerie/models/nest/config/att_context.h"
+#include "aerie/models/nest/config/nest_keys.h"
 
 namespace aerie::config {
 namespace {
@@ -215,7 +217,30 @@ void check_sizes(CheckContext& context) {
                  str_cat("is ", *feature_rate, " where model.sample_rate is ", *rate));
 }
 
+bool no_local_attention(const Situation& s) {
+  return s.config.text("model.encoder.self_attention_model").value_or("") != "rel_pos_local_attn";
+}
+
+constexpr std::string_view kNoLocal = "self_attention_model is not rel_pos_local_attn";
+
+constexpr IdleRule kRules[] = {
+    {"model.encoder.sync_max_audio_length", [](const Situation& s) { return s.one_device; },
+     "one device"},
+    {"model.encoder.global_tokens", no_local_attention, kNoLocal},
+    {"model.encoder.global_tokens_spacing", no_local_attention, kNoLocal},
+    {"model.encoder.global_attn_separate", no_local_attention, kNoLocal},
+    {"model.preprocessor.nb_max_freq",
+     [](const Situation& s) {
+       return s.config.number("model.preprocessor.nb_augmentation_prob").value_or(0.0) == 0.0;
+     },
+     "nb_augmentation_prob is 0"},
+};
+
 }  // namespace
+
+std::span<const IdleRule> model_idle_rules() {
+  return kRules;
+}
 
 void check_model(CheckContext& context) {
   require_nodes(context);

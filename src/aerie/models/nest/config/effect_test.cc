@@ -4,7 +4,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/base/testing/paths.h"
-#include "aerie/config/schema/key_table.h"
+#include "aerie/models/nest/config/nest_schema.h"
 #include "aerie/models/nest/config/test_util.h"
 
 namespace aerie::config {
@@ -12,7 +12,7 @@ namespace {
 
 std::map<std::string, IdleKey> idle_in(const std::vector<std::pair<std::string, Value>>& changes,
                                        int num_gpus = 1) {
-  return keys_without_effect(check_stock(changes).resolved, num_gpus);
+  return keys_without_effect(nest_schema(), check_stock(changes).resolved, num_gpus);
 }
 
 TEST(EffectTest, NamesWhatOneDeviceMakesIdle) {
@@ -30,7 +30,7 @@ TEST(EffectTest, NamesWhatOneDeviceMakesIdle) {
 
 TEST(EffectTest, EveryOptionOfTheStrategyIsNamed) {
   const Checked ddp = check_file(config_dir("/nest/nest_fast-conformer_ddp_example.yaml"));
-  const auto idle = keys_without_effect(ddp.resolved, 1);
+  const auto idle = keys_without_effect(nest_schema(), ddp.resolved, 1);
   for (const char* key : {"trainer.strategy._target_", "trainer.strategy.gradient_as_bucket_view",
                           "trainer.strategy.static_graph", "trainer.sync_batchnorm"})
     EXPECT_TRUE(idle.contains(key)) << key;
@@ -68,7 +68,7 @@ TEST(EffectTest, TheSentenceLeavesOutDefaultsAndGroupsReasons) {
 
 // Whatever the table says of a key, a run says why it is idle.
 TEST(EffectTest, EveryReasonHasWords) {
-  for (const KeySpec* key : all_keys()) {
+  for (const KeySpec* key : nest_schema().all_keys()) {
     if (key->status == KeyStatus::kNoEffect) {
       EXPECT_FALSE(key->help.empty()) << key->path;
     }

@@ -1,5 +1,5 @@
 // Rows of `model.encoder` (ConformerEncoder).
-#include "aerie/config/schema/key_table.h"
+#include "aerie/models/nest/config/nest_keys.h"
 
 namespace aerie::config {
 namespace {

@@ -1,5 +1,5 @@
 // Rows of `model:` except data, encoder and optimizer.
-#include "aerie/config/schema/key_table.h"
+#include "aerie/models/nest/config/nest_keys.h"
 
 namespace aerie::config {
 namespace {
@@ -24,25 +24,9 @@ constexpr KeySpec kModel[] = {
      "Class name that NeMo writes into saved configs."},
     {"model.nemo_version", "str|null", "null", "", "", kNoEffect,
      "Version that NeMo writes into saved configs."},
-    {"model.optim_param_groups", "map|null", "null", "", "", kWorks,
-     "Own optimizer settings per part of the model: `{encoder: {lr: 1e-4}}`."},
-    {"model.optim_param_groups.*.lr", "float", "", ">=0", "", kWorks,
-     "Learning rate of this group."},
-    {"model.optim_param_groups.*.betas", "list[float]", "", "[0,1)", "", kWorks,
-     "Decay of this group's moments."},
-    {"model.optim_param_groups.*.eps", "float", "", ">=0", "", kWorks,
-     "Floor of the denominator in this group."},
-    {"model.optim_param_groups.*.weight_decay", "float", "", ">=0", "", kWorks,
-     "Weight decay of this group."},
-    {"model.optim_param_groups.*.momentum", "float", "", ">=0", "", kWorks,
-     "sgd: momentum of this group."},
-    {"model.optim_param_groups.*.dampening", "float", "", "", "", kWorks,
-     "sgd: dampening of this group's momentum."},
-    {"model.optim_param_groups.*.nesterov", "bool", "", "", "", kWorks,
-     "sgd: Nesterov momentum in this group."},
-    {"model.optim_param_groups.*.amsgrad", "bool", "", "", "", kWorks,
-     "adam, adamw: AMSGrad in this group (the largest second moment so far divides)."},
+};
 
+constexpr KeySpec kParts[] = {
     {"model.preprocessor._target_", "str",
      "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor", "", "", kWorks,
      "Class that turns audio into log-mel features; one of NeMo's spellings."},
@@ -195,6 +179,9 @@ constexpr KeySpec kModel[] = {
 
 std::span<const KeySpec> model_keys() {
   return kModel;
+}
+std::span<const KeySpec> model_part_keys() {
+  return kParts;
 }
 
 }  // namespace aerie::config

@@ -14,8 +14,8 @@
 
 namespace aerie::config {
 
-// The `model:` node.
-struct ModelConfig {
+// The `model:` node, its data sets included.
+struct ModelConfig : SpeechDatasets {
   int64_t sample_rate = 16000;
   int64_t num_classes = 8192;
   int64_t num_books = 1;
@@ -31,19 +31,32 @@ struct ModelConfig {
   LossConfig loss;
   OptimConfig optim;
   std::vector<ParamGroupConfig> optim_param_groups;
-  DatasetConfig train_ds;
-  // One entry per loader: NeMo makes one of each manifest of a list. Names are filled in (NeMo's
-  // rule: file stem, '-' to '_', without "manifest" and "dataset", ending in '_'; empty with one
-  // loader and no explicit name). Empty vector: no such node, or its manifest is null.
-  std::vector<DatasetConfig> validation_ds;
-  std::vector<DatasetConfig> test_ds;
-  int64_t val_dl_idx = 0;  // the loader whose loss is val_loss
-  int64_t test_dl_idx = 0;
   bool operator==(const ModelConfig&) const = default;
 };
 
-struct RunConfig : LoopConfig {
+enum class TokensPrecision { kFloat32, kAutocast };
+enum class EmptyMask { kZero, kNan };
+enum class BatchNormFrames { kPadded, kValid };
+
+// The `aerie:` node with the keys that only NEST has.
+struct NestAerieConfig : AerieConfig {
+  TokensPrecision tokens_precision = TokensPrecision::kFloat32;
+  EmptyMask empty_mask = EmptyMask::kZero;  // compat: kNan unless set
+  bool train_pre_encode = false;            // mask_position post_conv: gradients into subsampling
+  BatchNormFrames batch_norm_frames = BatchNormFrames::kPadded;
+  bool operator==(const NestAerieConfig&) const = default;
+};
+
+struct RunConfig {
+  std::string name;
+  TrainerConfig trainer;
+  ExpManagerConfig exp_manager;
+  InitFromConfig init_from;
+  NestAerieConfig aerie;
   ModelConfig model;
+
+  // What the training loop reads of it.
+  LoopConfig loop() const;
   bool operator==(const RunConfig&) const = default;
 };
 

@@ -1,218 +1,29 @@
 #include "aerie/models/nest/config/run_config_loader.h"
 
-#include <filesystem>
+#include <utility>
 
-#include "aerie/base/strings.h"
-#include "aerie/config/resolver.h"
-#include "aerie/config/schema/devices.h"
-#include "aerie/config/schema/key_table.h"
-#include "aerie/config/yaml.h"
-#include "aerie/device/gpu.h"
+#include "aerie/models/nest/config/nest_schema.h"
 #include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {
 namespace {
 
-struct Option {
-  std::string_view name;
-  std::string_view short_name;
-  bool takes_value;
-};
-
-constexpr Option kOptions[] = {
-    {"--config-path", "-cp", true},
-    {"--config-name", "-cn", true},
-    {"--config-dir", "-cd", true},
-    {"--cfg", "-c", true},
-    {"--resolve", "", false},
-    {"--help", "-h", false},
-    {"--multirun", "-m", false},
-    {"--allow-unknown", "", false},
-    {"--info", "-i", false},
-    {"--run", "-r", false},
-    {"--experimental-rerun", "", true},
-};
-
-bool is_yaml_file(std::string_view word) {
-  return ends_with(word, ".yaml") || ends_with(word, ".yml");
-}
-
-bool is_override(std::string_view word) {
-  return !word.empty() &&
-         (word[0] == '~' || word[0] == '+' || word.find('=') != std::string_view::npos);
-}
-
-Status unknown_option(std::string_view name, const std::vector<ExtraOption>& extra_options) {
-  std::vector<std::string> names;
-  for (const Option& option : kOptions) names.emplace_back(option.name);
-  for (const ExtraOption& option : extra_options) names.emplace_back(option.name);
-  const std::string near = nearest_name(name, names);
-  return invalid_argument(str_cat("unknown option '", std::string(name), "'"))
-      .with_hint(near.empty() ? "`--help` lists the options" : str_cat("did you mean ", near, "?"));
-}
-
-Status store(ConfigArgs& out, std::string_view name, const std::string& value) {
-  if (name == "--config-path") out.config_path = value;
-  if (name == "--config-name") out.config_name = value;
-  if (name == "--config-dir") out.config_dir = value;
-  if (name == "--allow-unknown") out.allow_unknown = true;
-  if (name == "--resolve") out.resolve = true;
-  if (name == "--help") out.help = true;
-  if (name == "--cfg") {
-    if (value != "job" && value != "all" && value != "hydra")
-      return invalid_argument(str_cat("--cfg takes job, hydra or all, not '", value, "'"));
-    out.cfg = value;
-  }
-  if (name == "--multirun")
-    return invalid_argument("--multirun is not available: one run at a time")
-        .with_hint("start the runs from a shell loop");
-  if (name == "--info" || name == "--experimental-rerun")
-    return invalid_argument(str_cat(std::string(name), " is not available"))
-        .with_hint("`aerie config show` prints the effective configuration");
-  return ok_status();
-}
-
-// A file named outright stands for its folder and its name.
-Result<ComposeRequest> make_request(const ConfigArgs& args) {
-  ComposeRequest request;
-  request.config_path = args.config_path;
-  request.config_name = args.config_name;
-  request.config_dir = args.config_dir;
-  request.overrides = args.overrides;
-  request.known_defaults = aerie_defaults();
-  if (!args.files.empty()) {
-    if (args.files.size() > 1)
-      return invalid_argument(
-          str_cat("more than one config file: ", args.files[0], ", ", args.files[1]));
-    if (!args.config_name.empty())
-      return invalid_argument(str_cat("both --config-name ", args.config_name, " and the file ",
-                                      args.files[0], " are given"));
-    const std::filesystem::path path(args.files[0]);
-    request.config_path = path.parent_path().empty() ? "." : path.parent_path().string();
-    request.config_name = path.filename().string();
-  }
-  if (request.config_name.empty())
-    return invalid_argument("no config is named")
-        .with_hint("for example --config-path=config --config-name=nest_fast-conformer");
-  return request;
-}
-
-ResolveOptions default_resolve_options() {
-  ResolveOptions options;
-  options.gpu_name = [] {
-    const auto& gpus = device::driver().gpus;
-    return gpus.empty() ? std::string("cpu") : gpus.front().name;
-  };
-  return options;
+HydraFamily nest() {
+  return {nest_schema(), "nest_fast-conformer", "configs/nest"};
 }
 
 }  // namespace
 
-Result<ConfigArgs> parse_config_args(const std::vector<std::string>& args,
-                                     const std::vector<ExtraOption>& extra_options) {
-  ConfigArgs out;
-  bool only_words = false;
-  for (size_t i = 0; i < args.size(); ++i) {
-    const std::string& arg = args[i];
-    if (only_words || arg.empty() || arg[0] != '-' || arg == "-") {
-      if (is_override(arg))
-        out.overrides.push_back(arg);
-      else if (is_yaml_file(arg))
-        out.files.push_back(arg);
-      else
-        out.words.push_back(arg);
-      continue;
-    }
-    if (arg == "--") {
-      only_words = true;
-      continue;
-    }
-    const size_t equals = arg.find('=');
-    const std::string name = arg.substr(0, equals);
-    std::string_view known;
-    bool takes_value = false;
-    bool is_extra = false;
-    for (const Option& option : kOptions)
-      if (name == option.name || (!option.short_name.empty() && name == option.short_name)) {
-        known = option.name;
-        takes_value = option.takes_value;
-      }
-    for (const ExtraOption& option : extra_options)
-      if (name == option.name) {
-        known = option.name;
-        takes_value = option.takes_value;
-        is_extra = true;
-      }
-    if (known.empty()) return unknown_option(name, extra_options);
-    std::string value;
-    if (takes_value) {
-      if (equals != std::string::npos)
-        value = arg.substr(equals + 1);
-      else if (i + 1 < args.size())
-        value = args[++i];
-      else
-        return invalid_argument(str_cat(std::string(known), " needs a value"));
-    } else if (equals != std::string::npos) {
-      return invalid_argument(str_cat(std::string(known), " takes no value"));
-    }
-    if (is_extra)
-      out.extra[std::string(known)] = std::move(value);
-    else
-      AERIE_RETURN_IF_ERROR(store(out, known, value));
-  }
-  return out;
-}
-
 Result<LoadedConfig> load_run_config(const ConfigArgs& args, const LoadOptions& options) {
-  LoadedConfig loaded;
-  AERIE_ASSIGN_OR_RETURN(const ComposeRequest request, make_request(args));
-  AERIE_ASSIGN_OR_RETURN(loaded.composed, compose(request));
-  fill_defaults(loaded.composed.config, aerie_defaults());
-  if (python_equal(loaded.composed.config, aerie_defaults()))  // nothing was written anywhere
-    return invalid_argument("the configuration is empty")
-        .with_context(loaded.composed.primary_file)
-        .with_hint("configs/nest holds ready ones; `aerie config keys` lists every key");
-  ResolveOptions resolve_options = default_resolve_options();
-  resolve_options.reads = &loaded.reads;
-  AERIE_ASSIGN_OR_RETURN(loaded.resolved, resolve_all(loaded.composed.config, resolve_options));
-  resolve_options.keep_env = true;
-  AERIE_ASSIGN_OR_RETURN(loaded.portable, resolve_all(loaded.composed.config, resolve_options));
-  ValidateOptions validate_options;
-  validate_options.allow_unknown = args.allow_unknown;
-  validate_options.for_training = options.for_training;
-  validate_options.num_gpus = options.num_gpus ? *options.num_gpus : count_visible_gpus();
-  validate_options.interpolation_reads = &loaded.reads;
-  loaded.findings = validate(loaded.resolved, validate_options);
-  for (const std::string& ignored : loaded.composed.ignored)
-    loaded.findings.add({Finding::Severity::kWarning, "", "Hydra's own settings have no effect", "",
-                         str_cat("command line: ", ignored)});
-  const Status status = loaded.findings.to_status();
-  if (!status.ok()) {
-    if (options.keep_errors) return loaded;
-    return status;
-  }
-  loaded.idle_keys = keys_without_effect(loaded.resolved, validate_options.num_gpus);
+  AERIE_ASSIGN_OR_RETURN(CheckedConfig checked, load_checked_config(nest(), args, options));
+  LoadedConfig loaded{std::move(checked), {}};
+  if (!loaded.findings.errors().empty()) return loaded;
   AERIE_ASSIGN_OR_RETURN(loaded.run, build_run_config(loaded.resolved));
   return loaded;
 }
 
 Result<std::string> job_config_text(const ConfigArgs& args) {
-  AERIE_ASSIGN_OR_RETURN(const ComposeRequest request, make_request(args));
-  AERIE_ASSIGN_OR_RETURN(Composed composed, compose(request));
-  fill_defaults(composed.config, aerie_defaults());
-  if (!args.resolve) return emit_yaml(composed.config);
-  AERIE_ASSIGN_OR_RETURN(const Value resolved,
-                         resolve_all(composed.config, default_resolve_options()));
-  return emit_yaml(resolved);
-}
-
-std::string_view config_options_help() {
-  return "  --config-path DIR   folder of the config (relative to the working directory)\n"
-         "  --config-name NAME  file in it, extension optional; or name a .yaml file directly\n"
-         "  --config-dir DIR    searched as well\n"
-         "  --allow-unknown     unknown keys are warnings\n"
-         "  a.b=v +a.b=v ++a.b=v ~a.b   change, add, change or add, delete a key (Hydra's "
-         "grammar)\n";
+  return job_config_text(nest(), args);
 }
 
 }  // namespace aerie::config

@@ -5,8 +5,8 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/config/resolver.h"
-#include "aerie/config/schema/key_table.h"
 #include "aerie/config/yaml.h"
+#include "aerie/models/nest/config/nest_schema.h"
 #include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {
@@ -14,7 +14,7 @@ namespace {
 
 Checked check_value(const Value& written, ValidateOptions options) {
   Checked checked;
-  Value config = aerie_defaults();
+  Value config = nest_schema().aerie_defaults();
   const Status merged = merge(config, written);
   EXPECT_TRUE(merged.ok()) << merged.to_string();
   std::set<std::string> reads;
@@ -27,7 +27,7 @@ Checked check_value(const Value& written, ValidateOptions options) {
   }
   checked.resolved = std::move(resolved).value();
   options.interpolation_reads = &reads;
-  checked.findings = validate(checked.resolved, options);
+  checked.findings = validate(nest_schema(), checked.resolved, options);
   if (checked.findings.errors().empty()) {
     auto run = build_run_config(checked.resolved);
     checked.build = run.status();

@@ -7,6 +7,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/key_table.h"
+#include "aerie/models/nest/config/nest_schema.h"
 #include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/config/test_util.h"
 
@@ -409,7 +410,7 @@ TEST(ValidateTest, OddValuesNeverCrash) {
   ValidateOptions options;
   options.num_gpus = 2;
   size_t accepted = 0;
-  for (const KeySpec* key : all_keys()) {
+  for (const KeySpec* key : nest_schema().all_keys()) {
     std::string path(key->path);
     if (const size_t ds = path.find("<ds>"); ds != std::string::npos)
       path.replace(ds, 4, "validation_ds");
@@ -420,7 +421,7 @@ TEST(ValidateTest, OddValuesNeverCrash) {
       if (!tree.set(path, odd).ok()) continue;
       SCOPED_TRACE(str_cat(path, " = ", odd.brief()));
       options.for_training = !options.for_training;
-      const Findings findings = validate(tree, options);
+      const Findings findings = validate(nest_schema(), tree, options);
       const auto run = build_run_config(tree);
       if (!findings.errors().empty()) continue;
       EXPECT_TRUE(run.ok()) << run.status().to_string();
@@ -431,7 +432,7 @@ TEST(ValidateTest, OddValuesNeverCrash) {
 }
 
 TEST(ValidateTest, AConfigThatIsNoMappingIsAnError) {
-  const Findings findings = validate(Value(List{Value(1)}), {});
+  const Findings findings = validate(nest_schema(), Value(List{Value(1)}), {});
   EXPECT_EQ(findings.errors().size(), 1u);
 }
 

@@ -347,7 +347,7 @@ class Prober final {
     if (options_.random_weights) {
       AERIE_ASSIGN_OR_RETURN(const config::ModelConfig config,
                              ckpt::model_config_of(restored_.model_node));
-      config::AerieConfig aerie;
+      config::NestAerieConfig aerie;
       // Any seed but the one a model was probably trained with.
       aerie.seed = mix64(options_.seed);
       AERIE_ASSIGN_OR_RETURN(const auto random, nest::NestModel::create(config, aerie, device_));

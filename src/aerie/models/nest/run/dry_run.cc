@@ -113,7 +113,7 @@ class DryRun {
     AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                            config::plan_devices(run_.trainer, config::count_visible_gpus()));
     report_.on_gpu = devices.gpu;
-    AERIE_ASSIGN_OR_RETURN(folder_, run_folder_of(env_, Clock::real(), run_));
+    AERIE_ASSIGN_OR_RETURN(folder_, run_folder_of(env_, Clock::real(), run_.loop()));
     report_.run_dir = folder_.path;
     Progress progress({.label = "dry run", .total = 6, .unit = "stages"});
     AERIE_RETURN_IF_ERROR(open_data(devices));

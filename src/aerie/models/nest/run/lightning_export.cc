@@ -18,11 +18,11 @@
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/checkpoint/checkpoint_store.h"
-#include "aerie/config/dialects/hydra/compose.h"
+#include "aerie/config/merge.h"
 #include "aerie/config/resolver.h"
-#include "aerie/config/schema/key_table.h"
 #include "aerie/config/yaml.h"
 #include "aerie/metrics/metrics_log.h"
+#include "aerie/models/nest/config/nest_schema.h"
 #include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/nest_model.h"
 #include "aerie/models/nest/restore.h"
@@ -508,7 +508,7 @@ Result<ConvertedCheckpoint> convert_native_checkpoint(Env& env, const std::strin
     return invalid_argument("the optimizer's settings are not in it: it has no `model` node")
         .with_context(files.config)
         .with_hint("name the config.yaml of the run with --config");
-  config::fill_defaults(root, config::aerie_defaults());
+  config::fill_defaults(root, config::nest_schema().aerie_defaults());
   config::ResolveOptions lenient;
   lenient.unset_env_is_missing = true;
   AERIE_ASSIGN_OR_RETURN(const config::Value resolved, config::resolve_all(root, lenient));

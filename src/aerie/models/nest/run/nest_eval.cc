@@ -50,7 +50,7 @@ Result<LoadedWeights> load_weights(const NestEvalOptions& options, BuiltEngine& 
     path = run.init_from.sources[0].path;
   }
   if (path.empty() && run.exp_manager.resume_if_exists) {
-    AERIE_ASSIGN_OR_RETURN(const RunFolder folder, run_folder_of(env, Clock::real(), run));
+    AERIE_ASSIGN_OR_RETURN(const RunFolder folder, run_folder_of(env, Clock::real(), run.loop()));
     if (!env.exists(folder.checkpoints))
       return no_checkpoint().with_context(str_cat("there is no ", folder.checkpoints));
     path = folder.checkpoints;

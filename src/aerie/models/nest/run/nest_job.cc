@@ -25,10 +25,10 @@ namespace {
 class NestJob final : public Job {
  public:
   explicit NestJob(const config::LoadedConfig& config)
-      : loaded_(config), run_(config.run), task_(nest::nest_task()) {}
+      : loaded_(config), run_(config.run), loop_(run_.loop()), task_(nest::nest_task()) {}
 
   const TaskInfo& task() const override { return task_; }
-  const config::LoopConfig& config() const override { return run_; }
+  const config::LoopConfig& config() const override { return loop_; }
   Result<std::string> config_yaml() const override { return config::emit_yaml(loaded_.portable); }
   ui::ReportWords report_words() const override { return nest::nest_report_words(); }
   size_t monitored_set() const override {
@@ -103,6 +103,7 @@ class NestJob final : public Job {
  private:
   const config::LoadedConfig& loaded_;
   const config::RunConfig& run_;
+  const config::LoopConfig loop_;
   const TaskInfo task_;
 };
 

@@ -1,0 +1,27 @@
+// Where the engine's part of a schema comes from, one file each. Internal to the schema library.
+#pragma once
+
+#include <span>
+
+#include "aerie/config/schema/checks.h"
+#include "aerie/config/schema/effect.h"
+#include "aerie/config/schema/key_table.h"
+#include "aerie/config/schema/targets.h"
+
+namespace aerie::config {
+
+std::span<const KeySpec> top_level_keys();
+std::span<const KeySpec> own_keys();
+std::span<const KeySpec> optim_group_keys();
+std::span<const KeySpec> optim_keys();
+std::span<const KeySpec> trainer_keys();
+std::span<const KeySpec> exp_manager_keys();
+
+void check_init_from(CheckContext& context);
+void check_optim(CheckContext& context);
+void check_trainer(CheckContext& context);
+
+std::span<const IdleRule> engine_idle_rules();
+std::span<const TargetClass> engine_targets();
+
+}  // namespace aerie::config
