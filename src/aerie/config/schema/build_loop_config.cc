@@ -1,6 +1,6 @@
 #include "aerie/config/schema/build_loop_config.h"
 
-#include "aerie/config/schema/build_parts.h"
+#include "aerie/config/schema/engine_keys.h"
 
 namespace aerie::config {
 namespace {
@@ -72,8 +72,9 @@ void build_init_from(const NodeReader& root, InitFromConfig& out) {
 
 void build_loop_config(const NodeReader& root, LoopConfig& out) {
   root.read("name", out.name);
-  build_trainer(root.child("trainer"), out.trainer);
-  build_exp_manager(root.child("exp_manager"), out.exp_manager);
+  trainer_fields().read(root.child("trainer"), out.trainer);
+  out.exp_manager.present = root.child("exp_manager").is_map();
+  exp_manager_fields().read(root.child("exp_manager"), out.exp_manager);
   build_init_from(root, out.init_from);
   build_aerie(root.child("aerie"), out.aerie);
 }

@@ -5,8 +5,10 @@
 
 #include "aerie/config/schema/checks.h"
 #include "aerie/config/schema/effect.h"
+#include "aerie/config/schema/field_keys.h"
 #include "aerie/config/schema/key_table.h"
 #include "aerie/config/schema/targets.h"
+#include "aerie/config/schema/trainer_config.h"
 
 namespace aerie::config {
 
@@ -14,8 +16,8 @@ std::span<const KeySpec> top_level_keys();
 std::span<const KeySpec> own_keys();
 std::span<const KeySpec> optim_group_keys();
 std::span<const KeySpec> optim_keys();
-std::span<const KeySpec> trainer_keys();
-std::span<const KeySpec> exp_manager_keys();
+const FieldKeys<TrainerConfig>& trainer_fields();
+const FieldKeys<ExpManagerConfig>& exp_manager_fields();
 
 void check_init_from(CheckContext& context);
 void check_optim(CheckContext& context);

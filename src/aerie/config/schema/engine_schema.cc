@@ -25,9 +25,9 @@ SchemaParts engine_schema() {
        "The keys an optimizer or a schedule takes depend on its name; one that belongs to another "
        "is an error.",
        list(optim_keys())},
-      {"trainer", "Lightning's Trainer.", list(trainer_keys())},
+      {"trainer", "Lightning's Trainer.", list(trainer_fields().rows())},
       {"exp_manager", "NeMo's experiment manager; keys outside this list are always errors.",
-       list(exp_manager_keys())},
+       list(exp_manager_fields().rows())},
   };
   parts.shared = {
       {"model.optim.args.params", "model.optim", "args|sched|name|_target_"},

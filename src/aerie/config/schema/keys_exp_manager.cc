@@ -1,13 +1,10 @@
-// Rows of `exp_manager:`. NeMo's schema is closed, and so is this one.
+// The keys of `exp_manager:`. NeMo's schema is closed, and so is this one.
 #include "aerie/config/schema/engine_keys.h"
+#include "aerie/config/schema/field_keys.h"
+#include "aerie/config/schema/value_parsers.h"
 
 namespace aerie::config {
 namespace {
-
-constexpr KeyStatus kWorks = KeyStatus::kWorks;
-constexpr KeyStatus kNoEffect = KeyStatus::kNoEffect;
-constexpr KeyStatus kLater = KeyStatus::kLater;
-constexpr KeyStatus kRefused = KeyStatus::kRefused;
 
 constexpr std::string_view kOtherLogger =
     "the run goes on without it; metrics.jsonl and TensorBoard files are written";
@@ -16,238 +13,284 @@ constexpr std::string_view kStraggler = "NVIDIA's straggler detection is not bui
 constexpr std::string_view kFault = "NVIDIA's fault-tolerance launcher is not built in";
 constexpr std::string_view kIpl = "pseudo-label rounds do not apply to NEST";
 
-constexpr KeySpec kExpManager[] = {
-    {"exp_manager.explicit_log_dir", "str|null", "null", "", "", kWorks,
-     "The run's folder itself; not together with exp_dir, name, version."},
-    {"exp_manager.exp_dir", "str|null", "null", "", "", kWorks,
-     "Folder that holds the folders of runs; null: ./nemo_experiments."},
-    {"exp_manager.name", "str|null", "null", "", "", kWorks,
-     "Folder of the experiment below exp_dir; null: default."},
-    {"exp_manager.version", "str|null", "null", "", "", kWorks,
-     "Folder of the run below name; null: the time, or none with resume_if_exists."},
-    {"exp_manager.use_datetime_version", "bool|null", "true", "", "", kWorks,
-     "Time as version; false: version_0, version_1, ..."},
-    {"exp_manager.resume_if_exists", "bool|null", "false", "", "", kWorks,
-     "Go on from the newest valid checkpoint in the folder."},
-    {"exp_manager.resume_past_end", "bool|null", "false", "", "", kWorks,
-     "Go on also from a run that had finished."},
-    {"exp_manager.resume_ignore_no_checkpoint", "bool|null", "false", "", "", kWorks,
-     "Start anew where resume_if_exists finds no checkpoint, instead of failing."},
-    {"exp_manager.resume_from_checkpoint", "str|null", "null", "", "", kWorks,
-     "This checkpoint, unless a newer one is found."},
-    {"exp_manager.create_tensorboard_logger", "bool|null", "true", "", "", kWorks,
-     "Write TensorBoard event files into the run's folder."},
-    {"exp_manager.summary_writer_kwargs", "map|null", "null", "", "", kNoEffect,
-     "Arguments of a Python class."},
-    {"exp_manager.summary_writer_kwargs.*", "any", "", "", "", kNoEffect,
-     "Arguments of a Python class."},
-    {"exp_manager.create_wandb_logger", "bool|null", "false", "", "", kLater, "Weights & Biases.",
-     kOtherLogger, "", true},
-    {"exp_manager.wandb_logger_kwargs", "map|null", "null", "", "", kNoEffect,
-     "Belongs to create_wandb_logger."},
-    {"exp_manager.wandb_logger_kwargs.*", "any", "", "", "", kNoEffect,
-     "Belongs to create_wandb_logger."},
-    {"exp_manager.create_mlflow_logger", "bool|null", "false", "", "", kLater, "MLflow.",
-     kOtherLogger, "", true},
-    {"exp_manager.mlflow_logger_kwargs", "map|null", "null", "", "", kNoEffect,
-     "Belongs to create_mlflow_logger."},
-    {"exp_manager.mlflow_logger_kwargs.*", "any", "", "", "", kNoEffect,
-     "Belongs to create_mlflow_logger."},
-    {"exp_manager.create_dllogger_logger", "bool|null", "false", "", "", kLater, "DLLogger.",
-     kOtherLogger, "", true},
-    {"exp_manager.dllogger_logger_kwargs", "map|null", "null", "", "", kNoEffect,
-     "Belongs to create_dllogger_logger."},
-    {"exp_manager.dllogger_logger_kwargs.*", "any", "", "", "", kNoEffect,
-     "Belongs to create_dllogger_logger."},
-    {"exp_manager.create_clearml_logger", "bool|null", "false", "", "", kLater, "ClearML.",
-     kOtherLogger, "", true},
-    {"exp_manager.clearml_logger_kwargs", "map|null", "null", "", "", kNoEffect,
-     "Belongs to create_clearml_logger."},
-    {"exp_manager.clearml_logger_kwargs.*", "any", "", "", "", kNoEffect,
-     "Belongs to create_clearml_logger."},
-    {"exp_manager.create_neptune_logger", "bool|null", "false", "", "", kLater, "Neptune.",
-     kOtherLogger, "", true},
-    {"exp_manager.neptune_logger_kwargs", "map|null", "null", "", "", kNoEffect,
-     "Belongs to create_neptune_logger."},
-    {"exp_manager.neptune_logger_kwargs.*", "any", "", "", "", kNoEffect,
-     "Belongs to create_neptune_logger."},
-    {"exp_manager.create_checkpoint_callback", "bool|null", "true", "", "", kWorks,
-     "Write checkpoints; false: nothing of the run can be resumed."},
-    {"exp_manager.checkpoint_callback_params", "map|null", "", "", "", kWorks,
-     "Which checkpoints are written, when, and under which names."},
-    {"exp_manager.checkpoint_callback_params.filepath", "str|null", "null", "", "", kWorks,
-     "Deprecated: dirpath and filename in one."},
-    {"exp_manager.checkpoint_callback_params.dirpath", "str|null", "null", "", "", kWorks,
-     "Folder; null: checkpoints in the run's folder."},
-    {"exp_manager.checkpoint_callback_params.filename", "str|null", "null", "", "", kWorks,
-     "Template with `{val_loss:.3f}`, `{step}`, `{epoch}`."},
-    {"exp_manager.checkpoint_callback_params.monitor", "str|null", "val_loss", "", "", kWorks,
-     "Metric by which checkpoints are ranked."},
-    {"exp_manager.checkpoint_callback_params.mode", "str|null", "min", "", "min|max", kWorks,
-     "Whether a smaller (min) or a larger (max) monitor is better."},
-    {"exp_manager.checkpoint_callback_params.verbose", "bool|null", "true", "", "", kWorks,
-     "Log a line for every checkpoint."},
-    {"exp_manager.checkpoint_callback_params.save_last", "bool|null", "true", "", "", kWorks,
-     "Keep the newest checkpoint as `-last`."},
-    {"exp_manager.checkpoint_callback_params.save_top_k", "int|null", "3", ">=-1", "", kWorks,
-     "How many of the best are kept; -1: all."},
-    {"exp_manager.checkpoint_callback_params.save_weights_only", "bool|null", "false", "", "",
-     kWorks, "Without optimizer state; such a checkpoint cannot be resumed exactly."},
-    {"exp_manager.checkpoint_callback_params.auto_insert_metric_name", "bool", "true", "", "",
-     kWorks, "Write `val_loss=` before the number in names."},
-    {"exp_manager.checkpoint_callback_params.every_n_epochs", "int|null", "1", ">=0", "", kWorks,
-     "Epochs from one checkpoint to the next."},
-    {"exp_manager.checkpoint_callback_params.every_n_train_steps", "int|null", "null", ">=0", "",
-     kWorks, "Optimizer steps from one checkpoint to the next."},
-    {"exp_manager.checkpoint_callback_params.train_time_interval", "str|map|int|float|null", "null",
-     ">0", "", kWorks, "Time between checkpoints: seconds, `DD:HH:MM:SS` or a mapping."},
-    {"exp_manager.checkpoint_callback_params.train_time_interval.*", "str|float", "", "", "",
-     kWorks, "days, hours, minutes, seconds: added up."},
-    {"exp_manager.checkpoint_callback_params.prefix", "str|null", "null", "", "", kWorks,
-     "Name of the `.nemo` file; null: exp_manager.name."},
-    {"exp_manager.checkpoint_callback_params.postfix", "str", ".nemo", "", "", kWorks,
-     "Ending of the `.nemo` file's name."},
-    {"exp_manager.checkpoint_callback_params.save_best_model", "bool", "false", "", "", kWorks,
-     "The `.nemo` file holds the best weights, not the newest."},
-    {"exp_manager.checkpoint_callback_params.always_save_nemo", "bool", "false", "", "", kWorks,
-     "Rewrite the `.nemo` file at every checkpoint."},
-    {"exp_manager.checkpoint_callback_params.save_nemo_on_train_end", "bool|null", "true", "", "",
-     kWorks, "Write the `.nemo` file when the run ends."},
-    {"exp_manager.checkpoint_callback_params.model_parallel_size", "int|null", "null", ">=1", "",
-     kNoEffect, "The model is never divided."},
-    {"exp_manager.checkpoint_callback_params.save_on_train_epoch_end", "bool|null", "false", "", "",
-     kWorks, "After training epochs instead of after validation."},
-    {"exp_manager.checkpoint_callback_params.async_save", "bool|null", "false", "", "", kNoEffect,
-     "Checkpoints are always written in the background."},
-    {"exp_manager.checkpoint_callback_params.save_last_n_optim_states", "int|null", "-1", ">=-1",
-     "", kRefused, "How many checkpoints keep optimizer state; -1: all.",
-     "every checkpoint keeps it; save_top_k bounds their number, save_weights_only their size"},
-    {"exp_manager.create_early_stopping_callback", "bool|null", "false", "", "", kWorks,
-     "Stop when validation no longer improves."},
-    {"exp_manager.early_stopping_callback_params", "map|null", "", "", "", kWorks,
-     "When early stopping ends the run."},
-    {"exp_manager.early_stopping_callback_params.monitor", "str", "val_loss", "", "", kWorks,
-     "Metric that early stopping watches."},
-    {"exp_manager.early_stopping_callback_params.mode", "str", "min", "", "min|max", kWorks,
-     "Whether a smaller (min) or a larger (max) monitor is better."},
-    {"exp_manager.early_stopping_callback_params.min_delta", "float", "0.001", ">=0", "", kWorks,
-     "Smaller changes of the monitor are no improvement."},
-    {"exp_manager.early_stopping_callback_params.patience", "int", "10", ">=0", "", kWorks,
-     "Checks without improvement after which the run stops."},
-    {"exp_manager.early_stopping_callback_params.verbose", "bool", "true", "", "", kWorks,
-     "Log why the run is stopped."},
-    {"exp_manager.early_stopping_callback_params.strict", "bool", "true", "", "", kWorks,
-     "A monitor that is not logged ends the run with an error."},
-    {"exp_manager.early_stopping_callback_params.check_finite", "bool", "true", "", "", kWorks,
-     "Stop when the monitor is not finite."},
-    {"exp_manager.early_stopping_callback_params.stopping_threshold", "float|null", "null",
-     "[-inf,inf]", "", kWorks, "Stop as soon as the monitor is better than this."},
-    {"exp_manager.early_stopping_callback_params.divergence_threshold", "float|null", "null",
-     "[-inf,inf]", "", kWorks, "Stop as soon as the monitor is worse than this."},
-    {"exp_manager.early_stopping_callback_params.check_on_train_epoch_end", "bool|null", "null", "",
-     "", kWorks, "Check after every training epoch instead of after every validation."},
-    {"exp_manager.early_stopping_callback_params.log_rank_zero_only", "bool", "false", "", "",
-     kNoEffect, "One process speaks."},
-    {"exp_manager.create_ipl_epoch_stopper_callback", "bool|null", "false", "", "", kRefused,
-     "Iterative pseudo-labelling.", kIpl},
-    {"exp_manager.ipl_epoch_stopper_callback_params", "map|null", "null", "", "", kNoEffect,
-     "Belongs to create_ipl_epoch_stopper_callback."},
-    {"exp_manager.ipl_epoch_stopper_callback_params.enable_stop", "bool", "true", "", "", kNoEffect,
-     "Belongs to create_ipl_epoch_stopper_callback."},
-    {"exp_manager.ipl_epoch_stopper_callback_params.stop_every_n_epochs", "int", "1", "", "",
-     kNoEffect, "Belongs to create_ipl_epoch_stopper_callback."},
-    {"exp_manager.create_preemption_callback", "bool|null", "true", "", "", kWorks,
-     "On SIGTERM finish the step, save and exit; false: exit at once."},
-    {"exp_manager.files_to_copy", "list[str]|null", "null", "", "", kWorks,
-     "Files copied into the run's folder."},
-    {"exp_manager.log_step_timing", "bool|null", "true", "", "", kWorks,
-     "Log the time of each step."},
-    {"exp_manager.log_delta_step_timing", "bool|null", "false", "", "", kWorks,
-     "Print the time of every step."},
-    {"exp_manager.step_timing_kwargs", "map|null", "", "", "", kWorks,
-     "How the step times for TensorBoard are put together."},
-    {"exp_manager.step_timing_kwargs.reduction", "str|null", "mean", "", "mean|sum", kWorks,
-     "Mean or sum over the last buffer_size steps."},
-    {"exp_manager.step_timing_kwargs.sync_cuda", "bool|null", "false", "", "", kNoEffect,
-     "A step's time ends when its results are there."},
-    {"exp_manager.step_timing_kwargs.buffer_size", "int|null", "1", "", "", kWorks,
-     "Steps whose times are put together."},
-    {"exp_manager.log_local_rank_0_only", "bool|null", "false", "", "", kLater,
-     "One log file per machine.", kSeveral},
-    {"exp_manager.log_global_rank_0_only", "bool|null", "false", "", "", kLater, "One log file.",
-     kSeveral},
-    {"exp_manager.disable_validation_on_resume", "bool|null", "true", "", "", kWorks,
-     "Do not repeat the validation of the restored step."},
-    {"exp_manager.ema", "map|null", "", "", "", kWorks,
-     "Exponential moving average (EMA) of the weights, kept beside them."},
-    {"exp_manager.ema.enable", "bool|null", "false", "", "", kWorks,
-     "Keep a moving average of the weights; it is validated and saved beside them."},
-    {"exp_manager.ema.decay", "float|null", "0.999", "[0,1]", "", kWorks,
-     "Share of the average that an update keeps; closer to 1 is slower."},
-    {"exp_manager.ema.cpu_offload", "bool|null", "false", "", "", kWorks,
-     "Keep the average in main memory instead of on the GPU."},
-    {"exp_manager.ema.validate_original_weights", "bool|null", "false", "", "", kWorks,
-     "Validate with the weights themselves instead of the average."},
-    {"exp_manager.ema.every_n_steps", "int", "1", ">=1", "", kWorks,
-     "Optimizer steps from one update of the average to the next."},
-    {"exp_manager.max_time_per_run", "str|map|null", "null", "", "", kWorks,
-     "Save and stop after this time: `DD:HH:MM:SS` or a mapping."},
-    {"exp_manager.max_time_per_run.*", "str|float", "", "", "", kWorks,
-     "days, hours, minutes, seconds: added up."},
-    {"exp_manager.seconds_to_sleep", "float", "5", ">=0", "", kNoEffect,
-     "Nothing has to be waited for."},
-    {"exp_manager.create_straggler_detection_callback", "bool|null", "false", "", "", kRefused,
-     "Slow devices.", kStraggler},
-    {"exp_manager.straggler_detection_params", "map|null", "null", "", "", kNoEffect,
-     "Belongs to create_straggler_detection_callback."},
-    {"exp_manager.straggler_detection_params.report_time_interval", "float", "300", "", "",
-     kNoEffect, "Belongs to create_straggler_detection_callback."},
-    {"exp_manager.straggler_detection_params.calc_relative_gpu_perf", "bool", "true", "", "",
-     kNoEffect, "Belongs to create_straggler_detection_callback."},
-    {"exp_manager.straggler_detection_params.calc_individual_gpu_perf", "bool", "true", "", "",
-     kNoEffect, "Belongs to create_straggler_detection_callback."},
-    {"exp_manager.straggler_detection_params.num_gpu_perf_scores_to_log", "int", "5", "", "",
-     kNoEffect, "Belongs to create_straggler_detection_callback."},
-    {"exp_manager.straggler_detection_params.gpu_relative_perf_threshold", "float", "0.7", "", "",
-     kNoEffect, "Belongs to create_straggler_detection_callback."},
-    {"exp_manager.straggler_detection_params.gpu_individual_perf_threshold", "float", "0.7", "", "",
-     kNoEffect, "Belongs to create_straggler_detection_callback."},
-    {"exp_manager.straggler_detection_params.stop_if_detected", "bool", "false", "", "", kNoEffect,
-     "Belongs to create_straggler_detection_callback."},
-    {"exp_manager.create_fault_tolerance_callback", "bool|null", "false", "", "", kRefused,
-     "Restarts by a launcher.", kFault},
-    {"exp_manager.fault_tolerance", "map|null", "null", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.workload_check_interval", "float", "5.0", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.initial_rank_heartbeat_timeout", "float|null", "3600.0", "", "",
-     kNoEffect, "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.rank_heartbeat_timeout", "float|null", "2700.0", "", "",
-     kNoEffect, "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.calculate_timeouts", "bool", "true", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.safety_factor", "float", "5.0", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.rank_termination_signal", "any", "SIGKILL", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.log_level", "str", "INFO", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.max_rank_restarts", "int", "0", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.max_subsequent_job_failures", "int", "0", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.additional_ft_launcher_args", "str", "''", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.fault_tolerance.simulated_fault", "any", "null", "", "", kNoEffect,
-     "Belongs to create_fault_tolerance_callback."},
-    {"exp_manager.log_tflops_per_sec_per_gpu", "bool|null", "true", "", "", kNoEffect,
-     "Throughput is always logged."},
-};
+Result<double> parse_time(const Value& value) {
+  return parse_duration(value, false);
+}
+Result<double> parse_seconds(const Value& value) {
+  return parse_duration(value, true);
+}
+
+// NeMo's older key for folder and name in one.
+void read_filepath(const NodeReader& node, std::string_view key, CheckpointCallbackConfig& out) {
+  std::string filepath;
+  node.read(key, filepath);
+  if (filepath.empty()) return;
+  const size_t slash = filepath.rfind('/');
+  out.dirpath = slash == std::string::npos ? "." : filepath.substr(0, slash);
+  out.filename = slash == std::string::npos ? filepath : filepath.substr(slash + 1);
+}
+
+// null turns it off.
+void read_every_n_epochs(const NodeReader& node, std::string_view key,
+                         CheckpointCallbackConfig& out) {
+  if (const Value* epochs = node.find(key); epochs && epochs->is_null()) out.every_n_epochs = 0;
+  node.read(key, out.every_n_epochs);
+}
+
+const FieldKeys<CheckpointCallbackConfig>& checkpoint_keys() {
+  using T = CheckpointCallbackConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("exp_manager.checkpoint_callback_params");
+    keys.row("filepath", "str|null", "null", works("Deprecated: dirpath and filename in one."),
+             read_filepath);
+    keys.key("dirpath", &T::dirpath, works("Folder; null: checkpoints in the run's folder."));
+    keys.key("filename", &T::filename,
+             works("Template with `{val_loss:.3f}`, `{step}`, `{epoch}`."));
+    keys.key("monitor", &T::monitor, works("Metric by which checkpoints are ranked.").nullable());
+    keys.choice("mode", &T::mode_max, {{"min", false}, {"max", true}},
+                works("Whether a smaller (min) or a larger (max) monitor is better.").nullable());
+    keys.flag("verbose", &T::verbose, works("Log a line for every checkpoint."));
+    keys.flag("save_last", &T::save_last, works("Keep the newest checkpoint as `-last`."));
+    keys.key("save_top_k", &T::save_top_k,
+             works("How many of the best are kept; -1: all.").range(">=-1").nullable());
+    keys.flag("save_weights_only", &T::save_weights_only,
+              works("Without optimizer state; such a checkpoint cannot be resumed exactly."));
+    keys.key("auto_insert_metric_name", &T::auto_insert_metric_name,
+             works("Write `val_loss=` before the number in names."));
+    keys.row("every_n_epochs", "int|null", "1",
+             works("Epochs from one checkpoint to the next.").range(">=0"), read_every_n_epochs);
+    keys.key("every_n_train_steps", &T::every_n_train_steps,
+             works("Optimizer steps from one checkpoint to the next.").range(">=0"));
+    keys.parsed(
+        "train_time_interval", &T::train_time_interval_s, parse_seconds, "str|map|int|float|null",
+        "null",
+        works("Time between checkpoints: seconds, `DD:HH:MM:SS` or a mapping.").range(">0"));
+    keys.row("train_time_interval.*", "str|float", "",
+             works("days, hours, minutes, seconds: added up."));
+    keys.key("prefix", &T::prefix, works("Name of the `.nemo` file; null: exp_manager.name."));
+    keys.key("postfix", &T::postfix, works("Ending of the `.nemo` file's name."));
+    keys.key("save_best_model", &T::save_best_model,
+             works("The `.nemo` file holds the best weights, not the newest."));
+    keys.key("always_save_nemo", &T::always_save_nemo,
+             works("Rewrite the `.nemo` file at every checkpoint."));
+    keys.flag("save_nemo_on_train_end", &T::save_nemo_on_train_end,
+              works("Write the `.nemo` file when the run ends."));
+    keys.row("model_parallel_size", "int|null", "null",
+             no_effect("The model is never divided.").range(">=1"));
+    keys.flag("save_on_train_epoch_end", &T::save_on_train_epoch_end,
+              works("After training epochs instead of after validation."));
+    keys.flag("async_save", &T::async_save,
+              no_effect("Checkpoints are always written in the background."));
+    keys.key("save_last_n_optim_states", &T::save_last_n_optim_states,
+             refused("How many checkpoints keep optimizer state; -1: all.",
+                     "every checkpoint keeps it; save_top_k bounds their number, save_weights_only "
+                     "their size")
+                 .range(">=-1")
+                 .nullable());
+    return keys;
+  }();
+  return kKeys;
+}
+
+const FieldKeys<EarlyStoppingConfig>& early_stopping_keys() {
+  using T = EarlyStoppingConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("exp_manager.early_stopping_callback_params");
+    keys.key("monitor", &T::monitor, works("Metric that early stopping watches."));
+    keys.choice("mode", &T::mode_max, {{"min", false}, {"max", true}},
+                works("Whether a smaller (min) or a larger (max) monitor is better."));
+    keys.key("min_delta", &T::min_delta,
+             works("Smaller changes of the monitor are no improvement.").range(">=0"));
+    keys.key("patience", &T::patience,
+             works("Checks without improvement after which the run stops.").range(">=0"));
+    keys.key("verbose", &T::verbose, works("Log why the run is stopped."));
+    keys.key("strict", &T::strict,
+             works("A monitor that is not logged ends the run with an error."));
+    keys.key("check_finite", &T::check_finite, works("Stop when the monitor is not finite."));
+    keys.key("stopping_threshold", &T::stopping_threshold,
+             works("Stop as soon as the monitor is better than this.").range("[-inf,inf]"));
+    keys.key("divergence_threshold", &T::divergence_threshold,
+             works("Stop as soon as the monitor is worse than this.").range("[-inf,inf]"));
+    keys.flag("check_on_train_epoch_end", &T::check_on_train_epoch_end,
+              works("Check after every training epoch instead of after every validation.")
+                  .absent_is_null());
+    keys.row("log_rank_zero_only", "bool", "false", no_effect("One process speaks."));
+    return keys;
+  }();
+  return kKeys;
+}
+
+const FieldKeys<EmaConfig>& ema_keys() {
+  using T = EmaConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("exp_manager.ema");
+    keys.flag(
+        "enable", &T::enable,
+        works("Keep a moving average of the weights; it is validated and saved beside them."));
+    keys.key("decay", &T::decay,
+             works("Share of the average that an update keeps; closer to 1 is slower.")
+                 .range("[0,1]")
+                 .nullable());
+    keys.flag("cpu_offload", &T::cpu_offload,
+              works("Keep the average in main memory instead of on the GPU."));
+    keys.flag("validate_original_weights", &T::validate_original_weights,
+              works("Validate with the weights themselves instead of the average."));
+    keys.key("every_n_steps", &T::every_n_steps,
+             works("Optimizer steps from one update of the average to the next.").range(">=1"));
+    return keys;
+  }();
+  return kKeys;
+}
 
 }  // namespace
 
-std::span<const KeySpec> exp_manager_keys() {
-  return kExpManager;
+const FieldKeys<ExpManagerConfig>& exp_manager_fields() {
+  using T = ExpManagerConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("exp_manager");
+    keys.key("explicit_log_dir", &T::explicit_log_dir,
+             works("The run's folder itself; not together with exp_dir, name, version."));
+    keys.key("exp_dir", &T::exp_dir,
+             works("Folder that holds the folders of runs; null: ./nemo_experiments."));
+    keys.key("name", &T::name, works("Folder of the experiment below exp_dir; null: default."));
+    keys.key("version", &T::version,
+             works("Folder of the run below name; null: the time, or none with resume_if_exists."));
+    keys.flag("use_datetime_version", &T::use_datetime_version,
+              works("Time as version; false: version_0, version_1, ..."));
+    keys.flag("resume_if_exists", &T::resume_if_exists,
+              works("Go on from the newest valid checkpoint in the folder."));
+    keys.flag("resume_past_end", &T::resume_past_end,
+              works("Go on also from a run that had finished."));
+    keys.flag("resume_ignore_no_checkpoint", &T::resume_ignore_no_checkpoint,
+              works("Start anew where resume_if_exists finds no checkpoint, instead of failing."));
+    keys.key("resume_from_checkpoint", &T::resume_from_checkpoint,
+             works("This checkpoint, unless a newer one is found."));
+    keys.flag("create_tensorboard_logger", &T::create_tensorboard_logger,
+              works("Write TensorBoard event files into the run's folder."));
+    keys.row("summary_writer_kwargs", "map|null", "null",
+             no_effect("Arguments of a Python class."));
+    keys.row("summary_writer_kwargs.*", "any", "", no_effect("Arguments of a Python class."));
+    keys.row("create_wandb_logger", "bool|null", "false",
+             later("Weights & Biases.", kOtherLogger).warn());
+    keys.row("wandb_logger_kwargs", "map|null", "null",
+             no_effect("Belongs to create_wandb_logger."));
+    keys.row("wandb_logger_kwargs.*", "any", "", no_effect("Belongs to create_wandb_logger."));
+    keys.row("create_mlflow_logger", "bool|null", "false", later("MLflow.", kOtherLogger).warn());
+    keys.row("mlflow_logger_kwargs", "map|null", "null",
+             no_effect("Belongs to create_mlflow_logger."));
+    keys.row("mlflow_logger_kwargs.*", "any", "", no_effect("Belongs to create_mlflow_logger."));
+    keys.row("create_dllogger_logger", "bool|null", "false",
+             later("DLLogger.", kOtherLogger).warn());
+    keys.row("dllogger_logger_kwargs", "map|null", "null",
+             no_effect("Belongs to create_dllogger_logger."));
+    keys.row("dllogger_logger_kwargs.*", "any", "",
+             no_effect("Belongs to create_dllogger_logger."));
+    keys.row("create_clearml_logger", "bool|null", "false", later("ClearML.", kOtherLogger).warn());
+    keys.row("clearml_logger_kwargs", "map|null", "null",
+             no_effect("Belongs to create_clearml_logger."));
+    keys.row("clearml_logger_kwargs.*", "any", "", no_effect("Belongs to create_clearml_logger."));
+    keys.row("create_neptune_logger", "bool|null", "false", later("Neptune.", kOtherLogger).warn());
+    keys.row("neptune_logger_kwargs", "map|null", "null",
+             no_effect("Belongs to create_neptune_logger."));
+    keys.row("neptune_logger_kwargs.*", "any", "", no_effect("Belongs to create_neptune_logger."));
+    keys.flag("create_checkpoint_callback", &T::create_checkpoint_callback,
+              works("Write checkpoints; false: nothing of the run can be resumed."));
+    keys.row("checkpoint_callback_params", "map|null", "",
+             works("Which checkpoints are written, when, and under which names."));
+    keys.child("checkpoint_callback_params", &T::checkpoint_callback_params, checkpoint_keys());
+    keys.flag("create_early_stopping_callback", &T::create_early_stopping_callback,
+              works("Stop when validation no longer improves."));
+    keys.row("early_stopping_callback_params", "map|null", "",
+             works("When early stopping ends the run."));
+    keys.child("early_stopping_callback_params", &T::early_stopping_callback_params,
+               early_stopping_keys());
+    keys.row("create_ipl_epoch_stopper_callback", "bool|null", "false",
+             refused("Iterative pseudo-labelling.", kIpl));
+    keys.row("ipl_epoch_stopper_callback_params", "map|null", "null",
+             no_effect("Belongs to create_ipl_epoch_stopper_callback."));
+    keys.row("ipl_epoch_stopper_callback_params.enable_stop", "bool", "true",
+             no_effect("Belongs to create_ipl_epoch_stopper_callback."));
+    keys.row("ipl_epoch_stopper_callback_params.stop_every_n_epochs", "int", "1",
+             no_effect("Belongs to create_ipl_epoch_stopper_callback."));
+    keys.flag("create_preemption_callback", &T::create_preemption_callback,
+              works("On SIGTERM finish the step, save and exit; false: exit at once."));
+    keys.key("files_to_copy", &T::files_to_copy,
+             works("Files copied into the run's folder.").absent_is_null());
+    keys.flag("log_step_timing", &T::log_step_timing, works("Log the time of each step."));
+    keys.flag("log_delta_step_timing", &T::log_delta_step_timing,
+              works("Print the time of every step."));
+    keys.row("step_timing_kwargs", "map|null", "",
+             works("How the step times for TensorBoard are put together."));
+    keys.key("step_timing_kwargs.reduction", &T::step_timing_reduction,
+             works("Mean or sum over the last buffer_size steps.").choices("mean|sum").nullable());
+    keys.flag("step_timing_kwargs.sync_cuda", &T::step_timing_sync_cuda,
+              no_effect("A step's time ends when its results are there."));
+    keys.key("step_timing_kwargs.buffer_size", &T::step_timing_buffer_size,
+             works("Steps whose times are put together.").nullable());
+    keys.flag("log_local_rank_0_only", &T::log_local_rank_0_only,
+              later("One log file per machine.", kSeveral));
+    keys.flag("log_global_rank_0_only", &T::log_global_rank_0_only,
+              later("One log file.", kSeveral));
+    keys.flag("disable_validation_on_resume", &T::disable_validation_on_resume,
+              works("Do not repeat the validation of the restored step."));
+    keys.row("ema", "map|null", "",
+             works("Exponential moving average (EMA) of the weights, kept beside them."));
+    keys.child("ema", &T::ema, ema_keys());
+    keys.parsed("max_time_per_run", &T::max_time_per_run_s, parse_time, "str|map|null", "null",
+                works("Save and stop after this time: `DD:HH:MM:SS` or a mapping."));
+    keys.row("max_time_per_run.*", "str|float", "",
+             works("days, hours, minutes, seconds: added up."));
+    keys.row("seconds_to_sleep", "float", "5",
+             no_effect("Nothing has to be waited for.").range(">=0"));
+    keys.row("create_straggler_detection_callback", "bool|null", "false",
+             refused("Slow devices.", kStraggler));
+    keys.row("straggler_detection_params", "map|null", "null",
+             no_effect("Belongs to create_straggler_detection_callback."));
+    keys.row("straggler_detection_params.report_time_interval", "float", "300",
+             no_effect("Belongs to create_straggler_detection_callback."));
+    keys.row("straggler_detection_params.calc_relative_gpu_perf", "bool", "true",
+             no_effect("Belongs to create_straggler_detection_callback."));
+    keys.row("straggler_detection_params.calc_individual_gpu_perf", "bool", "true",
+             no_effect("Belongs to create_straggler_detection_callback."));
+    keys.row("straggler_detection_params.num_gpu_perf_scores_to_log", "int", "5",
+             no_effect("Belongs to create_straggler_detection_callback."));
+    keys.row("straggler_detection_params.gpu_relative_perf_threshold", "float", "0.7",
+             no_effect("Belongs to create_straggler_detection_callback."));
+    keys.row("straggler_detection_params.gpu_individual_perf_threshold", "float", "0.7",
+             no_effect("Belongs to create_straggler_detection_callback."));
+    keys.row("straggler_detection_params.stop_if_detected", "bool", "false",
+             no_effect("Belongs to create_straggler_detection_callback."));
+    keys.row("create_fault_tolerance_callback", "bool|null", "false",
+             refused("Restarts by a launcher.", kFault));
+    keys.row("fault_tolerance", "map|null", "null",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.workload_check_interval", "float", "5.0",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.initial_rank_heartbeat_timeout", "float|null", "3600.0",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.rank_heartbeat_timeout", "float|null", "2700.0",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.calculate_timeouts", "bool", "true",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.safety_factor", "float", "5.0",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.rank_termination_signal", "any", "SIGKILL",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.log_level", "str", "INFO",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.max_rank_restarts", "int", "0",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.max_subsequent_job_failures", "int", "0",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.additional_ft_launcher_args", "str", "''",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("fault_tolerance.simulated_fault", "any", "null",
+             no_effect("Belongs to create_fault_tolerance_callback."));
+    keys.row("log_tflops_per_sec_per_gpu", "bool|null", "true",
+             no_effect("Throughput is always logged."));
+    return keys;
+  }();
+  return kKeys;
 }
 
 }  // namespace aerie::config

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -102,6 +103,12 @@ class NodeReader {
   template <typename E>
   void read_enum(std::string_view key, E& out,
                  std::initializer_list<std::pair<std::string_view, E>> names) const {
+    read_enum(key, out,
+              std::span<const std::pair<std::string_view, E>>(names.begin(), names.size()));
+  }
+  template <typename E>
+  void read_enum(std::string_view key, E& out,
+                 std::span<const std::pair<std::string_view, E>> names) const {
     const Value* value = find(key);
     if (value == nullptr || value->is_null()) return;
     // On the command line `nan` is a number; as a choice it is a name.
