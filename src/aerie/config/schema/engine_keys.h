@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/schema/checks.h"
 #include "aerie/config/schema/effect.h"
 #include "aerie/config/schema/field_keys.h"
@@ -13,7 +14,7 @@
 namespace aerie::config {
 
 std::span<const KeySpec> top_level_keys();
-std::span<const KeySpec> own_keys();
+const FieldKeys<AerieConfig>& own_fields();
 std::span<const KeySpec> optim_group_keys();
 std::span<const KeySpec> optim_keys();
 const FieldKeys<TrainerConfig>& trainer_fields();

@@ -19,7 +19,7 @@ SchemaParts engine_schema() {
       {"aerie",
        "Our own keys. The node always exists with these defaults, so `aerie.seed=1` needs no `+`, "
        "whatever file is loaded.",
-       list(own_keys())},
+       list(own_fields().rows())},
       {"model", "", list(optim_group_keys())},
       {"model.optim",
        "The keys an optimizer or a schedule takes depend on its name; one that belongs to another "

@@ -1,5 +1,6 @@
-// Rows of the top level, and those of the `aerie:` node that concern no kind of data or model.
+// Rows of the top level, and the keys of the `aerie:` node that concern no kind of data or model.
 #include "aerie/config/schema/engine_keys.h"
+#include "aerie/config/schema/field_keys.h"
 
 namespace aerie::config {
 namespace {
@@ -42,60 +43,109 @@ constexpr KeySpec kTopLevel[] = {
     {"hydra", "any", "", "", "", kNoEffect, "Hydra's own settings; read by nothing here."},
 };
 
-constexpr KeySpec kOwn[] = {
-    {"aerie.seed", "int", "1234", ">=0", "", kWorks,
-     "Everything random hangs off it: initial weights, masks, dropout, shuffling, mixing."},
-    {"aerie.compat", "str|null", "null", "", "nemo-2.6", kWorks,
-     "`nemo-2.6` reproduces NeMo's quirks instead of the repaired behaviour."},
-    {"aerie.engine", "str", "auto", "", "auto|fast|reference", kWorks,
-     "Which implementation runs the step. `auto` takes the fast one on a GPU where it covers the "
-     "config and says so when it does not."},
-    {"aerie.tf32", "str", "conv", "", "none|conv|all", kWorks,
-     "TF32 at precision 32 on a GPU: nowhere, convolutions only (torch's default), or everywhere."},
-    {"aerie.activation_checkpointing", "bool", "false", "", "", kWorks,
-     "Recompute each encoder layer in the backward pass: less memory, about a third more time. "
-     "The fast engine recomputes what norms and SiLU put out, and without this only where that is "
-     "cheap or memory is short."},
-    {"aerie.on_nan", "str", "skip", "", "skip|fallback|stop", kWorks,
-     "Non-finite loss or gradient: skip the step, fall back from 16-mixed to bf16-mixed (32 where "
-     "there is no bf16), or stop."},
-    {"aerie.max_nan_in_a_row", "int", "10", ">=1", "", kWorks,
-     "With on_nan skip: stop after so many skipped steps in a row."},
-    {"aerie.on_oom", "str", "split", "", "split|stop", kWorks,
-     "Out of memory: split the batch and retry, or stop."},
-    {"aerie.ignore_missing_checkpoints", "bool", "false", "", "", kWorks,
-     "Start from nothing although metrics.jsonl of the run folder records checkpoints and their "
-     "folder holds none; false: refuse, since their disk may not be mounted."},
-    {"aerie.validation_seed", "str|null", "null", "", "fixed|random", kWorks,
-     "Masks and mixing in validation: the same every time, or new ones as in NeMo; null: fixed, or "
-     "random under compat."},
-    {"aerie.loss_scale", "float|null", "null", ">0", "", kWorks,
-     "16-mixed: a constant loss scale; null: dynamic, from 65536."},
-    {"aerie.no_weight_decay", "list[str]", "[]", "", "", kWorks,
-     "Parameters whose name contains one of these get no weight decay, e.g. `[bias, norm]`."},
-    {"aerie.spike_zscore", "float", "6.0", ">=0", "", kWorks,
-     "A loss or gradient norm this many deviations from its recent mean is reported; 0: off."},
-    {"aerie.step_unit", "str", "optimizer", "", "optimizer|micro", kWorks,
-     "What max_steps, log_every_n_steps and checkpoints count: updates of the weights, or "
-     "micro-batches, as iteration-based systems do. They differ with accumulate_grad_batches."},
-    {"aerie.lightning_checkpoints", "bool", "false", "", "", kWorks,
-     "Write a Lightning `.ckpt` beside every native checkpoint, under the names NeMo looks for, so "
-     "that NeMo can go on in the folder of the run."},
-    {"aerie.data.virtual_ranks", "int|null", "null", ">=1", "", kWorks,
-     "Fixes the global sample order so that it does not depend on the number of devices."},
-    {"aerie.data.memory_budget_gib", "float|null", "null", ">0", "", kWorks,
-     "Upper bound of the loader's memory; null: what workers x prefetch x batch needs."},
-    {"aerie.data.max_shapes", "int", "16", ">=1", "", kWorks,
-     "Batch lengths are rounded up to at most this many values, so that the GPU sees few shapes."},
-};
+// What it changes elsewhere is the default of keys whose own row shows null.
+void read_compat(const NodeReader& node, std::string_view key, AerieConfig& out) {
+  out.compat_nemo_2_6 = node.given(key);
+  if (out.compat_nemo_2_6) out.validation_seed = ValidationSeed::kRandom;
+}
+
+const FieldKeys<AerieDataConfig>& data_keys() {
+  using T = AerieDataConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("aerie.data");
+    keys.key(
+        "virtual_ranks", &T::virtual_ranks,
+        works("Fixes the global sample order so that it does not depend on the number of devices.")
+            .range(">=1"));
+    keys.key(
+        "memory_budget_gib", &T::memory_budget_gib,
+        works("Upper bound of the loader's memory; null: what workers x prefetch x batch needs.")
+            .range(">0"));
+    keys.key("max_shapes", &T::max_shapes,
+             works("Batch lengths are rounded up to at most this many values, so that the GPU sees "
+                   "few shapes.")
+                 .range(">=1"));
+    return keys;
+  }();
+  return kKeys;
+}
 
 }  // namespace
 
 std::span<const KeySpec> top_level_keys() {
   return kTopLevel;
 }
-std::span<const KeySpec> own_keys() {
-  return kOwn;
+
+const FieldKeys<AerieConfig>& own_fields() {
+  using T = AerieConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("aerie");
+    keys.key(
+        "seed", &T::seed,
+        works("Everything random hangs off it: initial weights, masks, dropout, shuffling, mixing.")
+            .range(">=0"));
+    keys.row("compat", "str|null", "null",
+             works("`nemo-2.6` reproduces NeMo's quirks instead of the repaired behaviour.")
+                 .choices("nemo-2.6"),
+             read_compat);
+    keys.choice(
+        "engine", &T::engine,
+        {{"auto", Engine::kAuto}, {"fast", Engine::kFast}, {"reference", Engine::kReference}},
+        works("Which implementation runs the step. `auto` takes the fast one on a GPU where it "
+              "covers the "
+              "config and says so when it does not."));
+    keys.choice("tf32", &T::tf32,
+                {{"none", Tf32::kNone}, {"conv", Tf32::kConv}, {"all", Tf32::kAll}},
+                works("TF32 at precision 32 on a GPU: nowhere, convolutions only (torch's "
+                      "default), or everywhere."));
+    keys.key("activation_checkpointing", &T::activation_checkpointing,
+             works("Recompute each encoder layer in the backward pass: less memory, about a third "
+                   "more time. "
+                   "The fast engine recomputes what norms and SiLU put out, and without this only "
+                   "where that is "
+                   "cheap or memory is short."));
+    keys.choice("on_nan", &T::on_nan,
+                {{"skip", OnNan::kSkip}, {"fallback", OnNan::kFallback}, {"stop", OnNan::kStop}},
+                works("Non-finite loss or gradient: skip the step, fall back from 16-mixed to "
+                      "bf16-mixed (32 where "
+                      "there is no bf16), or stop."));
+    keys.key("max_nan_in_a_row", &T::max_nan_in_a_row,
+             works("With on_nan skip: stop after so many skipped steps in a row.").range(">=1"));
+    keys.choice("on_oom", &T::on_oom, {{"split", OnOom::kSplit}, {"stop", OnOom::kStop}},
+                works("Out of memory: split the batch and retry, or stop."));
+    keys.key("ignore_missing_checkpoints", &T::ignore_missing_checkpoints,
+             works("Start from nothing although metrics.jsonl of the run folder records "
+                   "checkpoints and their "
+                   "folder holds none; false: refuse, since their disk may not be mounted."));
+    keys.choice("validation_seed", &T::validation_seed,
+                {{"fixed", ValidationSeed::kFixed}, {"random", ValidationSeed::kRandom}},
+                works("Masks and mixing in validation: the same every time, or new ones as in "
+                      "NeMo; null: fixed, or "
+                      "random under compat.")
+                    .absent_is_null());
+    keys.key("loss_scale", &T::loss_scale,
+             works("16-mixed: a constant loss scale; null: dynamic, from 65536.").range(">0"));
+    keys.key("no_weight_decay", &T::no_weight_decay,
+             works("Parameters whose name contains one of these get no weight decay, e.g. `[bias, "
+                   "norm]`."));
+    keys.key("spike_zscore", &T::spike_zscore,
+             works("A loss or gradient norm this many deviations from its recent mean is reported; "
+                   "0: off.")
+                 .range(">=0"));
+    keys.choice(
+        "step_unit", &T::step_unit,
+        {{"optimizer", StepUnit::kOptimizer}, {"micro", StepUnit::kMicro}},
+        works("What max_steps, log_every_n_steps and checkpoints count: updates of the weights, or "
+              "micro-batches, as iteration-based systems do. They differ with "
+              "accumulate_grad_batches."));
+    keys.key("lightning_checkpoints", &T::lightning_checkpoints,
+             works("Write a Lightning `.ckpt` beside every native checkpoint, under the names NeMo "
+                   "looks for, so "
+                   "that NeMo can go on in the folder of the run."));
+    keys.child("data", &T::data, data_keys());
+    return keys;
+  }();
+  return kKeys;
 }
 
 }  // namespace aerie::config

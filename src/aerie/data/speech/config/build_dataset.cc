@@ -250,30 +250,4 @@ void build_datasets(const NodeReader& model, int64_t sample_rate, SpeechDatasets
   out.test_ds = build_loaders(model.child("test_ds"), sample_rate, out.test_dl_idx);
 }
 
-void build_aerie_speech(const NodeReader& node, AerieConfig& out) {
-  if (node.given("compat")) out.data.shuffle_level = ShuffleLevel::kShard;
-  node.read_enum(
-      "on_bad_audio", out.on_bad_audio,
-      {{"skip", OnBadAudio::kSkip}, {"zero", OnBadAudio::kZero}, {"fail", OnBadAudio::kFail}});
-  node.read("max_bad_fraction", out.max_bad_fraction);
-  const NodeReader data = node.child("data");
-  data.read("cache_dir", out.data.cache_dir);
-  data.read("build_cache", out.data.build_cache);
-  data.read_enum("cache_format", out.data.cache_format,
-                 {{"pcm16", CacheFormat::kPcm16}, {"flac", CacheFormat::kFlac}});
-  data.read("index_dir", out.data.index_dir);
-  data.read("skip_bad_lines", out.data.skip_bad_lines);
-  data.read_enum("shuffle_level", out.data.shuffle_level,
-                 {{"sample", ShuffleLevel::kSample}, {"shard", ShuffleLevel::kShard}});
-  data.read("min_audio_len_secs", out.data.min_audio_len_secs);
-  data.read_enum("pad_audio_mode", out.data.pad_audio_mode,
-                 {{"repeat", PadAudioMode::kRepeat}, {"zero", PadAudioMode::kZero}});
-  data.read_enum("mix_on", out.data.mix_on,
-                 {{"auto", MixOn::kAuto}, {"cpu", MixOn::kCpu}, {"gpu", MixOn::kGpu}});
-  data.read_enum("batch_dtype", out.data.batch_dtype,
-                 {{"auto", BatchDtype::kAuto},
-                  {"int16", BatchDtype::kInt16},
-                  {"float32", BatchDtype::kFloat32}});
-}
-
 }  // namespace aerie::config

@@ -7,5 +7,6 @@
 namespace aerie::config {
 
 void build_model_parts(const NodeReader& model, ModelConfig& out);
+void build_aerie_nest(const NodeReader& aerie, NestAerieConfig& out);
 
 }  // namespace aerie::config

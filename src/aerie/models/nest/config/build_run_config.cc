@@ -4,21 +4,6 @@
 #include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {
-namespace {
-
-void build_aerie_nest(const NodeReader& node, NestAerieConfig& out) {
-  if (node.given("compat")) out.empty_mask = EmptyMask::kNan;
-  node.read_enum(
-      "tokens_precision", out.tokens_precision,
-      {{"float32", TokensPrecision::kFloat32}, {"autocast", TokensPrecision::kAutocast}});
-  node.read_enum("empty_mask", out.empty_mask,
-                 {{"zero", EmptyMask::kZero}, {"nan", EmptyMask::kNan}});
-  node.read("train_pre_encode", out.train_pre_encode);
-  node.read_enum("batch_norm_frames", out.batch_norm_frames,
-                 {{"padded", BatchNormFrames::kPadded}, {"valid", BatchNormFrames::kValid}});
-}
-
-}  // namespace
 
 LoopConfig RunConfig::loop() const {
   return {name, trainer, exp_manager, init_from, aerie};

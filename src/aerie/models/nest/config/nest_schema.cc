@@ -1,28 +1,38 @@
 #include "aerie/models/nest/config/nest_schema.h"
 
+#include "aerie/config/schema/field_keys.h"
 #include "aerie/data/speech/config/speech_schema.h"
+#include "aerie/models/nest/config/build_parts.h"
 #include "aerie/models/nest/config/nest_keys.h"
 
 namespace aerie::config {
 namespace {
 
-constexpr KeyStatus kWorks = KeyStatus::kWorks;
-
-constexpr KeySpec kTokens[] = {
-    {"aerie.tokens_precision", "str", "float32", "", "float32|autocast", kWorks,
-     "Precision of the quantizer's projection; `autocast` is NeMo's and makes targets depend on "
-     "trainer.precision."},
-};
-
-constexpr KeySpec kMasksAndNorms[] = {
-    {"aerie.empty_mask", "str|null", "null", "", "zero|nan", kWorks,
-     "Loss of a batch in which nothing is masked; null: zero, or nan under compat."},
-    {"aerie.train_pre_encode", "bool", "false", "", "", kWorks,
-     "mask_position post_conv: let gradients reach the subsampling stack (NeMo cuts them off)."},
-    {"aerie.batch_norm_frames", "str", "padded", "", "padded|valid", kWorks,
-     "Frames that enter BatchNorm statistics: all up to the padded length as in NeMo, or valid "
-     "ones only."},
-};
+const FieldKeys<NestAerieConfig>& own_keys() {
+  using T = NestAerieConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("aerie");
+    keys.choice("tokens_precision", &T::tokens_precision,
+                {{"float32", TokensPrecision::kFloat32}, {"autocast", TokensPrecision::kAutocast}},
+                works("Precision of the quantizer's projection; `autocast` is NeMo's and makes "
+                      "targets depend on "
+                      "trainer.precision."));
+    keys.choice(
+        "empty_mask", &T::empty_mask, {{"zero", EmptyMask::kZero}, {"nan", EmptyMask::kNan}},
+        works("Loss of a batch in which nothing is masked; null: zero, or nan under compat.")
+            .absent_is_null());
+    keys.key("train_pre_encode", &T::train_pre_encode,
+             works("mask_position post_conv: let gradients reach the subsampling stack (NeMo cuts "
+                   "them off)."));
+    keys.choice("batch_norm_frames", &T::batch_norm_frames,
+                {{"padded", BatchNormFrames::kPadded}, {"valid", BatchNormFrames::kValid}},
+                works("Frames that enter BatchNorm statistics: all up to the padded length as in "
+                      "NeMo, or valid "
+                      "ones only."));
+    return keys;
+  }();
+  return kKeys;
+}
 
 std::vector<TargetClass> model_targets() {
   constexpr std::string_view kModules = "nemo.collections.asr.modules";
@@ -52,8 +62,9 @@ std::vector<TargetClass> model_targets() {
 
 SchemaParts nest_parts() {
   SchemaParts parts = engine_schema();
-  parts.insert_after("aerie.engine", kTokens);
-  parts.insert_after("aerie.ignore_missing_checkpoints", kMasksAndNorms);
+  const std::span<const KeySpec> own = own_keys().rows();
+  parts.insert_after("aerie.engine", own.first(1));
+  parts.insert_after("aerie.ignore_missing_checkpoints", own.subspan(1));
   add_speech_keys(parts);
   parts.insert_before("model.optim_param_groups", model_keys());
   parts.insert_after("model.optim_param_groups.*.amsgrad", model_part_keys());
@@ -78,6 +89,11 @@ SchemaParts nest_parts() {
 }
 
 }  // namespace
+
+void build_aerie_nest(const NodeReader& aerie, NestAerieConfig& out) {
+  if (aerie.given("compat")) out.empty_mask = EmptyMask::kNan;
+  own_keys().read(aerie, out);
+}
 
 const Schema& nest_schema() {
   static const Schema kSchema(nest_parts());
