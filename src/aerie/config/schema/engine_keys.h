@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/schema/checks.h"
@@ -15,8 +16,8 @@ namespace aerie::config {
 
 std::span<const KeySpec> top_level_keys();
 const FieldKeys<AerieConfig>& own_fields();
-std::span<const KeySpec> optim_group_keys();
-std::span<const KeySpec> optim_keys();
+std::vector<KeySpec> optim_group_keys();
+std::vector<KeySpec> optim_keys();
 const FieldKeys<TrainerConfig>& trainer_fields();
 const FieldKeys<ExpManagerConfig>& exp_manager_fields();
 

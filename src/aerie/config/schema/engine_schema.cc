@@ -20,11 +20,11 @@ SchemaParts engine_schema() {
        "Our own keys. The node always exists with these defaults, so `aerie.seed=1` needs no `+`, "
        "whatever file is loaded.",
        list(own_fields().rows())},
-      {"model", "", list(optim_group_keys())},
+      {"model", "", optim_group_keys()},
       {"model.optim",
        "The keys an optimizer or a schedule takes depend on its name; one that belongs to another "
        "is an error.",
-       list(optim_keys())},
+       optim_keys()},
       {"trainer", "Lightning's Trainer.", list(trainer_fields().rows())},
       {"exp_manager", "NeMo's experiment manager; keys outside this list are always errors.",
        list(exp_manager_fields().rows())},

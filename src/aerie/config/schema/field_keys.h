@@ -60,6 +60,8 @@ class KeyText {
   // There is no default: the key must be written, or what an absent key means hangs on others.
   KeyText& required() { return default_ = kRequired, *this; }
   KeyText& no_default() { return default_ = std::string_view(), *this; }
+  // An optional that is empty when the key is absent; null may not be written.
+  KeyText& not_null() { return not_null_ = true, no_default(); }
   // Say so when the value is not the default.
   KeyText& warn() { return spec_.warn = true, *this; }
 
@@ -71,6 +73,7 @@ class KeyText {
   bool nullable_ = false;
   bool absent_is_null_ = false;
   bool whole_ = false;
+  bool not_null_ = false;
   std::optional<std::string_view> default_;  // instead of the field's
 };
 
@@ -256,6 +259,7 @@ class FieldKeys {
            const KeyText& text) {
     KeySpec row = text.spec_;
     row.path = keep(str_cat(node_, ".", std::string(name)));
+    if (text.not_null_ && ends_with(type, "|null")) type.remove_suffix(5);
     row.type =
         keep(str_cat(std::string(type), text.nullable_ && !ends_with(type, "null") ? "|null" : ""));
     if (text.default_)
