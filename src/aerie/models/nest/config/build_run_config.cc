@@ -1,6 +1,6 @@
 #include "aerie/config/schema/build_loop_config.h"
 #include "aerie/data/speech/config/speech_schema.h"
-#include "aerie/models/nest/config/build_parts.h"
+#include "aerie/models/nest/config/nest_keys.h"
 #include "aerie/models/nest/config/run_config.h"
 
 namespace aerie::config {

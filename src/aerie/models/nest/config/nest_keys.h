@@ -5,13 +5,18 @@
 
 #include "aerie/config/schema/checks.h"
 #include "aerie/config/schema/effect.h"
-#include "aerie/config/schema/key_table.h"
+#include "aerie/config/schema/field_keys.h"
+#include "aerie/models/nest/config/nest_config.h"
 
 namespace aerie::config {
 
-std::span<const KeySpec> model_keys();       // of the model as a whole
-std::span<const KeySpec> model_part_keys();  // of its parts, without the encoder
-std::span<const KeySpec> encoder_keys();
+const FieldKeys<ModelConfig>& model_fields();       // of the model as a whole
+const FieldKeys<ModelConfig>& model_part_fields();  // of its parts, without the encoder
+const FieldKeys<EncoderConfig>& encoder_fields();
+
+// The parts of build_run_config().
+void build_model_parts(const NodeReader& model, ModelConfig& out);
+void build_aerie_nest(const NodeReader& aerie, NestAerieConfig& out);
 
 void check_model(CheckContext& context);
 std::span<const IdleRule> model_idle_rules();

@@ -2,7 +2,6 @@
 
 #include "aerie/config/schema/field_keys.h"
 #include "aerie/data/speech/config/speech_schema.h"
-#include "aerie/models/nest/config/build_parts.h"
 #include "aerie/models/nest/config/nest_keys.h"
 
 namespace aerie::config {
@@ -66,14 +65,14 @@ SchemaParts nest_parts() {
   parts.insert_after("aerie.engine", own.first(1));
   parts.insert_after("aerie.ignore_missing_checkpoints", own.subspan(1));
   add_speech_keys(parts);
-  parts.insert_before("model.optim_param_groups", model_keys());
-  parts.insert_after("model.optim_param_groups.*.amsgrad", model_part_keys());
+  parts.insert_before("model.optim_param_groups", model_fields().rows());
+  parts.insert_after("model.optim_param_groups.*.amsgrad", model_part_fields().rows());
   for (KeyGroup& group : parts.groups)
     if (group.title == "model")
       group.intro =
           "NeMo's model node. `_target_` names a built-in component in any of NeMo's "
           "spellings; nothing else can be named.";
-  const std::span<const KeySpec> encoder = encoder_keys();
+  const std::span<const KeySpec> encoder = encoder_fields().rows();
   parts.insert_group("model.train_ds, model.validation_ds, model.test_ds",
                      {"model.encoder", "", {encoder.begin(), encoder.end()}});
   const std::vector<TargetClass> targets = model_targets();
