@@ -228,6 +228,13 @@ class FieldKeys {
     return *this;
   }
 
+  // The rows of another table, which one of our own reads.
+  template <typename T>
+  FieldKeys& rows_of(const FieldKeys<T>& keys) {
+    rows_.insert(rows_.end(), keys.rows().begin(), keys.rows().end());
+    return *this;
+  }
+
   std::span<const KeySpec> rows() const { return rows_; }
   // In the order of the rows.
   void read(const NodeReader& node, S& out) const {
