@@ -2,7 +2,7 @@
 // are idle, names of built-in classes. A family starts from engine_schema() and adds what is its
 // own; everything that judges or explains a configuration takes the result.
 //
-// Adding a key: a row in the group it belongs to, a field in the struct, a line that reads it, then
+// Adding a key: a field in the struct of its node and a row bound to it (field_keys.h), then
 // `aerie config keys --markdown > docs/config.md`.
 #pragma once
 

@@ -8,6 +8,7 @@
 #include "aerie/config/schema/build_loop_config.h"
 #include "aerie/config/schema/checks.h"
 #include "aerie/config/schema/effect.h"
+#include "aerie/config/schema/field_keys.h"
 #include "aerie/config/schema/validate.h"
 #include "aerie/config/yaml.h"
 
@@ -171,6 +172,81 @@ TEST(SchemaTest, ATwofoldRowIsRefused) {
   SchemaParts parts = picture_parts();
   parts.insert_after("aerie.seed", kOwn);
   EXPECT_THROW(Schema twice(parts), std::exception);
+}
+
+enum class Shape { kRound, kSquare };
+struct Tile {
+  int64_t count = 3;
+  double gap = 2.0;
+  bool glossy = true;
+  std::string label;
+  std::optional<double> weight;
+  std::vector<int64_t> sizes;
+  Shape shape = Shape::kSquare;
+  bool operator==(const Tile&) const = default;
+};
+
+const FieldKeys<Tile>& tile_keys() {
+  using T = Tile;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("tile");
+    keys.key("count", &T::count, works("How many.").range(">=1").absent_is_null());
+    keys.key("gap", &T::gap, works("Between two.").whole());
+    keys.flag("glossy", &T::glossy, works("They shine."));
+    keys.key("label", &T::label, works("What is written on them."));
+    keys.key("inner.weight", &T::weight, works("Of one.").not_null());
+    keys.key("sizes", &T::sizes, no_effect("All of them."));
+    keys.choice("shape", &T::shape, {{"round", Shape::kRound}, {"square", Shape::kSquare}},
+                works("Their outline.").refuses("oval", "nobody cuts it"));
+    keys.row("twice", "int", "0", works("Adds to count."),
+             [](const NodeReader& node, std::string_view key, T& out) {
+               int64_t more = 0;
+               node.read(key, more);
+               out.count += 2 * more;
+             });
+    return keys;
+  }();
+  return kKeys;
+}
+
+TEST(FieldKeysTest, RowsComeFromTheFields) {
+  std::string rows;
+  for (const KeySpec& row : tile_keys().rows())
+    rows += str_cat(std::string(row.path), " ", std::string(row.type), " '",
+                    std::string(row.default_value), "' ", std::string(row.choices), "\n");
+  EXPECT_EQ(rows,
+            "tile.count int|null 'null' \n"
+            "tile.gap float '2' \n"
+            "tile.glossy bool|null 'true' \n"
+            "tile.label str|null 'null' \n"
+            "tile.inner.weight float '' \n"
+            "tile.sizes list[int] '[]' \n"
+            "tile.shape str 'square' round|square|oval\n"
+            "tile.twice int '0' \n");
+}
+
+TEST(FieldKeysTest, ReadsWhatIsWrittenAndNothingElse) {
+  const auto read = [](const std::string& yaml) {
+    Tile out;
+    Status status;
+    const auto value = parse_yaml(yaml, "tile.yaml");
+    tile_keys().read(NodeReader(&*value, "tile", &status), out);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    return out;
+  };
+  EXPECT_EQ(read("{}"), Tile());
+  EXPECT_EQ(read("{count: null, label: null, shape: null}"), Tile());
+  EXPECT_FALSE(read("{glossy: null}").glossy);
+  const Tile all = read(
+      "{count: 4, gap: 1, glossy: false, label: x, inner: {weight: 2}, sizes: [1, 2], shape: "
+      "round, "
+      "twice: 5}");
+  EXPECT_EQ(all, (Tile{14, 1.0, false, "x", 2.0, {1, 2}, Shape::kRound}));
+  Tile out;
+  Status status;
+  const auto wrong = parse_yaml("{inner: {weight: heavy}}", "tile.yaml");
+  tile_keys().read(NodeReader(&*wrong, "tile", &status), out);
+  EXPECT_NE(status.to_string().find("tile.inner.weight"), std::string::npos) << status.to_string();
 }
 
 }  // namespace
