@@ -31,7 +31,7 @@ if(AERIE_BUILD_FUZZ)
   target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# aerie_optimize_sanitized(name...): libraries that do most of the work of their tests. The asan preset compiles the others
+# aerie_optimize_sanitized(name...): libraries that do most of the work of their tests. The ubsan preset compiles the others
 # without optimisation, which takes half the time and hides nothing from it.
 function(aerie_optimize_sanitized)
   foreach(name ${ARGN})
