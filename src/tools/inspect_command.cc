@@ -73,8 +73,8 @@ Result<Checksums> compute_checksums(const AnyArchive& file) {
     const uint64_t hash = xxhash64(bytes);
     out.of_tensor.push_back(hex64(hash));
     // Over names, types, shapes and values: equal only for equal state dicts.
-    all.update(str_cat(info.name, " ", archive::dtype_name(info.dtype), " ",
-                       archive::shape_text(info.shape), " ", hex64(hash), "\n"));
+    all.update(str_cat(info.name, " ", dtype_name(info.dtype), " ", archive::shape_text(info.shape),
+                       " ", hex64(hash), "\n"));
     progress.add(bytes.size());
   }
   out.of_all = hex64(all.digest());
@@ -163,7 +163,7 @@ class TextReport {
     std::map<std::string, size_t> types;
     uint64_t elements = 0;
     for (const TensorInfo& info : tensors) {
-      ++types[archive::dtype_name(info.dtype)];
+      ++types[dtype_name(info.dtype)];
       elements += info.numel();
     }
     std::string by_type;
@@ -290,8 +290,7 @@ class TextReport {
       case NodeKind::kTensor: {
         const archive::TorchFile& torch = file_.lightning ? file_.lightning->file : *file_.torch;
         const TensorInfo* info = torch.tensor(id);
-        return str_cat("tensor ", archive::dtype_name(info->dtype), " ",
-                       archive::shape_text(info->shape));
+        return str_cat("tensor ", dtype_name(info->dtype), " ", archive::shape_text(info->shape));
       }
       default:
         return archive::node_kind_name(tree.kind(id));
@@ -312,7 +311,7 @@ class TextReport {
       const TensorInfo& info = file_.tensors.tensors()[i];
       const size_t skip = common_parts(info.name, name_of_path());
       std::printf("%s%-*s %-8s %-18s %10s%s%s\n", leaf_indent.c_str(), name_width,
-                  printable(info.name.substr(skip)).c_str(), archive::dtype_name(info.dtype),
+                  printable(info.name.substr(skip)).c_str(), dtype_name(info.dtype),
                   archive::shape_text(info.shape).c_str(), human_bytes(info.nbytes()).c_str(),
                   checksums_.of_tensor.empty() ? "" : "  ",
                   checksums_.of_tensor.empty() ? "" : checksums_.of_tensor[i].c_str());
@@ -386,7 +385,7 @@ Json json_of(const Options& options, const AnyArchive& file, const Checksums& ch
     const TensorInfo& info = file.tensors.tensors()[i];
     elements += info.numel();
     Json entry{{"name", info.name},
-               {"dtype", archive::dtype_name(info.dtype)},
+               {"dtype", dtype_name(info.dtype)},
                {"shape", info.shape},
                {"bytes", info.nbytes()}};
     if (!checksums.of_tensor.empty()) entry["xxh64"] = checksums.of_tensor[i];

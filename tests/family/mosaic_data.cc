@@ -116,8 +116,8 @@ class PictureSlot final : public data::BatchSlot {
     auto& arrays = batch_.mutable_arrays();
     arrays.clear();
     const std::array<int64_t, 4> shape{static_cast<int64_t>(kept), set_.height(), set_.width(), 0};
-    arrays.push_back({"image", data::DType::kUInt8, shape, 3, row(0, 0)});
-    arrays.push_back({"label", data::DType::kUInt8, shape, 3, row(1, 0)});
+    arrays.push_back({"image", Dtype::kU8, shape, 3, row(0, 0)});
+    arrays.push_back({"label", Dtype::kU8, shape, 3, row(1, 0)});
     return ok_status();
   }
   std::span<const data::BadItem> bad_items() const override { return bad_items_; }

@@ -20,7 +20,7 @@ class Snapshot final : public train::StateSnapshot {
     const auto add = [&](const char* file, const char* name, const std::vector<double>& values) {
       tensors_.push_back({file,
                           name,
-                          "F64",
+                          Dtype::kF64,
                           {int64_t{kClasses}, int64_t{kFeatures}},
                           values.data(),
                           values.size() * sizeof(double)});
@@ -124,8 +124,8 @@ Result<std::unique_ptr<train::StateSnapshot>> MosaicEngine::snapshot() {
 
 Status MosaicEngine::restore(const train::StateSource& source) {
   const std::vector<int64_t> shape{int64_t{kClasses}, int64_t{kFeatures}};
-  AERIE_RETURN_IF_ERROR(source.read("model", "weights", "F64", shape, weights_.data()));
-  return source.read("optimizer", "momentum.weights", "F64", shape, momentum_.data());
+  AERIE_RETURN_IF_ERROR(source.read("model", "weights", Dtype::kF64, shape, weights_.data()));
+  return source.read("optimizer", "momentum.weights", Dtype::kF64, shape, momentum_.data());
 }
 
 Result<std::string> MosaicEngine::fall_back_precision() {

@@ -43,13 +43,13 @@ Result<std::optional<double>> Reader::number(NodeId id) const {
       return static_cast<double>(value);
     };
     switch (info->dtype) {
-      case DType::kF32:
+      case Dtype::kF32:
         return as(float{});
-      case DType::kF64:
+      case Dtype::kF64:
         return as(double{});
-      case DType::kI64:
+      case Dtype::kI64:
         return as(int64_t{});
-      case DType::kI32:
+      case Dtype::kI32:
         return as(int32_t{});
       default:
         return std::optional<double>();

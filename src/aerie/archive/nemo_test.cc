@@ -43,8 +43,8 @@ double total_of(const TensorArchive& archive, const TensorInfo& info) {
 }
 
 double sum(const TensorArchive& archive, const TensorInfo& info) {
-  if (info.dtype == DType::kF32) return total_of<float>(archive, info);
-  if (info.dtype == DType::kF64) return total_of<double>(archive, info);
+  if (info.dtype == Dtype::kF32) return total_of<float>(archive, info);
+  if (info.dtype == Dtype::kF64) return total_of<double>(archive, info);
   return total_of<int64_t>(archive, info);
 }
 
@@ -57,11 +57,11 @@ TEST(NemoTest, ReadsWhatNemoWrites) {
     const std::vector<TensorInfo>& tensors = nemo->weights.tensors();
     EXPECT_EQ(tensors.front().name, "preprocessor.featurizer.window");
     EXPECT_EQ(tensors[2].name, "encoder.pre_encode.out.weight");
-    EXPECT_EQ(nemo->weights.find("quantizer.codebooks")->dtype, DType::kF64);
+    EXPECT_EQ(nemo->weights.find("quantizer.codebooks")->dtype, Dtype::kF64);
     const TensorInfo* counter =
         nemo->weights.find("encoder.layers.0.conv.batch_norm.num_batches_tracked");
     ASSERT_NE(counter, nullptr);
-    EXPECT_EQ(counter->dtype, DType::kI64);
+    EXPECT_EQ(counter->dtype, Dtype::kI64);
     EXPECT_TRUE(counter->shape.empty());
     for (const TensorInfo& info : tensors) EXPECT_TRUE(nemo->weights.read(info).ok()) << info.name;
   }
@@ -237,7 +237,7 @@ TEST(LightningTest, WritesAConfigurationThatReadsBack) {
 TEST(AveragesTest, StandInTheParametersPlaceBesideTheBuffers) {
   const float one = 1.0f, two = 2.0f;
   const auto tensor = [](std::string name, const float* value) {
-    return OutTensor{std::move(name), DType::kF32, {1}, value, {}};
+    return OutTensor{std::move(name), Dtype::kF32, {1}, value, {}};
   };
   const std::vector<OutTensor> model{
       tensor("preprocessor.featurizer.window", &one),

@@ -25,7 +25,7 @@ TEST(NpyTest, WritesWhatItReads) {
        {std::vector<int64_t>{2, 3}, {6}, {1, 6, 1}, std::vector<int64_t>{}}) {
     OutTensor tensor;
     tensor.name = "array";
-    tensor.dtype = DType::kF64;
+    tensor.dtype = Dtype::kF64;
     tensor.shape = shape;
     tensor.data = values;
     std::string out;
@@ -83,14 +83,14 @@ TEST(NpyTest, ReadsCompressedArchivesOfNumpy) {
   ASSERT_EQ(archive->tensors().size(), 7u);
   const TensorInfo* mel = archive->find("mel0");
   ASSERT_NE(mel, nullptr);
-  EXPECT_EQ(mel->dtype, DType::kF32);
+  EXPECT_EQ(mel->dtype, Dtype::kF32);
   EXPECT_EQ(mel->shape, (std::vector<int64_t>{80, 160}));
   // Normalised features: zero mean per row over the valid frames.
   const std::vector<float> values = archive->read_as<float>(*mel).value();
   double sum = 0;
   for (int t = 0; t < 159; ++t) sum += static_cast<double>(values[static_cast<size_t>(t)]);
   EXPECT_NEAR(sum / 159, 0.0, 1e-5);
-  EXPECT_EQ(archive->find("tok0")->dtype, DType::kI64);
+  EXPECT_EQ(archive->find("tok0")->dtype, Dtype::kI64);
 }
 
 }  // namespace

@@ -235,7 +235,7 @@ Result<std::vector<int64_t>> Machine::dims(NodeId id, const char* what) {
   return out;
 }
 
-Status Machine::push_tensor(const std::vector<NodeId>& args, std::optional<DType> dtype) {
+Status Machine::push_tensor(const std::vector<NodeId>& args, std::optional<Dtype> dtype) {
   if (out_.tensors.size() >= options_.limits.max_tensors)
     return data_error(str_cat("holds more than ", options_.limits.max_tensors, " tensors"));
   if (!tree().is(args[0], NodeKind::kStorage))

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "aerie/archive/dtype.h"
+#include "aerie/base/dtype.h"
 
 namespace aerie::archive {
 
@@ -36,7 +36,7 @@ enum class GlobalRole : uint8_t {
 
 struct GlobalInfo {
   GlobalRole role = GlobalRole::kForeign;
-  DType dtype = DType::kF32;  // for kStorage and kDType
+  Dtype dtype = Dtype::kF32;  // for kStorage and kDType
 };
 
 GlobalInfo classify_global(std::string_view module, std::string_view name);

@@ -21,7 +21,7 @@ inline constexpr size_t kMaxGlobalBytes = 512;
 // A storage as a pickle refers to it: which bytes, seen as which type.
 struct Storage {
   StorageRef ref;
-  std::optional<DType> dtype;  // none: untyped
+  std::optional<Dtype> dtype;  // none: untyped
   uint64_t bytes = 0;          // that the pickle claims; at most ref.bytes
 };
 
@@ -107,7 +107,7 @@ class Machine final {
   Status reduce(NodeId callable, NodeId args);
   Status new_object(NodeId callable, NodeId args);
   Status push_foreign(NodeId callable, NodeId args);
-  Status push_tensor(const std::vector<NodeId>& args, std::optional<DType> dtype);
+  Status push_tensor(const std::vector<NodeId>& args, std::optional<Dtype> dtype);
   Status push_numpy_scalar(const std::vector<NodeId>& args);
   Status encode_latin1(NodeId text);
   Result<std::vector<int64_t>> dims(NodeId id, const char* what);

@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "aerie/archive/dtype.h"
 #include "aerie/archive/node.h"
 #include "aerie/archive/tensor_archive.h"
+#include "aerie/base/dtype.h"
 #include "aerie/base/status.h"
 
 namespace aerie::archive {

@@ -10,7 +10,7 @@
 namespace aerie::archive {
 namespace {
 
-OutTensor tensor(std::string name, DType dtype, std::vector<int64_t> shape, const void* data) {
+OutTensor tensor(std::string name, Dtype dtype, std::vector<int64_t> shape, const void* data) {
   OutTensor out;
   out.name = std::move(name);
   out.dtype = dtype;
@@ -40,9 +40,9 @@ TEST(SafetensorsTest, WritesAlignedDataAndReadsItBack) {
     return ok_status();
   };
   const std::vector<OutTensor> tensors{
-      tensor("b", DType::kU8, {1}, bytes), tensor("f", DType::kF32, {3, 1}, floats),
-      tensor("d", DType::kF64, {2}, doubles), tensor("n", DType::kI64, {}, &count),
-      tensor("e", DType::kF16, {0, 4}, nullptr)};
+      tensor("b", Dtype::kU8, {1}, bytes), tensor("f", Dtype::kF32, {3, 1}, floats),
+      tensor("d", Dtype::kF64, {2}, doubles), tensor("n", Dtype::kI64, {}, &count),
+      tensor("e", Dtype::kF16, {0, 4}, nullptr)};
   ASSERT_TRUE(write_safetensors(sink, tensors, {{"format", "pt"}, {"say \"hi\"", "a\nb"}}).ok());
   uint64_t header_size = 0;
   std::memcpy(&header_size, out.data(), 8);
@@ -132,7 +132,7 @@ TEST(SafetensorsTest, RefusesWhatTheFormatForbids) {
 TEST(SafetensorsTest, FilesAppearWholeOrNotAtAll) {
   const auto env = new_mem_env();
   ASSERT_TRUE(env->write_file("/w.safetensors", "old").ok());
-  OutTensor broken = tensor("a", DType::kF32, {2}, nullptr);
+  OutTensor broken = tensor("a", Dtype::kF32, {2}, nullptr);
   broken.fill = [](void*, uint64_t) { return io_error("the disk is gone"); };
   const Status status = write_safetensors(*env, "/w.safetensors", {broken});
   EXPECT_EQ(status.to_string(), "writing '/w.safetensors': tensor 'a': the disk is gone");
@@ -141,7 +141,7 @@ TEST(SafetensorsTest, FilesAppearWholeOrNotAtAll) {
 
   const float floats[] = {1, 2};
   ASSERT_TRUE(
-      write_safetensors(*env, "/w.safetensors", {tensor("a", DType::kF32, {2}, floats)}).ok());
+      write_safetensors(*env, "/w.safetensors", {tensor("a", Dtype::kF32, {2}, floats)}).ok());
   EXPECT_TRUE(read_safetensors(*env, "/w.safetensors").ok());
   EXPECT_EQ(env->list_dir("/").value().size(), 1u);
 }
@@ -149,12 +149,12 @@ TEST(SafetensorsTest, FilesAppearWholeOrNotAtAll) {
 TEST(SafetensorsTest, RefusesToWriteNonsense) {
   const auto drop = [](std::string_view) { return ok_status(); };
   const float one = 1;
-  const OutTensor a = tensor("a", DType::kF32, {}, &one);
+  const OutTensor a = tensor("a", Dtype::kF32, {}, &one);
   EXPECT_FALSE(write_safetensors(drop, {a, a}).ok());
-  EXPECT_FALSE(write_safetensors(drop, {tensor("\xff", DType::kF32, {}, &one)}).ok());
-  EXPECT_FALSE(write_safetensors(drop, {tensor("", DType::kF32, {}, &one)}).ok());
-  EXPECT_FALSE(write_safetensors(drop, {tensor("a", DType::kF32, {-1}, &one)}).ok());
-  EXPECT_FALSE(write_safetensors(drop, {tensor("a", DType::kC128, {1}, &one)}).ok());
+  EXPECT_FALSE(write_safetensors(drop, {tensor("\xff", Dtype::kF32, {}, &one)}).ok());
+  EXPECT_FALSE(write_safetensors(drop, {tensor("", Dtype::kF32, {}, &one)}).ok());
+  EXPECT_FALSE(write_safetensors(drop, {tensor("a", Dtype::kF32, {-1}, &one)}).ok());
+  EXPECT_FALSE(write_safetensors(drop, {tensor("a", Dtype::kC128, {1}, &one)}).ok());
 }
 
 }  // namespace

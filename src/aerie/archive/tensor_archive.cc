@@ -197,7 +197,7 @@ Result<std::string> TensorArchive::read(const TensorInfo& info) const {
   return out;
 }
 
-Status TensorArchive::check_dtype(const TensorInfo& info, DType wanted) const {
+Status TensorArchive::check_dtype(const TensorInfo& info, Dtype wanted) const {
   if (info.dtype == wanted) return ok_status();
   return data_error(
              str_cat("holds ", dtype_name(info.dtype), ", ", dtype_name(wanted), " was expected"))

@@ -5,6 +5,7 @@
 // shared). Memory: descriptions only; tensor bytes go straight into the caller's buffer.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -13,14 +14,17 @@
 #include <vector>
 
 #include "aerie/archive/byte_source.h"
-#include "aerie/archive/dtype.h"
+#include "aerie/base/dtype.h"
 #include "aerie/base/status.h"
 
 namespace aerie::archive {
 
+// All formats here are little-endian and are read without swapping.
+static_assert(std::endian::native == std::endian::little, "aerie needs a little-endian machine");
+
 struct TensorInfo {
   std::string name;
-  DType dtype = DType::kF32;
+  Dtype dtype = Dtype::kF32;
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // in elements; empty: row-major without gaps
   uint32_t storage = 0;          // which of the archive's storages
@@ -73,7 +77,7 @@ class TensorArchive {
   Result<TensorArchive> with_tensors(std::vector<TensorInfo> tensors) const;
 
  private:
-  Status check_dtype(const TensorInfo& info, DType wanted) const;
+  Status check_dtype(const TensorInfo& info, Dtype wanted) const;
 
   std::string name_;
   std::vector<SourcePtr> storages_;
@@ -83,26 +87,26 @@ class TensorArchive {
 };
 
 template <typename T>
-constexpr DType dtype_of();
+constexpr Dtype dtype_of();
 template <>
-constexpr DType dtype_of<float>() {
-  return DType::kF32;
+constexpr Dtype dtype_of<float>() {
+  return Dtype::kF32;
 }
 template <>
-constexpr DType dtype_of<double>() {
-  return DType::kF64;
+constexpr Dtype dtype_of<double>() {
+  return Dtype::kF64;
 }
 template <>
-constexpr DType dtype_of<int64_t>() {
-  return DType::kI64;
+constexpr Dtype dtype_of<int64_t>() {
+  return Dtype::kI64;
 }
 template <>
-constexpr DType dtype_of<int32_t>() {
-  return DType::kI32;
+constexpr Dtype dtype_of<int32_t>() {
+  return Dtype::kI32;
 }
 template <>
-constexpr DType dtype_of<uint8_t>() {
-  return DType::kU8;
+constexpr Dtype dtype_of<uint8_t>() {
+  return Dtype::kU8;
 }
 
 template <typename T>

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "aerie/archive/dtype.h"
 #include "aerie/archive/tensor_archive.h"
+#include "aerie/base/dtype.h"
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 
@@ -23,7 +23,7 @@ using Sink = std::function<Status(std::string_view)>;
 // time in memory.
 struct OutTensor {
   std::string name;
-  DType dtype = DType::kF32;
+  Dtype dtype = Dtype::kF32;
   std::vector<int64_t> shape;
   const void* data = nullptr;
   std::function<Status(void* out, uint64_t bytes)> fill;

@@ -248,7 +248,7 @@ TEST(TorchWriterTest, WritesNestedValuesThatReadBack) {
   a.name = b.name = std::string("t");
   a.shape = {3};
   a.data = values;
-  b.dtype = DType::kU16;  // has no typed storage: takes the other way through torch
+  b.dtype = Dtype::kU16;  // has no typed storage: takes the other way through torch
   b.shape = {2};
   b.data = shorts;
   NodeTree tree;
@@ -284,7 +284,7 @@ TEST(TorchWriterTest, WritesNestedValuesThatReadBack) {
             "-9223372036854775808) 'float' -0.1 'bytes' b'a\xff' 'again' list(0 255 256 65536 -1 "
             "1099511627776 -9223372036854775808) 'state' dict(3 t0 4 t1))");
   EXPECT_EQ(file->tensors.tensors()[0].name, "state.3");
-  EXPECT_EQ(file->tensors.tensors()[1].dtype, DType::kU16);
+  EXPECT_EQ(file->tensors.tensors()[1].dtype, Dtype::kU16);
   EXPECT_EQ(file->tensors.read_as<float>(file->tensors.tensors()[0]).value(),
             (std::vector<float>{1, 2, 3}));
 }

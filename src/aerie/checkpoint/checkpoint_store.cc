@@ -190,7 +190,7 @@ class StoredCheckpoint final : public LoadedCheckpoint {
     return out;
   }
 
-  Status read(const std::string& file, const std::string& name, const std::string& dtype,
+  Status read(const std::string& file, const std::string& name, Dtype dtype,
               const std::vector<int64_t>& shape, void* target) const override {
     const auto found = archives_.find(file);
     const archive::TensorInfo* tensor =
@@ -198,11 +198,11 @@ class StoredCheckpoint final : public LoadedCheckpoint {
     if (tensor == nullptr)
       return data_error(str_cat("checkpoint ", info_.path, " has no tensor '", name, "' in ", file,
                                 ".safetensors"));
-    if (archive::dtype_safetensors(tensor->dtype) != dtype || tensor->shape != shape)
+    if (tensor->dtype != dtype || tensor->shape != shape)
       return data_error(str_cat("checkpoint ", info_.path, ": '", name, "' is ",
-                                archive::dtype_safetensors(tensor->dtype),
-                                archive::shape_text(tensor->shape), ", the model has ", dtype,
-                                archive::shape_text(shape)))
+                                dtype_safetensors(tensor->dtype),
+                                archive::shape_text(tensor->shape), ", the model has ",
+                                dtype_safetensors(dtype), archive::shape_text(shape)))
           .with_hint("the configuration differs from the one that wrote the checkpoint");
     return found->second.read(*tensor, target, tensor->nbytes());
   }
@@ -257,11 +257,8 @@ Result<uint64_t> CheckpointStore::write(const std::string& stem, const TrainStat
   AERIE_RETURN_IF_ERROR(env_.create_dir(temporary));
 
   std::map<std::string, std::vector<archive::OutTensor>> files;
-  for (const SnapshotTensor& tensor : snapshot.tensors()) {
-    const auto dtype = archive::dtype_from_safetensors(tensor.dtype);
-    AERIE_CHECK(dtype.has_value(), "tensor '", tensor.name, "' has dtype ", tensor.dtype);
-    files[tensor.file].push_back({tensor.name, *dtype, tensor.shape, tensor.data, {}});
-  }
+  for (const SnapshotTensor& tensor : snapshot.tensors())
+    files[tensor.file].push_back({tensor.name, tensor.dtype, tensor.shape, tensor.data, {}});
   uint64_t total = 0;
   Json listed = Json::object();
   const auto list = [&](const std::string& name, const FileEntry& entry) {

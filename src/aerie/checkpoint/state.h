@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "aerie/base/dtype.h"
 #include "aerie/base/status.h"
 
 namespace aerie::train {
@@ -16,7 +17,7 @@ struct SnapshotTensor {
   std::string
       file;  // "model", "optimizer", "ema": which safetensors file of a checkpoint it belongs to
   std::string name;
-  std::string dtype;  // safetensors spelling: F32, F64, I64, BF16, F16
+  Dtype dtype = Dtype::kF32;
   std::vector<int64_t> shape;
   const void* data = nullptr;
   size_t bytes = 0;
@@ -40,7 +41,7 @@ class StateSource {
   // Names of the tensors in one file of the checkpoint; empty when there is no such file.
   virtual std::vector<std::string> names(const std::string& file) const = 0;
   // Copies one tensor into `out` after checking dtype and shape.
-  virtual Status read(const std::string& file, const std::string& name, const std::string& dtype,
+  virtual Status read(const std::string& file, const std::string& name, Dtype dtype,
                       const std::vector<int64_t>& shape, void* out) const = 0;
   virtual const std::string& scalars_json() const = 0;
 };

@@ -12,23 +12,22 @@
 namespace aerie::ckpt {
 namespace {
 
-constexpr std::pair<archive::DType, at::ScalarType> kTypes[] = {
-    {archive::DType::kF64, at::kDouble}, {archive::DType::kF32, at::kFloat},
-    {archive::DType::kF16, at::kHalf},   {archive::DType::kBF16, at::kBFloat16},
-    {archive::DType::kI64, at::kLong},   {archive::DType::kI32, at::kInt},
-    {archive::DType::kI16, at::kShort},  {archive::DType::kI8, at::kChar},
-    {archive::DType::kU8, at::kByte},    {archive::DType::kBool, at::kBool},
+constexpr std::pair<Dtype, at::ScalarType> kTypes[] = {
+    {Dtype::kF64, at::kDouble},    {Dtype::kF32, at::kFloat}, {Dtype::kF16, at::kHalf},
+    {Dtype::kBF16, at::kBFloat16}, {Dtype::kI64, at::kLong},  {Dtype::kI32, at::kInt},
+    {Dtype::kI16, at::kShort},     {Dtype::kI8, at::kChar},   {Dtype::kU8, at::kByte},
+    {Dtype::kBool, at::kBool},
 };
 
 }  // namespace
 
-Result<at::ScalarType> scalar_type_of(archive::DType dtype) {
+Result<at::ScalarType> scalar_type_of(Dtype dtype) {
   for (const auto& [file, torch] : kTypes)
     if (file == dtype) return torch;
-  return unsupported(str_cat("tensors of type ", archive::dtype_name(dtype), " cannot be loaded"));
+  return unsupported(str_cat("tensors of type ", dtype_name(dtype), " cannot be loaded"));
 }
 
-Result<archive::DType> dtype_of(at::ScalarType type) {
+Result<Dtype> dtype_of(at::ScalarType type) {
   for (const auto& [file, torch] : kTypes)
     if (torch == type) return file;
   return unsupported(str_cat("tensors of type ", c10::toString(type), " cannot be stored"));
@@ -55,7 +54,7 @@ Result<at::Tensor> read_tensor(const archive::TensorArchive& archive, const std:
 }
 
 Result<archive::OutTensor> out_tensor(std::string name, const at::Tensor& tensor) {
-  AERIE_ASSIGN_OR_RETURN(const archive::DType dtype, dtype_of(tensor.scalar_type()));
+  AERIE_ASSIGN_OR_RETURN(const Dtype dtype, dtype_of(tensor.scalar_type()));
   const at::Tensor host = tensor.detach().to(at::kCPU).contiguous();
   archive::OutTensor out;
   out.name = std::move(name);

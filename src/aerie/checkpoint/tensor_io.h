@@ -12,8 +12,8 @@
 namespace aerie::ckpt {
 
 // Data error for element types torch cannot hold here.
-Result<at::ScalarType> scalar_type_of(archive::DType dtype);
-Result<archive::DType> dtype_of(at::ScalarType type);
+Result<at::ScalarType> scalar_type_of(Dtype dtype);
+Result<Dtype> dtype_of(at::ScalarType type);
 
 // A stored tensor as a fresh CPU tensor of its own dtype.
 Result<at::Tensor> read_tensor(const archive::TensorArchive& archive,

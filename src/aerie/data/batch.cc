@@ -27,20 +27,6 @@ class PageableAllocator final : public HostAllocator {
 
 }  // namespace
 
-const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "float32";
-    case DType::kInt16:
-      return "int16";
-    case DType::kInt64:
-      return "int64";
-    case DType::kUInt8:
-      return "uint8";
-  }
-  return "unknown";
-}
-
 HostAllocator& HostAllocator::pageable() {
   static PageableAllocator allocator;
   return allocator;

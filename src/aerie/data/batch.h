@@ -12,31 +12,16 @@
 #include <string_view>
 #include <vector>
 
+#include "aerie/base/dtype.h"
 #include "aerie/base/hash.h"
 #include "aerie/data/epoch_plan.h"
 
 namespace aerie::data {
 
-enum class DType : uint8_t { kFloat32, kInt16, kInt64, kUInt8 };
-constexpr size_t dtype_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return 4;
-    case DType::kInt16:
-      return 2;
-    case DType::kInt64:
-      return 8;
-    case DType::kUInt8:
-      return 1;
-  }
-  return 0;
-}
-const char* dtype_name(DType dtype);
-
 // Contiguous, row-major.
 struct HostArray {
   std::string_view name;  // a literal
-  DType dtype = DType::kFloat32;
+  Dtype dtype = Dtype::kF32;
   std::array<int64_t, 4> shape{};
   int dims = 0;
   void* data = nullptr;
@@ -46,7 +31,7 @@ struct HostArray {
     for (int d = 0; d < dims; ++d) n *= shape[d];
     return n;
   }
-  size_t bytes() const { return static_cast<size_t>(size()) * dtype_bytes(dtype); }
+  size_t bytes() const { return static_cast<size_t>(size()) * dtype_size(dtype); }
   template <typename T>
   T* as() const {
     return static_cast<T*>(data);

@@ -115,8 +115,8 @@ class NumberSlot final : public BatchSlot {
     for (const PlannedSample& sample : samples)
       batch_.mutable_sample_ids().push_back(rules_.dataset->sample_id(sample.sample));
     const auto rows = static_cast<int64_t>(kept);
-    batch_.mutable_arrays() = {{"numbers", DType::kInt64, {rows, width_, 0, 0}, 2, row(0)},
-                               {"lengths", DType::kInt64, {rows, 0, 0, 0}, 1, lengths()}};
+    batch_.mutable_arrays() = {{"numbers", Dtype::kI64, {rows, width_, 0, 0}, 2, row(0)},
+                               {"lengths", Dtype::kI64, {rows, 0, 0, 0}, 1, lengths()}};
     return ok_status();
   }
 

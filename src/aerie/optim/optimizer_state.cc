@@ -34,20 +34,20 @@ Result<at::Tensor> read_float(const archive::TensorArchive& archive,
                               const archive::TensorInfo& info) {
   at::ScalarType type;
   switch (info.dtype) {
-    case archive::DType::kF32:
+    case Dtype::kF32:
       type = at::kFloat;
       break;
-    case archive::DType::kF64:
+    case Dtype::kF64:
       type = at::kDouble;
       break;
-    case archive::DType::kF16:
+    case Dtype::kF16:
       type = at::kHalf;
       break;
-    case archive::DType::kBF16:
+    case Dtype::kBF16:
       type = at::kBFloat16;
       break;
     default:
-      return data_error(str_cat(info.name, " has element type ", archive::dtype_name(info.dtype)));
+      return data_error(str_cat(info.name, " has element type ", dtype_name(info.dtype)));
   }
   at::Tensor out = at::empty(info.shape, type);
   AERIE_RETURN_IF_ERROR(archive.read(info, out.mutable_data_ptr(), info.nbytes()));

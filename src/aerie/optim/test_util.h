@@ -80,8 +80,7 @@ inline archive::TensorArchive open_fixture(const std::string& name) {
 inline at::Tensor read(const archive::TensorArchive& file, const std::string& name) {
   const archive::TensorInfo* info = file.find(name);
   if (info == nullptr) return {};
-  at::Tensor out =
-      at::empty(info->shape, info->dtype == archive::DType::kI64 ? at::kLong : at::kFloat);
+  at::Tensor out = at::empty(info->shape, info->dtype == Dtype::kI64 ? at::kLong : at::kFloat);
   EXPECT_TRUE(file.read(*info, out.mutable_data_ptr(), info->nbytes()).ok()) << name;
   return out;
 }

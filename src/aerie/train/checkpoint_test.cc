@@ -18,10 +18,10 @@ class TestSnapshot final : public StateSnapshot {
  public:
   explicit TestSnapshot(int64_t step, std::shared_future<void> go = {}) : go_(std::move(go)) {
     values_.assign(1000, static_cast<float>(step));
-    list_ = {{"model", "w", "F32", {10, 100}, values_.data(), values_.size() * sizeof(float)},
+    list_ = {{"model", "w", Dtype::kF32, {10, 100}, values_.data(), values_.size() * sizeof(float)},
              {"optimizer",
               "exp_avg.w",
-              "F32",
+              Dtype::kF32,
               {10, 100},
               values_.data(),
               values_.size() * sizeof(float)}};
@@ -62,7 +62,7 @@ int64_t newest(Env& env, int* damaged = nullptr) {
   EXPECT_TRUE(found.ok()) << found.status().to_string();
   if (*found == nullptr) return -1;
   std::vector<float> values(1000);
-  EXPECT_TRUE((*found)->read("model", "w", "F32", {10, 100}, values.data()).ok());
+  EXPECT_TRUE((*found)->read("model", "w", Dtype::kF32, {10, 100}, values.data()).ok());
   EXPECT_EQ(values[999], static_cast<float>((*found)->state().step));
   EXPECT_EQ((*found)->scalars_json(),
             "{\"optimizer_step\":" + std::to_string((*found)->state().step) + "}");
@@ -78,8 +78,8 @@ TEST(CheckpointStoreTest, RoundTrips) {
   ASSERT_TRUE(loaded.ok());
   EXPECT_EQ((*loaded)->names("optimizer"), (std::vector<std::string>{"exp_avg.w"}));
   float value = 0;
-  EXPECT_FALSE((*loaded)->read("model", "w", "F32", {1}, &value).ok());
-  EXPECT_FALSE((*loaded)->read("model", "x", "F32", {1}, &value).ok());
+  EXPECT_FALSE((*loaded)->read("model", "w", Dtype::kF32, {1}, &value).ok());
+  EXPECT_FALSE((*loaded)->read("model", "x", Dtype::kF32, {1}, &value).ok());
 }
 
 TEST(CheckpointStoreTest, PassesOverADamagedOneAndReportsIt) {

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 class NoTensors final : public StateSnapshot {
  public:
-  NoTensors() : list_{{"model", "w", "F32", {1}, &value_, sizeof value_}} {}
+  NoTensors() : list_{{"model", "w", Dtype::kF32, {1}, &value_, sizeof value_}} {}
   Status wait() override { return ok_status(); }
   const std::vector<SnapshotTensor>& tensors() const override { return list_; }
   const std::string& scalars_json() const override { return scalars_; }

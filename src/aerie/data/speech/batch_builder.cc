@@ -50,11 +50,10 @@ int64_t row_samples(double duration_s, int sample_rate, const Perturber& perturb
 uint64_t BatchBuilder::layout_bytes(const BuildRules& rules, int64_t rows, int64_t noise_rows,
                                     int64_t capacity) {
   const int64_t cells = rows * capacity;
-  int64_t bytes = aligned(cells * static_cast<int64_t>(dtype_bytes(rules.dtype)));
+  int64_t bytes = aligned(cells * static_cast<int64_t>(dtype_size(rules.dtype)));
   if (rules.mix == MixPlace::kCpu) bytes += aligned(cells * 4);
   if (rules.noise_rows)
-    bytes +=
-        aligned(noise_rows * capacity * static_cast<int64_t>(dtype_bytes(rules.noise_dtype())));
+    bytes += aligned(noise_rows * capacity * static_cast<int64_t>(dtype_size(rules.noise_dtype())));
   return static_cast<uint64_t>(std::max<int64_t>(64, bytes));
 }
 
@@ -92,7 +91,7 @@ void BatchBuilder::lay_out(int64_t rows, int64_t capacity) {
   noisy_ = nullptr;
   noise_ = nullptr;
   noise16_ = nullptr;
-  if (rules_.dtype == DType::kInt16) {
+  if (rules_.dtype == Dtype::kI16) {
     audio16_ = reinterpret_cast<int16_t*>(at);
     at += aligned(rows * capacity * 2);
   } else {
@@ -104,7 +103,7 @@ void BatchBuilder::lay_out(int64_t rows, int64_t capacity) {
     at += aligned(rows * capacity * 4);
   }
   if (!rules_.noise_rows) return;
-  if (rules_.noise_dtype() == DType::kInt16)
+  if (rules_.noise_dtype() == Dtype::kI16)
     noise16_ = reinterpret_cast<int16_t*>(at);
   else
     noise_ = reinterpret_cast<float*>(at);
@@ -482,18 +481,18 @@ void BatchBuilder::list_arrays() {
   const int64_t rows = static_cast<int64_t>(items_.size());
   std::vector<HostArray>& arrays = batch_.mutable_arrays();
   arrays.clear();
-  const auto matrix = [&](std::string_view name, DType dtype, void* data, int64_t count) {
+  const auto matrix = [&](std::string_view name, Dtype dtype, void* data, int64_t count) {
     arrays.push_back({name, dtype, {count, stride_, 0, 0}, 2, data});
   };
   const auto lengths = [&](std::string_view name, std::vector<int64_t>& values) {
-    arrays.push_back({name, DType::kInt64, {rows, 0, 0, 0}, 1, values.data()});
+    arrays.push_back({name, Dtype::kI64, {rows, 0, 0, 0}, 1, values.data()});
   };
   if (audio16_ != nullptr)
-    matrix("audio", DType::kInt16, audio16_, rows);
+    matrix("audio", Dtype::kI16, audio16_, rows);
   else
-    matrix("audio", DType::kFloat32, audio_, rows);
+    matrix("audio", Dtype::kF32, audio_, rows);
   lengths("audio_len", audio().audio_len);
-  if (noisy_ != nullptr) matrix("noisy_audio", DType::kFloat32, noisy_, rows);
+  if (noisy_ != nullptr) matrix("noisy_audio", Dtype::kF32, noisy_, rows);
   lengths("noisy_audio_len", audio().noisy_len);
   if (rules_.mix == MixPlace::kConsumer && rules_.noise_rows) {
     // Only rows somebody needs; the rows of samples that turned out bad are among them.
@@ -501,11 +500,11 @@ void BatchBuilder::list_arrays() {
     for (const Item& item : items_)
       if (item.has_noise) count = std::max<int64_t>(count, item.noise_row + 1);
     if (noise16_ != nullptr)
-      matrix("noise", DType::kInt16, noise16_, count);
+      matrix("noise", Dtype::kI16, noise16_, count);
     else
-      matrix("noise", DType::kFloat32, noise_, count);
+      matrix("noise", Dtype::kF32, noise_, count);
   } else if (rules_.want_noise) {
-    matrix("noise", DType::kFloat32, noise_, rows);
+    matrix("noise", Dtype::kF32, noise_, rows);
   }
   lengths("noise_len", audio().noise_len);
 }

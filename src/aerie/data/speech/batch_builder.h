@@ -35,7 +35,7 @@ struct BuildRules {
   int64_t min_samples = 0;
   audio::PadMode pad_mode = audio::PadMode::kRepeat;
   config::OnBadAudio on_bad = config::OnBadAudio::kSkip;
-  DType dtype = DType::kFloat32;
+  Dtype dtype = Dtype::kF32;
   MixPlace mix = MixPlace::kCpu;
   bool has_noise = false;   // there is noise to be read
   bool noise_rows = false;  // there is a place for noise in the batch, as many rows as need it
@@ -44,7 +44,7 @@ struct BuildRules {
   NoiseStats* noise_stats = nullptr;
   std::atomic<uint64_t>* finished_cells = nullptr;  // rows x capacity of all batches
   // Raw noise for a consumer comes as the audio does; noise that is mixed here is kept exact.
-  DType noise_dtype() const { return mix == MixPlace::kConsumer ? dtype : DType::kFloat32; }
+  Dtype noise_dtype() const { return mix == MixPlace::kConsumer ? dtype : Dtype::kF32; }
 };
 
 // Samples a row needs for a clip of this duration, perturbed; 0 when the duration says nothing.

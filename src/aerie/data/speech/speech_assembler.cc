@@ -196,8 +196,7 @@ Result<std::unique_ptr<SpeechAssembler>> SpeechAssembler::make(
                        ? audio::PadMode::kRepeat
                        : audio::PadMode::kZero;
   rules.on_bad = aerie.on_bad_audio;
-  rules.dtype =
-      aerie.data.batch_dtype == config::BatchDtype::kInt16 ? DType::kInt16 : DType::kFloat32;
+  rules.dtype = aerie.data.batch_dtype == config::BatchDtype::kInt16 ? Dtype::kI16 : Dtype::kF32;
   rules.mix = options.mix;
   rules.want_noise = options.want_noise;
   rules.has_noise = dataset->noise() != nullptr && dataset->noise()->size() > 0;

@@ -61,12 +61,11 @@ Result<SyntheticBatch> SyntheticBatch::make(const SyntheticBatchOptions& options
   audio_of.capacity = stride;
   audio_of.padded_length = options.samples;
   const auto matrix = [&](std::string_view name, float* data) {
-    batch.mutable_arrays().push_back(
-        {name, DType::kFloat32, {options.rows, stride, 0, 0}, 2, data});
+    batch.mutable_arrays().push_back({name, Dtype::kF32, {options.rows, stride, 0, 0}, 2, data});
   };
   const auto lengths = [&](std::string_view name, std::vector<int64_t>& values) {
     batch.mutable_arrays().push_back(
-        {name, DType::kInt64, {options.rows, 0, 0, 0}, 1, values.data()});
+        {name, Dtype::kI64, {options.rows, 0, 0, 0}, 1, values.data()});
   };
   matrix("audio", clean_rows);
   lengths("audio_len", audio_of.audio_len);

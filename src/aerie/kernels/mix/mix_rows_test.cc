@@ -43,11 +43,11 @@ Mixed run(Backend& b, const data::SpeechBatch& batch) {
   const data::HostArray* noise = batch.find("noise");
   a.rows = clean->shape[0];
   a.stride = clean->shape[1];
-  if (clean->dtype == data::DType::kInt16)
+  if (clean->dtype == aerie::Dtype::kI16)
     a.clean_i16 = b.upload(copy_of<int16_t>(*clean));
   else
     a.clean_f32 = b.upload(copy_of<float>(*clean));
-  if (noise != nullptr && noise->dtype == data::DType::kInt16)
+  if (noise != nullptr && noise->dtype == aerie::Dtype::kI16)
     a.noise_i16 = b.upload(copy_of<int16_t>(*noise));
   else if (noise != nullptr)
     a.noise_f32 = b.upload(copy_of<float>(*noise));
@@ -85,7 +85,7 @@ TEST(MixRowsReferenceTest, ThePlanGivesTheLoadersSamples) {
       const data::HostArray* clean = want->find("audio");
       for (size_t k = 0; k < out.noisy.size(); ++k) {
         ASSERT_NEAR(out.noisy[k], noisy[k], 1e-6) << k;
-        ASSERT_EQ(out.audio[k], clean->dtype == data::DType::kInt16
+        ASSERT_EQ(out.audio[k], clean->dtype == aerie::Dtype::kI16
                                     ? static_cast<float>(clean->as<int16_t>()[k]) / 32768.0f
                                     : clean->as<float>()[k]);
       }

@@ -17,6 +17,7 @@
 #include <ATen/ops/empty.h>
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/check.h"
 #include "aerie/base/strings.h"
 #include "aerie/optim/optimizer_state.h"
 #include "aerie/train/graph/torch_status.h"
@@ -24,20 +25,22 @@
 namespace aerie::train {
 namespace {
 
-const char* dtype_text(at::ScalarType type) {
+// As a checkpoint stores it.
+Dtype stored_dtype(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
-      return "F32";
+      return Dtype::kF32;
     case at::kDouble:
-      return "F64";
+      return Dtype::kF64;
     case at::kLong:
-      return "I64";
+      return Dtype::kI64;
     case at::kBFloat16:
-      return "BF16";
+      return Dtype::kBF16;
     case at::kHalf:
-      return "F16";
+      return Dtype::kF16;
     default:
-      return "";
+      AERIE_CHECK(false, "a state of type ", c10::toString(type));
+      return Dtype::kF32;
   }
 }
 
@@ -150,7 +153,7 @@ class FlatSnapshot final : public StateSnapshot {
       SnapshotTensor out;
       out.file = piece.file;
       out.name = piece.name;
-      out.dtype = dtype_text(buffer.scalar_type());
+      out.dtype = stored_dtype(buffer.scalar_type());
       out.shape = piece.shape;
       out.data = static_cast<const char*>(buffer.const_data_ptr()) +
                  static_cast<size_t>(piece.offset) * size;
@@ -278,7 +281,7 @@ Result<ReadState> read_state(const FlatState& state, const StateSource& source) 
   try {
     const auto read = [&](const char* file, const std::string& name, const at::Tensor& target) {
       at::Tensor value = at::empty(target.sizes(), target.options().device(at::kCPU));
-      const Status status = source.read(file, name, dtype_text(value.scalar_type()),
+      const Status status = source.read(file, name, stored_dtype(value.scalar_type()),
                                         target.sizes().vec(), value.mutable_data_ptr());
       if (status.ok()) values->copies.emplace_back(target, std::move(value));
       return status;

@@ -89,8 +89,8 @@ class Source final : public StateSource {
     for (const auto& [name, bytes] : found->second) out.push_back(name);
     return out;
   }
-  Status read(const std::string& file, const std::string& name, const std::string&,
-              const std::vector<int64_t>&, void* out) const override {
+  Status read(const std::string& file, const std::string& name, Dtype, const std::vector<int64_t>&,
+              void* out) const override {
     const auto found = files.find(file);
     if (found == files.end() || found->second.count(name) == 0) return data_error("no " + name);
     const std::string& bytes = found->second.at(name);

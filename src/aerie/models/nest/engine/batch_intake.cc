@@ -32,7 +32,7 @@ Result<Layout> layout_of(const data::SpeechBatch& batch) {
   Layout out;
   out.clean = batch.find("audio");
   if (out.clean == nullptr || out.clean->dims != 2 ||
-      (out.clean->dtype != data::DType::kFloat32 && out.clean->dtype != data::DType::kInt16))
+      (out.clean->dtype != aerie::Dtype::kF32 && out.clean->dtype != aerie::Dtype::kI16))
     return internal_error("the batch has no rows of audio");
   out.mix = !batch.mixed_on_cpu();
   if (out.mix) {
@@ -95,7 +95,7 @@ Status BatchIntake::load(const data::SpeechBatch& batch, float* out) {
     AERIE_RETURN_IF_ERROR(copy_.copy(base + layout.second, second->data, second->bytes()));
   // Float rows that were mixed already are moved; anything else goes through the kernel.
   const auto is_float = [](const data::HostArray* array) {
-    return array != nullptr && array->dtype == data::DType::kFloat32;
+    return array != nullptr && array->dtype == aerie::Dtype::kF32;
   };
   const bool move = !layout.mix && is_float(layout.clean) && is_float(layout.noisy);
   if (!move) {

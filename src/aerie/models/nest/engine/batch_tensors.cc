@@ -26,10 +26,10 @@ Result<at::Tensor> rows_of(const data::SpeechBatch& batch, std::string_view name
   const data::HostArray* array = batch.find(name);
   if (array == nullptr) return internal_error(str_cat("the batch has no array ", name));
   if (array->dims != 2 ||
-      (array->dtype != data::DType::kFloat32 && array->dtype != data::DType::kInt16))
+      (array->dtype != aerie::Dtype::kF32 && array->dtype != aerie::Dtype::kI16))
     return internal_error(
-        str_cat("array ", name, " has ", array->dims, " axes of ", data::dtype_name(array->dtype)));
-  const at::ScalarType type = array->dtype == data::DType::kFloat32 ? at::kFloat : at::kShort;
+        str_cat("array ", name, " has ", array->dims, " axes of ", dtype_name(array->dtype)));
+  const at::ScalarType type = array->dtype == aerie::Dtype::kF32 ? at::kFloat : at::kShort;
   return at::from_blob(array->data, {array->shape[0], array->shape[1]}, type);
 }
 

@@ -12,6 +12,7 @@
 
 #include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
+#include "aerie/device/gpu.h"
 #include "aerie/kernels/testing/backend.h"
 #include "aerie/nn/device_draws.h"
 #include "aerie/train/graph/torch_status.h"
@@ -82,7 +83,7 @@ TEST_F(BatchTensorsTest, MixingHereEqualsMixingInTheLoader) {
       ASSERT_TRUE(want != nullptr && got != nullptr);
       EXPECT_EQ(got->find("noisy_audio"), nullptr);
       EXPECT_EQ(got->find("audio")->dtype,
-                dtype == config::BatchDtype::kInt16 ? data::DType::kInt16 : data::DType::kFloat32);
+                dtype == config::BatchDtype::kInt16 ? aerie::Dtype::kI16 : aerie::Dtype::kF32);
       auto a = to_nest_batch(*want, {}, at::kCPU);
       auto b = to_nest_batch(*got, {}, at::kCPU);
       ASSERT_TRUE(a.ok() && b.ok()) << a.status().to_string() << b.status().to_string();
@@ -149,6 +150,29 @@ TEST_F(BatchTensorsTest, DroppedClipsLeaveTheNoiseOfTheOthersWhereItIs) {
       EXPECT_FALSE(at::equal(b->audio, b->noisy));
       mixed->release(want);
       raw->release(got);
+    }
+  }
+}
+
+class BatchTensorsGpuTest : public BatchTensorsTest {
+ protected:
+  void SetUp() override {
+    if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_F(BatchTensorsGpuTest, TheModuleMixesAsTheReferenceDoes) {
+  for (const auto dtype : {config::BatchDtype::kFloat32, config::BatchDtype::kInt16}) {
+    auto raw = open(data::MixPlace::kConsumer, dtype);
+    for (int i = 0; i < 2; ++i) {
+      const data::SpeechBatch* batch = data::speech_batch(*raw->next());
+      const auto want = to_nest_batch(*batch, {}, at::kCPU);
+      const auto got = to_nest_batch(*batch, {}, at::Device(at::kCUDA, 0));
+      ASSERT_TRUE(want.ok() && got.ok()) << got.status().to_string();
+      const int64_t samples = batch->padded_length();
+      EXPECT_TRUE(at::equal(got->audio.cpu(), want->audio.narrow(1, 0, samples)));
+      EXPECT_TRUE(at::equal(got->noisy.cpu(), want->noisy.narrow(1, 0, samples)));
+      raw->release(batch);
     }
   }
 }

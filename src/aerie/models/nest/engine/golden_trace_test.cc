@@ -40,9 +40,9 @@ void load_weights(const std::string& path, nn::ParameterRegistry& registry) {
     const std::string& name = registry.entries()[static_cast<size_t>(i)].name;
     const archive::TensorInfo* info = nemo->weights.find(name);
     ASSERT_NE(info, nullptr) << name;
-    const at::ScalarType type = info->dtype == archive::DType::kF64   ? at::kDouble
-                                : info->dtype == archive::DType::kI64 ? at::kLong
-                                                                      : at::kFloat;
+    const at::ScalarType type = info->dtype == Dtype::kF64   ? at::kDouble
+                                : info->dtype == Dtype::kI64 ? at::kLong
+                                                             : at::kFloat;
     at::Tensor value = at::empty(info->shape, type);
     ASSERT_TRUE(nemo->weights.read(*info, value.mutable_data_ptr(), info->nbytes()).ok());
     registry.tensor(i).copy_(value);

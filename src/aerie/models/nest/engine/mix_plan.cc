@@ -22,7 +22,7 @@ void write_mix_plan(const data::SpeechBatch& batch, kernels::MixRowsItem* items,
 void point_at(const data::HostArray* array, const void* rows, const float** f32,
               const int16_t** i16) {
   if (array == nullptr) return;
-  if (array->dtype == data::DType::kFloat32)
+  if (array->dtype == aerie::Dtype::kF32)
     *f32 = static_cast<const float*>(rows);
   else
     *i16 = static_cast<const int16_t*>(rows);

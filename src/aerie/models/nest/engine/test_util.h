@@ -144,7 +144,7 @@ class MemorySource final : public StateSource {
       if (tensor.file == file) out.push_back(tensor.name);
     return out;
   }
-  Status read(const std::string& file, const std::string& name, const std::string& dtype,
+  Status read(const std::string& file, const std::string& name, Dtype dtype,
               const std::vector<int64_t>& shape, void* out) const override {
     for (const auto& [tensor, bytes] : tensors_) {
       if (tensor.file != file || tensor.name != name) continue;

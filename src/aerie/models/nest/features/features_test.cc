@@ -83,7 +83,7 @@ class ExtractTest : public ::testing::Test {
   at::Tensor load(const std::string& path) {
     EXPECT_FALSE(is_absolute_path(path)) << path;
     const archive::TensorArchive file = archive::read_npy(env_, join_path(folder_, path)).value();
-    EXPECT_EQ(file.tensors().at(0).dtype, archive::DType::kF32);
+    EXPECT_EQ(file.tensors().at(0).dtype, Dtype::kF32);
     return ckpt::read_tensor(file, "array").value();
   }
 

@@ -108,7 +108,7 @@ class Builder {
   NodeId scalar(float value) {
     OutTensor out;
     out.name = str_cat("scalar ", tensors.size());
-    out.dtype = archive::DType::kF32;
+    out.dtype = Dtype::kF32;
     out.fill = [value](void* target, uint64_t) {
       std::memcpy(target, &value, sizeof value);
       return ok_status();
@@ -272,11 +272,8 @@ LightningState lightning_state(const TrainState& train, const StateSnapshot& sna
   LightningState out;
   out.train = train;
   out.scalars_json = snapshot.scalars_json();
-  for (const SnapshotTensor& tensor : snapshot.tensors()) {
-    const auto dtype = archive::dtype_from_safetensors(tensor.dtype);
-    AERIE_CHECK(dtype.has_value(), tensor.dtype);
-    out.files[tensor.file].push_back({tensor.name, *dtype, tensor.shape, tensor.data, {}});
-  }
+  for (const SnapshotTensor& tensor : snapshot.tensors())
+    out.files[tensor.file].push_back({tensor.name, tensor.dtype, tensor.shape, tensor.data, {}});
   return out;
 }
 

@@ -137,9 +137,7 @@ Status write_nemo_snapshot(Env& env, const std::string& path, const std::string&
   std::vector<archive::OutTensor> tensors;
   for (const SnapshotTensor& tensor : snapshot.tensors()) {
     if (tensor.file != "model") continue;
-    const auto dtype = archive::dtype_from_safetensors(tensor.dtype);
-    AERIE_CHECK(dtype.has_value(), tensor.dtype);
-    tensors.push_back({tensor.name, *dtype, tensor.shape, tensor.data, {}});
+    tensors.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.data, {}});
   }
   return archive::write_nemo(env, path, model_yaml, tensors);
 }
