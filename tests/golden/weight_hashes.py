@@ -13,6 +13,7 @@ import glob
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -74,6 +75,8 @@ def main():
         call(aerie, "data", "synth", "--out", f"{args.out}/corpus", "--hours", "0.2", "--speakers", "12", "--seed", "5")
     if not os.path.isdir(f"{args.out}/shards"):
         call(aerie, "data", "shard", "--manifest", f"{args.out}/corpus/train.json", "--target-dir", f"{args.out}/shards", "--num-shards", "4")
+    # A run that is there would be gone on with, not made.
+    shutil.rmtree(f"{args.out}/runs", ignore_errors=True)
     result = {}
     for name, how in (CPU | (GPU if args.gpu else {})).items():
         result[name] = train(aerie, args.out, f"run{len(result)}", *how)
