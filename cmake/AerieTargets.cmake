@@ -17,7 +17,7 @@ if(AERIE_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${AERIE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(aerie_options INTERFACE -fsanitize=${AERIE_SANITIZE})
   # For tests that ask: gcc and clang tell it in different ways.
-  foreach(sanitizer address thread)
+  foreach(sanitizer address thread undefined)
     if("${AERIE_SANITIZE}" MATCHES "${sanitizer}")
       string(TOUPPER ${sanitizer} name)
       target_compile_definitions(aerie_options INTERFACE AERIE_SANITIZE_${name})

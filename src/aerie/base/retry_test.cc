@@ -79,7 +79,8 @@ TEST(MappingGuardDeathTest, AFileCutWhileItIsMappedIsNamedWithExitCodeThree) {
 
 // Whoever was there before has the word: the kernel, or a sanitizer, which prints and exits.
 bool is_bus_error(int status) {
-#if defined(AERIE_SANITIZE_ADDRESS) || defined(AERIE_SANITIZE_THREAD)
+#if defined(AERIE_SANITIZE_ADDRESS) || defined(AERIE_SANITIZE_THREAD) || \
+    defined(AERIE_SANITIZE_UNDEFINED)
   if (WIFEXITED(status)) return WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 3;
 #endif
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS;
