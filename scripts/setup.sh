@@ -75,7 +75,7 @@ if [ "${1:-}" = --cuda ] || have_gpu; then want_cuda=yes; fi
 # --- distribution packages -------------------------------------------------------------------------------------------------
 packages=(build-essential cmake ninja-build ccache mold pkg-config git ca-certificates python3
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libyaml-dev zlib1g-dev libbz2-dev liblzma-dev libxxhash-dev
-  libsndfile1-dev libflac-dev libsoxr-dev libsimdjson-dev libgtest-dev libbenchmark-dev clang-format-14)
+  libsndfile1-dev libflac-dev libsoxr-dev libjpeg-dev libpng-dev libsimdjson-dev libgtest-dev libbenchmark-dev clang-format-14)
 if [ "${1:-}" = --checks ]; then packages+=(clang-14 clang-tidy-14 libclang-rt-14-dev); fi
 
 install_packages() {

@@ -45,6 +45,9 @@ enum class Purpose : uint32_t {
   kNarrowBand = 13,  // nb_augmentation
   kValidation = 14,  // added to the seed of validation streams
   kProbe = 15,
+  kImageAugment = 16,  // resize, crop, flip and rotation of a camera's picture
+  kBevAugment = 17,    // rotation, scale, shift and flips of the bird's-eye view
+  kResample = 18,      // class-balanced repetition of samples
 };
 
 struct PhiloxBlock {
