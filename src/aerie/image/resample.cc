@@ -1,0 +1,129 @@
+#include "aerie/image/resample.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "aerie/base/check.h"
+#include "aerie/image/resample_kernels.h"
+
+namespace aerie::image {
+namespace {
+
+// The cubic through -2..2 with slope parameter -0.5.
+double bicubic(double x) {
+  constexpr double a = -0.5;
+  x = std::fabs(x);
+  if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
+  if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * a;
+  return 0.0;
+}
+
+int32_t to_fixed(double weight) {
+  return static_cast<int32_t>((weight < 0 ? -0.5 : 0.5) + weight * (1 << kWeightBits));
+}
+
+}  // namespace
+
+void ResampleAxis::plan(int input_size, int output_size, int first, int end) {
+  const double scale = static_cast<double>(input_size) / output_size;
+  const double filter_scale = std::max(scale, 1.0);
+  const double support = 2.0 * filter_scale;
+  const double step = 1.0 / filter_scale;
+  const int count = end - first;
+  const int most = static_cast<int>(std::ceil(support)) * 2 + 1;
+  taps = (std::min(most, input_size) + 3) / 4 * 4;
+  start.resize(count);
+  length.resize(count);
+  weight.assign(static_cast<size_t>(count) * taps, 0);
+  kernel_.resize(most);
+  input_first = input_size;
+  input_end = 0;
+  for (int i = 0; i < count; ++i) {
+    const double centre = (first + i + 0.5) * scale;
+    const int low = std::max(0, static_cast<int>(centre - support + 0.5));
+    const int high = std::min(input_size, static_cast<int>(centre + support + 0.5));
+    double sum = 0.0;
+    for (int k = 0; k < high - low; ++k) {
+      kernel_[k] = bicubic((k + low - centre + 0.5) * step);
+      sum += kernel_[k];
+    }
+    int32_t* weights = weight.data() + static_cast<size_t>(i) * taps;
+    for (int k = 0; k < high - low; ++k)
+      weights[k] = to_fixed(sum != 0.0 ? kernel_[k] / sum : kernel_[k]);
+    start[i] = low;
+    length[i] = high - low;
+    input_first = std::min(input_first, low);
+    input_end = std::max(input_end, high);
+  }
+  if (count == 0) input_first = 0;
+}
+
+BicubicResizer::BicubicResizer(ResampleSimd simd) : simd_(simd) {}
+
+void BicubicResizer::begin(int in_width, int in_height, int out_width, int out_height,
+                           const Window& window, const MutableImageView& out) {
+  AERIE_CHECK(in_width > 0 && in_height > 0 && out_width > 0 && out_height > 0, "a resize from ",
+              in_width, " x ", in_height, " to ", out_width, " x ", out_height);
+  AERIE_CHECK(window.x >= 0 && window.y >= 0 && window.width >= 0 && window.height >= 0 &&
+                  window.x + window.width <= out_width && window.y + window.height <= out_height,
+              "a window outside of the picture");
+  AERIE_CHECK(out.width == window.width && out.height == window.height && out.channels == 3,
+              "an output of ", out.width, " x ", out.height, " x ", out.channels);
+  horizontal_.plan(in_width, out_width, window.x, window.x + window.width);
+  vertical_.plan(in_height, out_height, window.y, window.y + window.height);
+  const ResampleKernels& kernels = resample_kernels(simd_);
+  if (kernels.pack != nullptr) kernels.pack(horizontal_, packed_);
+  // The taps of one output row and a group of rows that comes in at once.
+  ring_rows_ = vertical_.taps + kRowsAtOnce;
+  ring_stride_ = (static_cast<size_t>(window.width) * 3 + kRowSlack + 63) / 64 * 64;
+  const size_t bytes = ring_stride_ * ring_rows_;
+  if (ring_.size() < bytes) ring_.resize(bytes);
+  next_row_ = vertical_.input_first;
+  next_line_ = 0;
+  out_ = out;
+}
+
+void BicubicResizer::push(const uint8_t* const* rows, int count) {
+  const ResampleKernels& kernels = resample_kernels(simd_);
+  count = std::min(count, vertical_.input_end - next_row_);
+  for (int done = 0; done < count;) {
+    const int group = std::min(kRowsAtOnce, count - done);
+    uint8_t* out[kRowsAtOnce];
+    for (int k = 0; k < group; ++k) out[k] = ring_row(next_row_ + k);
+    kernels.horizontal(horizontal_, packed_.data(), rows + done, group, out);
+    next_row_ += group;
+    done += group;
+    emit_complete_rows();
+  }
+}
+
+void BicubicResizer::emit_complete_rows() {
+  const ResampleKernels& kernels = resample_kernels(simd_);
+  const size_t bytes = static_cast<size_t>(out_.width) * 3;
+  const int taps = vertical_.taps;
+  for (; next_line_ < vertical_.outputs(); ++next_line_) {
+    const int first = vertical_.start[next_line_], length = vertical_.length[next_line_];
+    if (first + length > next_row_) return;
+    // Taps beyond the length have weight 0: any row will do.
+    const int used = (length + 3) / 4 * 4;
+    tap_rows_.resize(taps);
+    for (int k = 0; k < used; ++k) tap_rows_[k] = ring_row(first + std::min(k, length - 1));
+    kernels.vertical(tap_rows_.data(), &vertical_.weight[static_cast<size_t>(next_line_) * taps],
+                     used, bytes, out_.row(next_line_));
+  }
+}
+
+void resize_bicubic(const ImageView& in, int out_width, int out_height, const Window& window,
+                    const MutableImageView& out, ResampleSimd simd) {
+  AERIE_CHECK(in.channels == 3, "a picture of ", in.channels, " channels");
+  BicubicResizer resizer(simd);
+  resizer.begin(in.width, in.height, out_width, out_height, window, out);
+  std::vector<uint8_t> padded(static_cast<size_t>(in.width) * 3 + BicubicResizer::kRowSlack);
+  const uint8_t* row = padded.data();
+  for (int y = resizer.first_row(); y < resizer.end_row(); ++y) {
+    std::copy_n(in.row(y), static_cast<size_t>(in.width) * 3, padded.data());
+    resizer.push(&row, 1);
+  }
+}
+
+}  // namespace aerie::image
