@@ -20,8 +20,10 @@
 #include "aerie/audio/audio_reader.h"
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
+#include "aerie/data/pack/pack_store.h"
+#include "aerie/data/pack/pack_writer.h"
+#include "aerie/data/speech/pack/audio_pack.h"
 #include "aerie/data/speech/pack/pack_reader.h"
-#include "aerie/data/speech/pack/pack_writer.h"
 
 namespace aerie::data {
 

@@ -30,9 +30,9 @@ DataConfig default_config(Profile profile, DataRole role) {
   out.image.size = {128, 352};
   out.image.resize_lim = {0.193, 0.225};
   out.image.bot_pct_lim = {0.0, 0.22};
-  out.image.test_rule = TestRule::kLss;
+  out.image.test_rule = TestRuleChoice::kLss;
   if (profile == Profile::kLss) {
-    out.order = SampleOrder::kScene;
+    out.order = OrderChoice::kScene;
     out.reference_frame = ReferenceFrameChoice::kEgo;
     out.motion_compensation = false;
     out.gt.task = GtTask::kVehicle;

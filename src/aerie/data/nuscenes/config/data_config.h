@@ -15,9 +15,9 @@ enum class DataRole : uint8_t { kTrain, kValidation, kTest };
 // Which published recipe gives the defaults: BEVFusion, our baseline, Lift-Splat-Shoot.
 enum class Profile : uint8_t { kBf, kSeed, kLss };
 enum class SamplerType : uint8_t { kRandom, kCbgs };
-enum class SampleOrder : uint8_t { kTimestamp, kScene };
+enum class OrderChoice : uint8_t { kTimestamp, kScene };
 enum class DecodeChoice : uint8_t { kAuto, kExact, kScaled };
-enum class TestRule : uint8_t { kBf, kLss };
+enum class TestRuleChoice : uint8_t { kBf, kLss };
 enum class GtCompatChoice : uint8_t { kDevkit, kExact };
 enum class GtTask : uint8_t { kMap, kVehicle, kCar };
 enum class ReferenceFrameChoice : uint8_t { kLidar, kEgo };
@@ -29,7 +29,7 @@ struct ImageConfig {
   std::array<double, 2> bot_pct_lim{0.0, 0.0};
   std::array<double, 2> rot_lim{-5.4, 5.4};  // degrees
   bool rand_flip = true;
-  TestRule test_rule = TestRule::kBf;
+  TestRuleChoice test_rule = TestRuleChoice::kBf;
   std::optional<bool> augment;  // null: in training only
   bool operator==(const ImageConfig&) const = default;
 };
@@ -70,7 +70,7 @@ struct DataConfig {
   std::string pack_dir;   // key: pack; empty: pictures are read from their files
   std::string split;      // empty: train, val or test by the role
   std::map<std::string, std::string> splits;  // own lists of scenes: name -> file
-  SampleOrder order = SampleOrder::kTimestamp;
+  OrderChoice order = OrderChoice::kTimestamp;
   SamplerConfig sampler;
 
   int64_t batch_size = 4;

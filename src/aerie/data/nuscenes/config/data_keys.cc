@@ -78,7 +78,8 @@ const FieldKeys<ImageConfig>& image_keys() {
                  .note(kByProfile));
     keys.key("rand_flip", &T::rand_flip,
              works("Mirror every second picture.").nullable().no_default().note(kByProfile));
-    keys.choice("test_rule", &T::test_rule, {{"bf", TestRule::kBf}, {"lss", TestRule::kLss}},
+    keys.choice("test_rule", &T::test_rule,
+                {{"bf", TestRuleChoice::kBf}, {"lss", TestRuleChoice::kLss}},
                 works("How pictures are resized without augmentation: `bf` takes the middle of "
                       "resize_lim, `lss` what covers the size.")
                     .nullable()
@@ -176,7 +177,7 @@ const FieldKeys<DataConfig>& data_fields() {
              works("Own splits: a name and a file with a scene's name a line."), read_splits);
     keys.row("splits.*", "str|null", "", works("File of scene names."));
     keys.choice("order", &T::order,
-                {{"timestamp", SampleOrder::kTimestamp}, {"scene", SampleOrder::kScene}},
+                {{"timestamp", OrderChoice::kTimestamp}, {"scene", OrderChoice::kScene}},
                 works("Order before shuffling: by time, or scene by scene.")
                     .nullable()
                     .no_default()

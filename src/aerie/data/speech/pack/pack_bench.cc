@@ -7,8 +7,10 @@
 
 #include "aerie/base/philox.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/data/pack/pack_store.h"
+#include "aerie/data/pack/pack_writer.h"
+#include "aerie/data/speech/pack/audio_pack.h"
 #include "aerie/data/speech/pack/pack_reader.h"
-#include "aerie/data/speech/pack/pack_writer.h"
 
 namespace aerie::data {
 namespace {

@@ -8,9 +8,11 @@
 
 #include "aerie/base/retry.h"
 #include "aerie/base/thread_pool.h"
+#include "aerie/data/pack/pack_store.h"
+#include "aerie/data/pack/pack_writer.h"
 #include "aerie/data/speech/manifest.h"
+#include "aerie/data/speech/pack/audio_pack.h"
 #include "aerie/data/speech/pack/pack_reader.h"
-#include "aerie/data/speech/pack/pack_writer.h"
 #include "aerie/tar/sample_key.h"
 #include "aerie/tar/tar_archive.h"
 

@@ -9,7 +9,7 @@
 
 #include "aerie/audio/audio_reader.h"
 #include "aerie/base/status.h"
-#include "aerie/data/speech/pack/pack_format.h"
+#include "aerie/data/speech/pack/audio_pack.h"
 
 namespace aerie::data {
 

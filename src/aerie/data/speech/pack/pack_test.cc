@@ -14,9 +14,11 @@
 #include "aerie/base/testing/fault_env.h"
 #include "aerie/base/testing/mem_env.h"
 #include "aerie/base/testing/paths.h"
+#include "aerie/data/pack/pack_store.h"
+#include "aerie/data/pack/pack_writer.h"
+#include "aerie/data/speech/pack/audio_pack.h"
 #include "aerie/data/speech/pack/pack_builder.h"
 #include "aerie/data/speech/pack/pack_reader.h"
-#include "aerie/data/speech/pack/pack_writer.h"
 
 namespace aerie::data {
 namespace {
@@ -411,11 +413,15 @@ TEST_F(PackBuilderTest, FloatPacksKeepWhatSixteenBitsRound) {
   uint32_t version = 0;
   std::memcpy(&version, bytes.data() + 8, sizeof(version));
   EXPECT_EQ(version, 2u);
-  bytes[8] = 3;
+  bytes[8] = 4;
   ASSERT_TRUE(Env::real().write_file(dir_.file("pack_x.aerie-pack"), bytes).ok());
   const Status newer = PackShard::open(dir_.file("pack_x.aerie-pack")).status();
   EXPECT_EQ(newer.code(), StatusCode::kUnsupported);
-  EXPECT_NE(newer.to_string().find("version 3"), std::string::npos);
+  bytes[8] = 3;  // of files: not what its end says
+  ASSERT_TRUE(Env::real().write_file(dir_.file("pack_x.aerie-pack"), bytes).ok());
+  EXPECT_EQ(PackShard::open(dir_.file("pack_x.aerie-pack")).status().code(),
+            StatusCode::kDataError);
+  EXPECT_NE(newer.to_string().find("version 4"), std::string::npos);
 }
 
 TEST_F(PackBuilderTest, PacksTarredSets) {

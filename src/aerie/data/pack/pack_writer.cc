@@ -1,13 +1,11 @@
-#include "aerie/data/speech/pack/pack_writer.h"
+#include "aerie/data/pack/pack_writer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 
 #include <xxhash.h>
 
-#include "aerie/audio/audio_writer.h"
 #include "aerie/base/clock.h"
 #include "aerie/base/log.h"
 #include "aerie/base/parse.h"
@@ -26,59 +24,16 @@ std::string pack_file_name(uint64_t shard) {
   return str_cat(text, kPackSuffix);
 }
 
-float quantize_pack_samples(const audio::AudioView& view, std::vector<int16_t>* out) {
-  out->resize(static_cast<size_t>(view.frames));
-  if (view.pcm16 != nullptr) {
-    std::copy_n(view.pcm16, view.frames, out->data());
-    return kPackUnit;
-  }
-  float peak = 0.0f;
-  for (int64_t i = 0; i < view.frames; ++i) peak = std::max(peak, std::abs(view.samples[i]));
-  if (peak <= 1.0f) {
-    audio::quantize_int16(view.samples, view.frames, out->data());
-    return kPackUnit;
-  }
-  const float scale = peak / 32767.0f;
-  for (int64_t i = 0; i < view.frames; ++i)
-    (*out)[static_cast<size_t>(i)] = static_cast<int16_t>(std::nearbyint(view.samples[i] / scale));
-  return scale;
-}
-
-Status encode_pack_item(const audio::AudioView& view, PackEncoding encoding, PackItem* item) {
-  if (view.channels != 1)
-    return data_error(str_cat("has ", view.channels, " channels; packs hold one"))
-        .with_hint("set channel_selector");
-  item->frames = static_cast<uint64_t>(view.frames);
-  item->scale = kPackUnit;
-  item->rounded = false;
-  if (encoding == PackEncoding::kFloat32 && view.pcm16 == nullptr) {
-    item->scale = 1.0f;
-    item->bytes.resize(static_cast<size_t>(view.frames) * sizeof(float));
-    std::memcpy(item->bytes.data(), view.samples, item->bytes.size());
-    item->data_hash = XXH3_64bits(item->bytes.data(), item->bytes.size());
-    return ok_status();
-  }
-  audio::AudioView ints = view;
-  std::vector<int16_t> quantized;
-  if (view.pcm16 == nullptr && view.frames > 0) {
-    item->scale = quantize_pack_samples(view, &quantized);
-    item->rounded = true;
-    ints.samples = nullptr;
-    ints.pcm16 = quantized.data();
-  }
-  item->bytes.clear();
-  if (view.frames > 0) {
-    if (encoding == PackEncoding::kFlac) {
-      audio::EncodeOptions options;
-      options.format = audio::FileFormat::kFlac;
-      AERIE_RETURN_IF_ERROR(audio::encode_audio(ints, options, &item->bytes));
-    } else {
-      item->bytes.resize(static_cast<size_t>(view.frames) * sizeof(int16_t));
-      std::memcpy(item->bytes.data(), ints.pcm16, item->bytes.size());
-    }
-  }
-  item->data_hash = XXH3_64bits(item->bytes.data(), item->bytes.size());
-  return ok_status();
+PackItem bytes_pack_item(const PackKey& key, std::string name, std::vector<uint8_t> bytes,
+                         const PackSourceStamp& source) {
+  PackItem out;
+  out.key = key;
+  out.name = std::move(name);
+  out.bytes = std::move(bytes);
+  out.frames = out.bytes.size();
+  out.data_hash = XXH3_64bits(out.bytes.data(), out.bytes.size());
+  out.source = source;
+  return out;
 }
 
 PackWriter::PackWriter(const PackWriterOptions& options)
@@ -137,6 +92,7 @@ PackWriter::~PackWriter() {
 }
 
 uint32_t PackWriter::version() const {
+  if (options_.encoding == PackEncoding::kBytes) return kBytesPackVersion;
   return options_.encoding == PackEncoding::kFloat32 ? kFloatPackVersion : kPackVersion;
 }
 

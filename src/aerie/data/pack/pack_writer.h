@@ -1,4 +1,4 @@
-// Writes a packed cache: a folder of shard files that appear under their names only when complete.
+// Writes a pack: a folder of shard files that appear under their names only when complete.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,22 @@
 #include <unordered_set>
 #include <vector>
 
-#include "aerie/audio/audio_reader.h"
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
-#include "aerie/data/speech/pack/pack_format.h"
+#include "aerie/data/pack/pack_format.h"
 
 namespace aerie::data {
 
 struct PackWriterOptions {
   std::string dir;  // made when absent
   PackEncoding encoding = PackEncoding::kPcm16;
-  int sample_rate = 16000;
-  std::string settings;                      // pack_settings() of the reader that decodes
+  int sample_rate = 16000;                   // kBytes: 0
+  std::string settings;                      // what shapes the samples, in lines name=value
   uint64_t shard_bytes = uint64_t{1} << 30;  // a new file is begun beyond this
   Env* env = nullptr;
 };
 
-// One sample ready to be stored. Made by encode_pack_item on any thread.
+// One sample ready to be stored.
 struct PackItem {
   PackKey key;
   std::string name;  // for messages: "dir/a.wav@1.5+3"
@@ -37,12 +36,9 @@ struct PackItem {
   PackSourceStamp source;
 };
 
-// The view's samples as 16-bit integers of the returned unit, as a pack keeps them.
-float quantize_pack_samples(const audio::AudioView& view, std::vector<int16_t>* out);
-
-// Quantises to 16 bits (unless the encoding keeps floats) and encodes. Single-channel audio only.
-// Samples beyond full scale are kept by scaling the whole sample down; 16-bit sources stay exact.
-Status encode_pack_item(const audio::AudioView& view, PackEncoding encoding, PackItem* item);
+// An item of a kBytes pack: the bytes as they are.
+PackItem bytes_pack_item(const PackKey& key, std::string name, std::vector<uint8_t> bytes,
+                         const PackSourceStamp& source);
 
 // Any number of threads may append at once; the order of entries is that of the calls.
 class PackWriter {

@@ -1,21 +1,17 @@
-// The packed cache: decoded, resampled, cut audio as 16-bit samples (or FLAC, or floats) in shard
-// files that are mapped into memory. The bytes are described in docs/formats/pack.md.
+// Packs: many small things (decoded audio, pictures) in shard files that are mapped into memory and
+// found by key. The bytes are described in docs/formats/pack.md.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
 #include <string_view>
-
-#include "aerie/audio/audio_reader.h"
-#include "aerie/base/status.h"
 
 namespace aerie::data {
 
-// kPcm16 and kFlac round to 16 bits. kFloat32 keeps what is not exactly 16-bit as 32-bit floats.
-enum class PackEncoding : uint32_t { kPcm16 = 0, kFlac = 1, kFloat32 = 2 };
-Result<PackEncoding> parse_pack_encoding(std::string_view text);  // "pcm16", "flac", "float32"
-const char* pack_encoding_name(PackEncoding encoding);
+// kPcm16 and kFlac round audio to 16 bits. kFloat32 keeps what is not exactly 16-bit as 32-bit
+// floats. kBytes is whatever was given: files as they are.
+enum class PackEncoding : uint32_t { kPcm16 = 0, kFlac = 1, kFloat32 = 2, kBytes = 3 };
 
 // What a sample is found by: a hash of where it comes from and which part of it.
 struct PackKey {
@@ -27,20 +23,6 @@ struct PackKeyHash {
   size_t operator()(const PackKey& key) const { return key.low; }
 };
 
-// Where a sample comes from, as absolute names: a file, a list of files stacked as channels, or a
-// member of an archive ("<archive>#<member>").
-std::string pack_source(std::span<const std::string> paths);
-std::string pack_tar_source(const std::string& archive, std::string_view member);
-
-// `source` from one of the functions above. Offset and duration as in audio::Segment: values <= 0
-// and NaN mean start and end.
-PackKey pack_key(std::string_view source, double offset_s, double duration_s,
-                 const audio::ChannelSelector& channels);
-
-// Which reading options shape the samples; stored in every shard. Packs made with others are not
-// used.
-std::string pack_settings(const audio::ReadOptions& options);
-
 // The state of the source when it was packed, to notice later changes. 0, 0: not known.
 struct PackSourceStamp {
   uint64_t size = 0;
@@ -51,9 +33,10 @@ struct PackSourceStamp {
 // --- on disk, little endian ---
 
 constexpr char kPackMagic[8] = {'A', 'E', 'R', 'P', 'A', 'C', 'K', '1'};
-// 1: kPcm16 and kFlac, as every version writes them. 2: kFloat32 besides.
+// 1: kPcm16 and kFlac, as every version writes them. 2: kFloat32 besides. 3: kBytes besides.
 constexpr uint32_t kPackVersion = 1;
 constexpr uint32_t kFloatPackVersion = 2;
+constexpr uint32_t kBytesPackVersion = 3;
 constexpr uint64_t kPackAlignment = 64;
 constexpr std::string_view kPackSuffix = ".aerie-pack";
 constexpr float kPackUnit = 1.0f / 32768.0f;
@@ -62,7 +45,7 @@ struct PackHead {
   char magic[8];
   uint32_t version;
   uint32_t encoding;
-  uint32_t sample_rate;
+  uint32_t sample_rate;  // kBytes: 0
   uint32_t reserved[11];
 };
 
@@ -70,7 +53,7 @@ struct PackEntry {
   PackKey key;
   uint64_t offset;     // of the data in the file, a multiple of kPackAlignment
   uint64_t bytes;      // stored
-  uint64_t frames;     // samples after decoding
+  uint64_t frames;     // samples after decoding; kBytes: the bytes
   uint64_t data_hash;  // XXH3-64 of the stored bytes
   PackSourceStamp source;
   float scale;           // value of one unit; 2^-15 unless the source was louder than full scale
