@@ -1,0 +1,24 @@
+// Comparing with fixture files of the reference (README.md): every kind of file has one function.
+// Tolerances are those of the fixtures' own check.
+#pragma once
+
+#include "checks.h"
+#include "fixture.h"
+
+namespace aerie::bev::parity {
+
+void check_geometry(const Fixture& fixture, Checks& checks);
+void check_splat(const Fixture& fixture, Checks& checks);
+void check_metrics(const Fixture& fixture, Checks& checks);
+// Poses, augmentation matrices, hash_uniform.
+void check_matrices(const Fixture& fixture, Checks& checks);
+
+struct RunOptions {
+  bool full = false;  // run models of full size too: minutes
+};
+
+// Recognises the kind by what the file holds, checks it and prints the table. False: something
+// differs, or the file cannot be used.
+bool run_file(const std::string& path, const RunOptions& options);
+
+}  // namespace aerie::bev::parity
