@@ -22,6 +22,13 @@ int32_t to_fixed(double weight) {
   return static_cast<int32_t>((weight < 0 ? -0.5 : 0.5) + weight * (1 << kWeightBits));
 }
 
+// Sizes change a little from picture to picture: room to spare, so that growing soon ends.
+template <typename T>
+void resize_roomy(std::vector<T>& v, size_t size) {
+  if (size > v.capacity()) v.reserve(size + size / 2);
+  v.resize(size);
+}
+
 }  // namespace
 
 void ResampleAxis::plan(int input_size, int output_size, int first, int end) {
@@ -32,10 +39,11 @@ void ResampleAxis::plan(int input_size, int output_size, int first, int end) {
   const int count = end - first;
   const int most = static_cast<int>(std::ceil(support)) * 2 + 1;
   taps = (std::min(most, input_size) + 3) / 4 * 4;
-  start.resize(count);
-  length.resize(count);
-  weight.assign(static_cast<size_t>(count) * taps, 0);
-  kernel_.resize(most);
+  resize_roomy(start, count);
+  resize_roomy(length, count);
+  resize_roomy(weight, static_cast<size_t>(count) * taps);
+  std::fill(weight.begin(), weight.end(), 0);
+  resize_roomy(kernel_, most);
   input_first = input_size;
   input_end = 0;
   for (int i = 0; i < count; ++i) {
@@ -73,11 +81,17 @@ void BicubicResizer::begin(int in_width, int in_height, int out_width, int out_h
   vertical_.plan(in_height, out_height, window.y, window.y + window.height);
   const ResampleKernels& kernels = resample_kernels(simd_);
   if (kernels.pack != nullptr) kernels.pack(horizontal_, packed_);
+  vertical_first_ = in_height > out_height && in_height - out_height > 2 * (in_width - out_width);
   // The taps of one output row and a group of rows that comes in at once.
   ring_rows_ = vertical_.taps + kRowsAtOnce;
-  ring_stride_ = (static_cast<size_t>(window.width) * 3 + kRowSlack + 63) / 64 * 64;
+  const size_t ring_width = static_cast<size_t>(vertical_first_ ? in_width : window.width);
+  ring_stride_ = (ring_width * 3 + kRowSlack + 63) / 64 * 64;
+  row_bytes_ = ring_width * 3;
+  const size_t line_bytes = ring_stride_ + static_cast<size_t>(window.width) * 3 + kRowSlack;
+  if (vertical_first_ && line_.size() < line_bytes) line_.resize(line_bytes);
   const size_t bytes = ring_stride_ * ring_rows_;
-  if (ring_.size() < bytes) ring_.resize(bytes);
+  if (ring_.size() < bytes) resize_roomy(ring_, bytes);
+  resize_roomy(tap_rows_, vertical_.taps);
   next_row_ = vertical_.input_first;
   next_line_ = 0;
   out_ = out;
@@ -90,7 +104,10 @@ void BicubicResizer::push(const uint8_t* const* rows, int count) {
     const int group = std::min(kRowsAtOnce, count - done);
     uint8_t* out[kRowsAtOnce];
     for (int k = 0; k < group; ++k) out[k] = ring_row(next_row_ + k);
-    kernels.horizontal(horizontal_, packed_.data(), rows + done, group, out);
+    if (vertical_first_)
+      for (int k = 0; k < group; ++k) std::copy_n(rows[done + k], row_bytes_, out[k]);
+    else
+      kernels.horizontal(horizontal_, packed_.data(), rows + done, group, out);
     next_row_ += group;
     done += group;
     emit_complete_rows();
@@ -99,17 +116,22 @@ void BicubicResizer::push(const uint8_t* const* rows, int count) {
 
 void BicubicResizer::emit_complete_rows() {
   const ResampleKernels& kernels = resample_kernels(simd_);
-  const size_t bytes = static_cast<size_t>(out_.width) * 3;
   const int taps = vertical_.taps;
   for (; next_line_ < vertical_.outputs(); ++next_line_) {
     const int first = vertical_.start[next_line_], length = vertical_.length[next_line_];
     if (first + length > next_row_) return;
     // Taps beyond the length have weight 0: any row will do.
     const int used = (length + 3) / 4 * 4;
-    tap_rows_.resize(taps);
     for (int k = 0; k < used; ++k) tap_rows_[k] = ring_row(first + std::min(k, length - 1));
+    uint8_t* out = out_.row(next_line_);
     kernels.vertical(tap_rows_.data(), &vertical_.weight[static_cast<size_t>(next_line_) * taps],
-                     used, bytes, out_.row(next_line_));
+                     used, row_bytes_, vertical_first_ ? line_.data() : out);
+    if (vertical_first_) {
+      const uint8_t* row = line_.data();
+      uint8_t* wide = line_.data() + ring_stride_;  // the loop writes a little beyond the end
+      kernels.horizontal(horizontal_, packed_.data(), &row, 1, &wide);
+      std::copy_n(wide, static_cast<size_t>(out_.width) * 3, out);
+    }
   }
 }
 

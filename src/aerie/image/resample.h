@@ -1,7 +1,11 @@
-// Resizing as Pillow's Image.resize(size, BICUBIC) does it: antialiased bicubic (a = -0.5),
-// horizontal pass first, eight bits in between, weights of 22 fractional bits. Equal to Pillow bit
-// by bit for any sizes, up and down. Only the wanted window of the result is computed, from the
-// rows and columns that it needs.
+// Resizing as Pillow's Image.resize(size, BICUBIC) does it: antialiased bicubic (a = -0.5), two
+// passes with eight bits in between, weights of 22 fractional bits. Equal to Pillow 13 bit by bit
+// for any sizes, up and down. Only the wanted window of the result is computed, from the rows and
+// columns that it needs.
+//
+// The horizontal pass comes first, except where the height shrinks by more than twice as many
+// pixels as the width: there Pillow 13 begins with the vertical one. Earlier versions never do;
+// all agree on pictures that keep their aspect and are at most twice as high as wide.
 #pragma once
 
 #include <cstddef>
@@ -69,11 +73,13 @@ class BicubicResizer final {
   void emit_complete_rows();
 
   ResampleSimd simd_;
+  bool vertical_first_ = false;
   ResampleAxis horizontal_, vertical_;
   std::vector<int16_t> packed_;  // horizontal weights as the vector loop wants them
-  std::vector<uint8_t> ring_;    // rows after the horizontal pass
+  std::vector<uint8_t> ring_;    // rows after the first pass if it is the horizontal one, or before
+  std::vector<uint8_t> line_;    // a row after the vertical pass, if that is first
   std::vector<const uint8_t*> tap_rows_;
-  size_t ring_stride_ = 0;
+  size_t ring_stride_ = 0, row_bytes_ = 0;  // of a row of the ring
   int ring_rows_ = 0;
   int next_row_ = 0;   // of the source
   int next_line_ = 0;  // of the window

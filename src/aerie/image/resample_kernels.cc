@@ -52,7 +52,9 @@ int16_t low_part(int32_t weight) {
 // For every output and four taps: 16 numbers, the high parts (w0 w1) four times and (w2 w3) four
 // times, then 16 for the low parts.
 void pack_avx2(const ResampleAxis& axis, std::vector<int16_t>& packed) {
-  packed.resize(static_cast<size_t>(axis.outputs()) * axis.taps * 8);
+  const size_t size = axis.weight.size() * 8;
+  if (size > packed.capacity()) packed.reserve(size + size / 2);
+  packed.resize(size);
   int16_t* to = packed.data();
   for (size_t i = 0; i < axis.weight.size(); i += 4) {
     const int32_t* w = &axis.weight[i];

@@ -1,0 +1,262 @@
+#include "aerie/image/jpeg.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "aerie/image/jpeg_error.h"
+#include "aerie/image/test_pictures.h"
+
+namespace aerie::image {
+namespace {
+
+std::vector<uint8_t> encoded(const Image& picture, const JpegWriteOptions& options = {}) {
+  return write_jpeg(picture.view(), options).value();
+}
+
+Image decoded(JpegReader& reader, std::span<const uint8_t> bytes, int first, int end,
+              int denominator) {
+  Image out;
+  EXPECT_TRUE(reader.open(bytes).ok());
+  const Status status = reader.read_rows(first, end, denominator, out);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  return out;
+}
+
+// A progressive picture of as many scans as the rules allow: every coefficient of every component
+// by itself, bit by bit.
+std::vector<uint8_t> many_scans() {
+  const Image picture = test_picture(64, 64, 5);
+  std::vector<jpeg_scan_info> scans;
+  const auto add = [&](int component, int coefficient, int high, int low) {
+    jpeg_scan_info scan{};
+    scan.comps_in_scan = 1;
+    scan.component_index[0] = component;
+    scan.Ss = scan.Se = coefficient;
+    scan.Ah = high;
+    scan.Al = low;
+    scans.push_back(scan);
+  };
+  for (int component = 0; component < 3; ++component)
+    for (int coefficient = 0; coefficient < 64; ++coefficient)
+      for (int bit = 6; bit >= 0; --bit) add(component, coefficient, bit == 6 ? 0 : bit + 1, bit);
+  jpeg_compress_struct cinfo{};
+  JpegErrors errors;
+  cinfo.err = &errors.manager;
+  unsigned char* buffer = nullptr;
+  unsigned long size = 0;
+  if (setjmp(errors.jump) != 0) {
+    ADD_FAILURE() << errors.text;
+    std::abort();
+  }
+  jpeg_create_compress(&cinfo);
+  jpeg_mem_dest(&cinfo, &buffer, &size);
+  cinfo.image_width = cinfo.image_height = 64;
+  cinfo.input_components = 3;
+  cinfo.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&cinfo);
+  cinfo.scan_info = scans.data();
+  cinfo.num_scans = static_cast<int>(scans.size());
+  jpeg_start_compress(&cinfo, TRUE);
+  while (cinfo.next_scanline < 64) {
+    auto* row = const_cast<uint8_t*>(picture.row(static_cast<int>(cinfo.next_scanline)));
+    jpeg_write_scanlines(&cinfo, &row, 1);
+  }
+  jpeg_finish_compress(&cinfo);
+  std::vector<uint8_t> bytes(buffer, buffer + size);
+  jpeg_destroy_compress(&cinfo);
+  std::free(buffer);
+  return bytes;
+}
+
+// The place of the frame header (SOF0 or SOF2) behind its marker.
+size_t frame_header(const std::vector<uint8_t>& bytes) {
+  for (size_t i = 2; i + 10 < bytes.size();) {
+    if (bytes[i + 1] == 0xC0 || bytes[i + 1] == 0xC2) return i + 4;
+    i += 2 + bytes[i + 2] * 256 + bytes[i + 3];
+  }
+  ADD_FAILURE() << "no frame";
+  return 0;
+}
+
+struct Refusal {
+  StatusCode code = StatusCode::kOk;
+  std::string text;
+};
+Refusal refusal(std::span<const uint8_t> bytes, const JpegLimits& limits = {}) {
+  JpegReader reader(limits);
+  const auto info = reader.open(bytes);
+  Status status = info.status();
+  Image out;
+  if (info.ok()) status = reader.read_rows(0, info->height, 1, out);
+  return {status.code(), status.to_string()};
+}
+
+TEST(JpegTest, PartsEqualTheWhole) {
+  RandomStream draws(1, Purpose::kTest, 0, 0);
+  JpegReader reader;
+  for (int k = 0; k < 160; ++k) {
+    const int width = static_cast<int>(draws.randint(1, 90));
+    const int height = static_cast<int>(draws.randint(1, 150));
+    const int channels = k % 7 == 6 ? 1 : 3;
+    JpegWriteOptions options;
+    options.quality = static_cast<int>(draws.randint(20, 100));
+    options.subsampling = static_cast<ChromaSubsampling>(k % 3);
+    options.progressive = k % 5 == 4;
+    options.restart_rows = static_cast<int>(draws.below(3));
+    const auto bytes = encoded(test_picture(width, height, k, channels), options);
+    for (const int denominator : {1, 2, 4, 8}) {
+      ASSERT_TRUE(reader.open(bytes).ok());
+      const int rows = reader.scaled_height(denominator);
+      const Image whole = decoded(reader, bytes, 0, rows, denominator);
+      for (int trial = 0; trial < (denominator == 1 ? 12 : 3); ++trial) {
+        const int first = static_cast<int>(draws.below(rows));
+        const int end = trial % 2 == 0 ? rows : static_cast<int>(draws.randint(first + 1, rows));
+        const Image part = decoded(reader, bytes, first, end, denominator);
+        ASSERT_EQ(part.width(), whole.width());
+        ASSERT_EQ(std::memcmp(part.row(0), whole.row(first), part.bytes()), 0)
+            << width << " x " << height << " case " << k << " at 1/" << denominator << ", rows "
+            << first << " to " << end;
+      }
+    }
+  }
+}
+
+TEST(JpegTest, EveryFirstRowOfAPictureIsRight) {
+  JpegReader reader;
+  for (const auto subsampling :
+       {ChromaSubsampling::k420, ChromaSubsampling::k422, ChromaSubsampling::k444}) {
+    JpegWriteOptions options;
+    options.subsampling = subsampling;
+    const auto bytes = encoded(test_picture(37, 83, 3), options);
+    const Image whole = decoded(reader, bytes, 0, 83, 1);
+    for (int first = 0; first < 83; ++first)
+      for (const int end : {first + 1, 83}) {
+        const Image part = decoded(reader, bytes, first, end, 1);
+        ASSERT_EQ(std::memcmp(part.row(0), whole.row(first), part.bytes()), 0)
+            << "rows " << first << " to " << end;
+      }
+  }
+}
+
+TEST(JpegTest, GreyBecomesThreeEqualChannels) {
+  const auto bytes = encoded(test_picture(20, 10, 2, 1));
+  JpegReader reader;
+  EXPECT_EQ(reader.open(bytes)->components, 1);
+  const Image out = decoded(reader, bytes, 0, 10, 1);
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(out.row(0)[3 * i], out.row(0)[3 * i + 1]);
+    EXPECT_EQ(out.row(0)[3 * i], out.row(0)[3 * i + 2]);
+  }
+}
+
+TEST(JpegTest, WritesWhatItReads) {
+  const Image picture = test_picture(64, 48, 9);
+  JpegWriteOptions options;
+  options.quality = 100;
+  options.subsampling = ChromaSubsampling::k444;
+  JpegReader reader;
+  const Image out = decoded(reader, encoded(picture, options), 0, 48, 1);
+  int worst = 0;
+  for (size_t i = 0; i < out.bytes(); ++i)
+    worst = std::max(worst, std::abs(int{out.row(0)[i]} - int{picture.row(0)[i]}));
+  EXPECT_LE(worst, 4);
+  EXPECT_FALSE(write_jpeg({nullptr, 0, 4, 3, 0}).ok());
+  EXPECT_FALSE(write_jpeg({nullptr, 70000, 4, 3, 0}).ok());
+  EXPECT_FALSE(write_jpeg(Image(4, 4, 4).view()).ok());
+  options.quality = 0;
+  EXPECT_FALSE(write_jpeg(picture.view(), options).ok());
+}
+
+TEST(JpegTest, TruncatedFilesAreRefusedAtEveryLength) {
+  for (const bool progressive : {false, true}) {
+    JpegWriteOptions options;
+    options.progressive = progressive;
+    const auto bytes = encoded(test_picture(40, 30, 4), options);
+    for (size_t length = 0; length + 3 < bytes.size(); ++length) {
+      const Refusal what = refusal({bytes.data(), length});
+      ASSERT_EQ(what.code, StatusCode::kDataError) << length << " of " << bytes.size();
+    }
+    EXPECT_NE(refusal({bytes.data(), bytes.size() / 2}).text.find("truncated"), std::string::npos);
+  }
+}
+
+TEST(JpegTest, OtherFilesAreRefusedByName) {
+  const std::string zip("PK\x03\x04 something else in a file called picture.jpg");
+  EXPECT_NE(refusal({reinterpret_cast<const uint8_t*>(zip.data()), zip.size()})
+                .text.find("not a JPEG file"),
+            std::string::npos);
+  EXPECT_NE(refusal({}).text.find("empty"), std::string::npos);
+}
+
+TEST(JpegTest, HeadersThatClaimTooMuchAreRefusedBeforeAnythingIsAllocated) {
+  auto bytes = encoded(test_picture(40, 30, 4));
+  const size_t frame = frame_header(bytes);
+  const auto claims = [&](uint8_t high_byte, const char* answer) {
+    std::fill_n(bytes.begin() + static_cast<ptrdiff_t>(frame) + 1, 4, high_byte);
+    const Refusal what = refusal(bytes);
+    EXPECT_EQ(what.code, StatusCode::kDataError);
+    EXPECT_NE(what.text.find(answer), std::string::npos) << what.text;
+  };
+  claims(0xff, "65500");  // 65535 x 65535: libjpeg itself knows better
+  claims(0xf0, "a picture of 61680 x 61680 pixels; at most 67108864 are read");
+  JpegLimits limits;
+  limits.max_pixels = 100;
+  EXPECT_NE(refusal(encoded(test_picture(11, 10, 1)), limits).text.find("at most 100"),
+            std::string::npos);
+  EXPECT_EQ(refusal(encoded(test_picture(10, 10, 1)), limits).code, StatusCode::kOk);
+}
+
+TEST(JpegTest, ProgressivePicturesHaveBounds) {
+  JpegWriteOptions options;
+  options.progressive = true;
+  const auto usual = encoded(test_picture(400, 300, 4), options);
+  EXPECT_EQ(refusal(usual).code, StatusCode::kOk);
+  JpegLimits limits;
+  limits.max_working_bytes = 100'000;
+  EXPECT_NE(refusal(usual, limits).text.find("memory"), std::string::npos);
+  limits = {};
+  limits.max_scans = 3;
+  EXPECT_NE(refusal(usual, limits).text.find("more than 3 scans"), std::string::npos);
+  const auto bomb = many_scans();
+  EXPECT_NE(refusal(bomb).text.find("more than 100 scans"), std::string::npos)
+      << refusal(bomb).text;
+  limits.max_scans = 2000;
+  EXPECT_EQ(refusal(bomb, limits).code, StatusCode::kOk);
+}
+
+TEST(JpegTest, DeeperSamplesAndOtherProcessesAreRefused) {
+  auto bytes = encoded(test_picture(40, 30, 4));
+  const size_t frame = frame_header(bytes);
+  auto twelve = bytes;
+  twelve[frame] = 12;
+  EXPECT_EQ(refusal(twelve).code, StatusCode::kUnsupported) << refusal(twelve).text;
+  auto lossless = bytes;
+  lossless[frame - 3] = 0xC3;
+  EXPECT_EQ(refusal(lossless).code, StatusCode::kUnsupported) << refusal(lossless).text;
+}
+
+TEST(JpegTest, DamagedDataIsAnErrorAndTheReaderGoesOn) {
+  const auto good = encoded(test_picture(80, 60, 4));
+  JpegReader reader;
+  const Image want = decoded(reader, good, 0, 60, 1);
+  RandomStream draws(3, Purpose::kTest, 0, 0);
+  int refused = 0;
+  for (int k = 0; k < 300; ++k) {
+    auto bytes = good;
+    for (int n = 0; n < 8; ++n)
+      bytes[draws.below(bytes.size())] = static_cast<uint8_t>(draws.next_u32());
+    Image out;
+    const auto info = reader.open(bytes);
+    if (!info.ok() || !reader.read_rows(0, info->height, 1, out).ok()) ++refused;
+    if (k % 50 == 0) {
+      const Image again = decoded(reader, good, 0, 60, 1);
+      ASSERT_EQ(std::memcmp(again.row(0), want.row(0), want.bytes()), 0);
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace aerie::image
