@@ -9,6 +9,7 @@
 
 #include <xxhash.h>
 
+#include "aerie/base/cache_dir.h"
 #include "aerie/base/log.h"
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
@@ -65,14 +66,6 @@ Status parse_bad_lines(std::string_view blob, uint64_t count, std::vector<BadLin
     at += head[1];
   }
   return at == blob.size() ? ok_status() : broken("bad lines");
-}
-
-std::string user_cache_dir() {
-  if (const char* dir = std::getenv("AERIE_CACHE"); dir != nullptr && *dir != 0) return dir;
-  if (const char* dir = std::getenv("XDG_CACHE_HOME"); dir != nullptr && *dir != 0)
-    return join_path(dir, "aerie");
-  const std::string dir = expand_user("~/.cache/aerie");
-  return is_absolute_path(dir) ? dir : std::string();  // a user without a folder has no cache
 }
 
 std::string absolute(const std::string& path) {

@@ -139,6 +139,8 @@ class NuscenesIndex {
  private:
   struct Columns;
   NuscenesIndex();
+  void find_files(Env& env, const std::string& kept_in);
+  void log_files() const;
   SensorFrame frame(uint32_t sample, int channel) const;
 
   std::unique_ptr<Columns> columns_;  // views of the mapped file
