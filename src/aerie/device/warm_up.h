@@ -19,12 +19,13 @@ class GpuWarmUp {
     double libraries_s = 0.0;
     double context_s = 0.0;
   };
-  // When it is done. What could not be loaded shows up where it is used.
+  // When libraries and context are there; those of matrix products may still be on their way. What
+  // could not be loaded shows up where it is used.
   Times wait();
 
  private:
   Times times_;
-  std::thread thread_;
+  std::thread thread_, products_;
 };
 
 }  // namespace aerie::device

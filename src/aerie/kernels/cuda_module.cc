@@ -145,6 +145,29 @@ class CudaModule final : public device::GpuModule {
     return ok_status();
   }
 
+  Status load_products(int device) override {
+    AERIE_CUDA(cudaSetDevice(device));
+    constexpr int kSide = 64;
+    constexpr size_t kOperand = sizeof(float) * kSide * kSide, kWorkspace = size_t{1} << 20;
+    DeviceBuffer memory;
+    AERIE_RETURN_IF_ERROR(memory.allocate(3 * kOperand + kWorkspace));
+    Owned<cudaStream_t, cudaStreamDestroy> stream;
+    AERIE_CUDA(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
+    auto* data = memory.as<uint8_t>();
+    Gemm product;
+    product.dtype = product.out_dtype = Dtype::kBf16;
+    product.m = product.n = product.k = product.lda = product.ldb = product.ldc = kSide;
+    product.a = data;
+    product.b = data + kOperand;
+    product.c = data + 2 * kOperand;
+    product.workspace = data + 3 * kOperand;
+    product.workspace_bytes = kWorkspace;
+    product.tile.rows = -1;
+    AERIE_CUDA(static_cast<cudaError_t>(cuda::gemm(product, stream.handle)));
+    AERIE_CUDA(cudaStreamSynchronize(stream.handle));
+    return ok_status();
+  }
+
   Result<void*> allocate_pinned(size_t bytes) override { return allocate_pinned_memory(bytes); }
   void free_pinned(void* pointer) override { free_pinned_memory(pointer); }
   Status lock_pages(void* data, size_t bytes) override { return lock_memory(data, bytes); }
