@@ -35,7 +35,7 @@ DataConfig default_config(Profile profile, DataRole role) {
     out.order = OrderChoice::kScene;
     out.reference_frame = ReferenceFrameChoice::kEgo;
     out.motion_compensation = false;
-    out.gt.task = GtTask::kVehicle;
+    out.gt.task = GtTaskChoice::kVehicle;
     out.bev.augment = false;
     if (role == DataRole::kTrain) out.num_cameras = 5;
   }

@@ -19,7 +19,7 @@ enum class OrderChoice : uint8_t { kTimestamp, kScene };
 enum class DecodeChoice : uint8_t { kAuto, kExact, kScaled };
 enum class TestRuleChoice : uint8_t { kBf, kLss };
 enum class GtCompatChoice : uint8_t { kDevkit, kExact };
-enum class GtTask : uint8_t { kMap, kVehicle, kCar };
+enum class GtTaskChoice : uint8_t { kMap, kVehicle, kCar };
 enum class ReferenceFrameChoice : uint8_t { kLidar, kEgo };
 enum class OnBadSample : uint8_t { kSkip, kFail };
 
@@ -47,7 +47,7 @@ struct BevConfig {
 struct GtConfig {
   GtCompatChoice compat = GtCompatChoice::kDevkit;
   bool scale_patch = true;
-  GtTask task = GtTask::kMap;
+  GtTaskChoice task = GtTaskChoice::kMap;
   std::vector<std::string> classes;  // empty: the six of the map task
   std::array<double, 3> xbound{-50.0, 50.0, 0.5};
   std::array<double, 3> ybound{-50.0, 50.0, 0.5};

@@ -61,7 +61,7 @@ TEST(NuscenesConfigTest, ProfilesGiveTheDefaults) {
   EXPECT_EQ(lss.data.train_ds.num_cameras, 5);
   EXPECT_EQ(lss.data.validation_ds->num_cameras, 0);
   EXPECT_EQ(lss.data.test_ds->split_name(), "val");
-  EXPECT_EQ(lss.data.train_ds.gt.task, GtTask::kVehicle);
+  EXPECT_EQ(lss.data.train_ds.gt.task, GtTaskChoice::kVehicle);
   EXPECT_FALSE(lss.data.train_ds.augments_bev());
   const StandaloneConfig own = good(
       "model: {profile: lss, train_ds: {root: d, bev: {augment: true}, cameras: [CAM_BACK], "

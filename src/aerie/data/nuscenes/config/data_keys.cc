@@ -123,7 +123,9 @@ const FieldKeys<GtConfig>& gt_keys() {
         works("The piece of map follows the scale of the BEV augmentation; false: as BEVFusion, "
               "which scales features and not labels."));
     keys.choice("task", &T::task,
-                {{"map", GtTask::kMap}, {"vehicle", GtTask::kVehicle}, {"car", GtTask::kCar}},
+                {{"map", GtTaskChoice::kMap},
+                 {"vehicle", GtTaskChoice::kVehicle},
+                 {"car", GtTaskChoice::kCar}},
                 works("What is drawn: classes of the map, or boxes of vehicles or cars.")
                     .nullable()
                     .no_default()

@@ -103,7 +103,7 @@ void build_nuscenes_datasets(const NodeReader& model, Profile profile, DataSets&
     data_fields().read(node, config);
     // Named for an evaluation that inherits what training draws from.
     if (role != DataRole::kTrain) config.num_cameras = 0;
-    if (!config.gt.classes.empty()) config.gt.task = GtTask::kMap;
+    if (!config.gt.classes.empty()) config.gt.task = GtTaskChoice::kMap;
     return config;
   };
   out.train_ds = build("train_ds", DataRole::kTrain);
