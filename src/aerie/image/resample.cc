@@ -148,4 +148,10 @@ void resize_bicubic(const ImageView& in, int out_width, int out_height, const Wi
   }
 }
 
+Image resized_bicubic(const ImageView& in, int width, int height) {
+  Image out(width, height);
+  resize_bicubic(in, width, height, {0, 0, width, height}, out.mutable_view());
+  return out;
+}
+
 }  // namespace aerie::image

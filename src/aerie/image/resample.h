@@ -89,5 +89,7 @@ class BicubicResizer final {
 // The window of `in` resized to out_width x out_height; three channels.
 void resize_bicubic(const ImageView& in, int out_width, int out_height, const Window& window,
                     const MutableImageView& out, ResampleSimd simd = ResampleSimd::kBest);
+// All of it.
+Image resized_bicubic(const ImageView& in, int width, int height);
 
 }  // namespace aerie::image
