@@ -24,33 +24,42 @@ class ChainChecker {
       if (scene_of_[row] == TokenTable::kNone)
         return join_error(path_, row, "scene_token", unresolved(sample.scene, "scene"));
     }
+    prev_.assign(count, TokenTable::kNone);
+    for (uint32_t row = 0; row < count; ++row) AERIE_RETURN_IF_ERROR(resolve_links(row));
     for (uint32_t row = 0; row < count; ++row) AERIE_RETURN_IF_ERROR(check_links(row));
     return check_scenes();
   }
   const std::vector<uint32_t>& scene_of() const { return scene_of_; }
 
  private:
-  // Both neighbours exist, belong to the same scene and name this sample in turn.
-  Status check_links(uint32_t row) {
+  Status resolve_links(uint32_t row) {
     const SampleRow& sample = tables_.samples[row];
+    if (sample.has_prev) {
+      prev_[row] = tables_.sample_tokens.find(sample.prev);
+      if (prev_[row] == TokenTable::kNone)
+        return join_error(path_, row, "prev", unresolved(sample.prev, "sample"));
+    }
+    if (sample.has_next) {
+      next_[row] = tables_.sample_tokens.find(sample.next);
+      if (next_[row] == TokenTable::kNone)
+        return join_error(path_, row, "next", unresolved(sample.next, "sample"));
+    }
+    return ok_status();
+  }
+
+  // Both neighbours belong to the same scene and name this sample in turn.
+  Status check_links(uint32_t row) {
     for (const bool forward : {true, false}) {
-      if (!(forward ? sample.has_next : sample.has_prev)) continue;
+      const uint32_t other = forward ? next_[row] : prev_[row];
+      if (other == TokenTable::kNone) continue;
       const char* key = forward ? "next" : "prev";
-      const Token& token = forward ? sample.next : sample.prev;
-      const uint32_t other = tables_.sample_tokens.find(token);
-      if (other == TokenTable::kNone)
-        return join_error(path_, row, key, unresolved(token, "sample"));
       if (scene_of_[other] != scene_of_[row])
         return join_error(path_, row, key,
                           str_cat("it leads to row ", other, ", which belongs to another scene"));
-      const SampleRow& neighbour = tables_.samples[other];
-      const bool back = forward ? neighbour.has_prev && neighbour.prev == sample.token
-                                : neighbour.has_next && neighbour.next == sample.token;
-      if (!back)
+      if ((forward ? prev_[other] : next_[other]) != row)
         return join_error(path_, row, key,
                           str_cat("it leads to row ", other, ", whose ", forward ? "prev" : "next",
                                   " does not lead back"));
-      if (forward) next_[row] = other;
     }
     return ok_status();
   }
@@ -100,7 +109,7 @@ class ChainChecker {
 
   const SmallTables& tables_;
   const std::string path_;
-  std::vector<uint32_t> scene_of_, next_;
+  std::vector<uint32_t> scene_of_, prev_, next_;
 };
 
 }  // namespace
