@@ -79,8 +79,14 @@ void BicubicResizer::begin(int in_width, int in_height, int out_width, int out_h
               "an output of ", out.width, " x ", out.height, " x ", out.channels);
   horizontal_.plan(in_width, out_width, window.x, window.x + window.width);
   vertical_.plan(in_height, out_height, window.y, window.y + window.height);
-  const ResampleKernels& kernels = resample_kernels(simd_);
-  if (kernels.pack != nullptr) kernels.pack(horizontal_, packed_);
+  kernels_ = &resample_kernels(simd_, std::max(horizontal_.taps, vertical_.taps));
+  if (kernels_->pack != nullptr) {
+    const size_t room = kernels_->packed_bytes(horizontal_) + 64;
+    if (packed_.size() < room) resize_roomy(packed_, room);
+    uint8_t* aligned = packed_.data() + (64 - reinterpret_cast<uintptr_t>(packed_.data()) % 64);
+    kernels_->pack(horizontal_, aligned);
+    packed_weights_ = aligned;
+  }
   vertical_first_ = in_height > out_height && in_height - out_height > 2 * (in_width - out_width);
   // The taps of one output row and a group of rows that comes in at once.
   ring_rows_ = vertical_.taps + kRowsAtOnce;
@@ -98,7 +104,6 @@ void BicubicResizer::begin(int in_width, int in_height, int out_width, int out_h
 }
 
 void BicubicResizer::push(const uint8_t* const* rows, int count) {
-  const ResampleKernels& kernels = resample_kernels(simd_);
   count = std::min(count, vertical_.input_end - next_row_);
   for (int done = 0; done < count;) {
     const int group = std::min(kRowsAtOnce, count - done);
@@ -107,7 +112,7 @@ void BicubicResizer::push(const uint8_t* const* rows, int count) {
     if (vertical_first_)
       for (int k = 0; k < group; ++k) std::copy_n(rows[done + k], row_bytes_, out[k]);
     else
-      kernels.horizontal(horizontal_, packed_.data(), rows + done, group, out);
+      kernels_->horizontal(horizontal_, packed_weights_, rows + done, group, out);
     next_row_ += group;
     done += group;
     emit_complete_rows();
@@ -115,7 +120,6 @@ void BicubicResizer::push(const uint8_t* const* rows, int count) {
 }
 
 void BicubicResizer::emit_complete_rows() {
-  const ResampleKernels& kernels = resample_kernels(simd_);
   const int taps = vertical_.taps;
   for (; next_line_ < vertical_.outputs(); ++next_line_) {
     const int first = vertical_.start[next_line_], length = vertical_.length[next_line_];
@@ -124,12 +128,12 @@ void BicubicResizer::emit_complete_rows() {
     const int used = (length + 3) / 4 * 4;
     for (int k = 0; k < used; ++k) tap_rows_[k] = ring_row(first + std::min(k, length - 1));
     uint8_t* out = out_.row(next_line_);
-    kernels.vertical(tap_rows_.data(), &vertical_.weight[static_cast<size_t>(next_line_) * taps],
-                     used, row_bytes_, vertical_first_ ? line_.data() : out);
+    kernels_->vertical(tap_rows_.data(), &vertical_.weight[static_cast<size_t>(next_line_) * taps],
+                       used, row_bytes_, vertical_first_ ? line_.data() : out);
     if (vertical_first_) {
       const uint8_t* row = line_.data();
       uint8_t* wide = line_.data() + ring_stride_;  // the loop writes a little beyond the end
-      kernels.horizontal(horizontal_, packed_.data(), &row, 1, &wide);
+      kernels_->horizontal(horizontal_, packed_weights_, &row, 1, &wide);
       std::copy_n(wide, static_cast<size_t>(out_.width) * 3, out);
     }
   }

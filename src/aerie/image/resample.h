@@ -22,7 +22,7 @@ struct Window {
 };
 
 // Which loops run: the best of this machine, or one of them by name (for tests; what the machine
-// does not have falls back to kScalar). All give the same bits.
+// does not have falls back to the next smaller). All give the same bits.
 enum class ResampleSimd { kBest, kScalar, kAvx2, kAvx512 };
 
 // The weights of one axis for outputs [first, end).
@@ -39,6 +39,8 @@ struct ResampleAxis {
  private:
   std::vector<double> kernel_;
 };
+
+struct ResampleKernels;
 
 // A resize as a stream: rows of the source go in from the top, rows of the window come out as soon
 // as they are complete, so everything in between stays in the cache. One thread at a time; keeps
@@ -75,9 +77,11 @@ class BicubicResizer final {
   ResampleSimd simd_;
   bool vertical_first_ = false;
   ResampleAxis horizontal_, vertical_;
-  std::vector<int16_t> packed_;  // horizontal weights as the vector loop wants them
-  std::vector<uint8_t> ring_;    // rows after the first pass if it is the horizontal one, or before
-  std::vector<uint8_t> line_;    // a row after the vertical pass, if that is first
+  const ResampleKernels* kernels_ = nullptr;
+  std::vector<uint8_t> packed_;              // horizontal weights as the vector loop wants them
+  const uint8_t* packed_weights_ = nullptr;  // in packed_
+  std::vector<uint8_t> ring_;  // rows after the first pass if it is the horizontal one, or before
+  std::vector<uint8_t> line_;  // a row after the vertical pass, if that is first
   std::vector<const uint8_t*> tap_rows_;
   size_t ring_stride_ = 0, row_bytes_ = 0;  // of a row of the ring
   int ring_rows_ = 0;

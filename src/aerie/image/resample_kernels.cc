@@ -16,7 +16,7 @@ uint8_t to_byte(int32_t sum) {
   return static_cast<uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));
 }
 
-void horizontal_scalar(const ResampleAxis& axis, const int16_t*, const uint8_t* const* rows,
+void horizontal_scalar(const ResampleAxis& axis, const uint8_t*, const uint8_t* const* rows,
                        int count, uint8_t* const* out) {
   for (int r = 0; r < count; ++r) {
     uint8_t* to = out[r];
@@ -42,6 +42,8 @@ void vertical_scalar(const uint8_t* const* rows, const int32_t* weight, int taps
 
 #if defined(__x86_64__)
 
+// Two digits: weight = high * 2^11 + low, 0 <= low < 2^11.
+constexpr int kSplitBits = 11;
 int16_t high_part(int32_t weight) {
   return static_cast<int16_t>(weight >> kSplitBits);
 }
@@ -51,11 +53,11 @@ int16_t low_part(int32_t weight) {
 
 // For every output and four taps: 16 numbers, the high parts (w0 w1) four times and (w2 w3) four
 // times, then 16 for the low parts.
-void pack_avx2(const ResampleAxis& axis, std::vector<int16_t>& packed) {
-  const size_t size = axis.weight.size() * 8;
-  if (size > packed.capacity()) packed.reserve(size + size / 2);
-  packed.resize(size);
-  int16_t* to = packed.data();
+size_t packed_bytes_avx2(const ResampleAxis& axis) {
+  return axis.weight.size() * 16;
+}
+void pack_avx2(const ResampleAxis& axis, uint8_t* packed) {
+  auto* to = reinterpret_cast<int16_t*>(packed);
   for (size_t i = 0; i < axis.weight.size(); i += 4) {
     const int32_t* w = &axis.weight[i];
     for (const bool high : {true, false})
@@ -68,7 +70,7 @@ void pack_avx2(const ResampleAxis& axis, std::vector<int16_t>& packed) {
 
 template <int kRows>
 __attribute__((target("avx2"))) void horizontal_rows_avx2(const ResampleAxis& axis,
-                                                          const int16_t* packed,
+                                                          const uint8_t* packed,
                                                           const uint8_t* const* rows,
                                                           uint8_t* const* out) {
   // Bytes of four pixels as 16-bit pairs: r0 r1 g0 g1 b0 b1 . . | r2 r3 g2 g3 b2 b3 . .
@@ -77,7 +79,7 @@ __attribute__((target("avx2"))) void horizontal_rows_avx2(const ResampleAxis& ax
                        -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
   const __m128i half = _mm_set1_epi32(kHalf);
   const int outputs = axis.outputs();
-  const size_t weights_of_one = static_cast<size_t>(axis.taps) * 8;
+  const size_t weights_of_one = static_cast<size_t>(axis.taps) * 16;
   for (int i = 0; i < outputs; ++i) {
     const int groups = (axis.length[i] + 3) / 4;
     const auto* weight = reinterpret_cast<const __m256i*>(packed + i * weights_of_one);
@@ -108,7 +110,7 @@ __attribute__((target("avx2"))) void horizontal_rows_avx2(const ResampleAxis& ax
   }
 }
 
-void horizontal_avx2(const ResampleAxis& axis, const int16_t* packed, const uint8_t* const* rows,
+void horizontal_avx2(const ResampleAxis& axis, const uint8_t* packed, const uint8_t* const* rows,
                      int count, uint8_t* const* out) {
   int r = 0;
   for (; r + 4 <= count; r += 4) horizontal_rows_avx2<4>(axis, packed, rows + r, out + r);
@@ -168,7 +170,7 @@ __attribute__((target("avx2"))) void vertical_avx2(const uint8_t* const* rows,
   }
 }
 
-const ResampleKernels kAvx2Kernels{horizontal_avx2, vertical_avx2, pack_avx2};
+const ResampleKernels kAvx2Kernels{horizontal_avx2, vertical_avx2, packed_bytes_avx2, pack_avx2};
 
 bool has_avx2() {
   static const bool has = __builtin_cpu_supports("avx2");
@@ -177,19 +179,19 @@ bool has_avx2() {
 
 #endif
 
-const ResampleKernels kScalarKernels{horizontal_scalar, vertical_scalar, nullptr};
+const ResampleKernels kScalarKernels{horizontal_scalar, vertical_scalar, nullptr, nullptr};
 
 }  // namespace
 
-const ResampleKernels& scalar_kernels() {
-  return kScalarKernels;
-}
-
-const ResampleKernels& resample_kernels(ResampleSimd simd) {
+const ResampleKernels& resample_kernels(ResampleSimd simd, int taps) {
 #if defined(__x86_64__)
+  const ResampleKernels* wide = avx512_kernels();
+  const bool may_be_wide = simd == ResampleSimd::kBest || simd == ResampleSimd::kAvx512;
+  if (may_be_wide && wide != nullptr && taps <= kMaxAvx512Taps) return *wide;
   if (simd != ResampleSimd::kScalar && has_avx2()) return kAvx2Kernels;
 #endif
   (void)simd;
+  (void)taps;
   return kScalarKernels;
 }
 
