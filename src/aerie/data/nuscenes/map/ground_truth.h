@@ -26,7 +26,7 @@
 namespace aerie::nuscenes {
 
 enum class GtCompat : uint8_t { kDevkit, kExact };
-enum class GtTask : uint8_t {
+enum class MaskTask : uint8_t {
   kMap,      // one mask a class of `classes`
   kVehicle,  // one mask: annotations whose category starts with "vehicle"
   kCar,      // one mask: annotations of exactly "vehicle.car"
@@ -42,7 +42,7 @@ struct GridAxis {
 std::vector<std::string> default_map_classes();
 
 struct GroundTruthOptions {
-  GtTask task = GtTask::kMap;
+  MaskTask task = MaskTask::kMap;
   // Names of layers (map_expansion.h), "divider" (road_divider or lane_divider) or "drivable_area*"
   // (road_segment or lane). Used by kMap alone.
   std::vector<std::string> classes = default_map_classes();

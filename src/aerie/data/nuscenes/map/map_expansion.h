@@ -6,6 +6,7 @@
 // Immutable after loading: any number of threads may read.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -39,9 +40,15 @@ std::string_view name_of(MapLayer layer);  // as in the file: "drivable_area"
 std::optional<MapLayer> map_layer_from(std::string_view name);
 bool is_line_layer(MapLayer layer);
 
-struct Bounds {
+struct MapBounds {
   double min_x = 0.0, min_y = 0.0, max_x = 0.0, max_y = 0.0;
-  bool overlaps(const Bounds& other) const {
+  void add(const raster::Point& p) {
+    min_x = std::min(min_x, p.x);
+    min_y = std::min(min_y, p.y);
+    max_x = std::max(max_x, p.x);
+    max_y = std::max(max_y, p.y);
+  }
+  bool overlaps(const MapBounds& other) const {
     return min_x <= other.max_x && other.min_x <= max_x && min_y <= other.max_y &&
            other.min_y <= max_y;
   }
@@ -54,10 +61,10 @@ class MapExpansion {
   struct Shape {
     uint32_t first_ring = 0;
     uint32_t num_rings = 0;
-    // Without crossings, touching rings and holes in wrong places: shapely's is_valid. The devkit
-    // leaves others out, except in drivable_area.
+    // Without crossings, touching rings and holes in wrong places: shapely's is_valid. Not known of
+    // polygons that only drivable_area has: there it does not matter.
     bool valid = true;
-    Bounds bounds;
+    MapBounds bounds;
   };
   struct Summary {
     std::array<uint32_t, kNumMapLayers> num_records{};
@@ -87,13 +94,24 @@ class MapExpansion {
     return shapes_[layers_[index(layer)].shapes[i]];
   }
   std::span<const raster::Point> ring(const Shape& shape, uint32_t i) const {
-    const uint32_t number = shape.first_ring + i;
+    const size_t number = size_t{shape.first_ring} + i;
     return std::span(points_).subspan(ring_begin_[number],
                                       ring_begin_[number + 1] - ring_begin_[number]);
   }
 
+  const MapBounds& ring_bounds(const Shape& shape, uint32_t i) const {
+    return ring_bounds_[size_t{shape.first_ring} + i];
+  }
+
+  // The devkit leaves out what is not valid, except in drivable_area; points and dots have nothing
+  // to draw anywhere.
+  bool is_drawn(MapLayer layer, const Shape& shape) const {
+    if (layer == MapLayer::kDrivableArea) return ring(shape, 0).size() >= 3;
+    return shape.valid;
+  }
+
   // Numbers of the layer's shapes whose bounds touch `area`, ascending. Replaces what `out` had.
-  void shapes_in(MapLayer layer, const Bounds& area, std::vector<uint32_t>& out) const;
+  void shapes_in(MapLayer layer, const MapBounds& area, std::vector<uint32_t>& out) const;
 
  private:
   friend class MapBuilder;
@@ -110,11 +128,15 @@ class MapExpansion {
     Grid grid;
   };
   static size_t index(MapLayer layer) { return static_cast<size_t>(layer); }
+  struct CellRange;
+  static CellRange cells_of(const Grid& grid, const MapBounds& bounds);
   void build_grid(Layer& layer) const;
+  void finish();  // grids and summary
 
   std::string path_, version_;
   std::vector<raster::Point> points_;
   std::vector<uint32_t> ring_begin_;  // one more at the end
+  std::vector<MapBounds> ring_bounds_;
   std::vector<Shape> shapes_;
   std::array<Layer, kNumMapLayers> layers_;
   Summary summary_;
