@@ -3,11 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/base/testing/mem_env.h"
 #include "aerie/data/nuscenes/tables/json_rows.h"
 #include "aerie/data/nuscenes/tables/test_root.h"
 
 namespace aerie::nuscenes {
 namespace {
+
+struct MemEnvOwner {
+  std::unique_ptr<Env> memory = new_mem_env();
+};
+struct TestRootInMemory : private MemEnvOwner, public TestRoot {
+  TestRootInMemory() : TestRoot(*memory) {}
+};
 
 testing::AssertionResult says(const std::string& text, std::initializer_list<std::string> parts) {
   for (const std::string& part : parts) {

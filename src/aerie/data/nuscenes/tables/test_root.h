@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/temp_dir.h"
-#include "aerie/base/testing/mem_env.h"
 #include "aerie/data/nuscenes/tables/nuscenes_index.h"
 #include "aerie/data/nuscenes/tables/test_tables.h"
 
@@ -43,13 +42,6 @@ struct TestRoot {
     const auto opened = open();
     return opened.ok() ? std::string() : opened.status().to_string();
   }
-};
-
-struct MemEnvOwner {
-  std::unique_ptr<Env> memory = new_mem_env();
-};
-struct TestRootInMemory : private MemEnvOwner, public TestRoot {
-  TestRootInMemory() : TestRoot(*memory) {}
 };
 
 }  // namespace aerie::nuscenes
