@@ -6,7 +6,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/data/nuscenes/sample_reader.h"
-#include "aerie/data/nuscenes/sheet_canvas.h"
+#include "aerie/image/draw.h"
 
 namespace aerie::nuscenes {
 namespace {
@@ -14,11 +14,11 @@ namespace {
 constexpr int kGap = 4;
 constexpr double kNear = 0.3;  // metres before a camera that are not drawn
 constexpr double kFar = 80.0;  // around the car
-constexpr Colour kBackground{24, 24, 24}, kWhite{255, 255, 255}, kNobody{245, 245, 245},
+constexpr image::Color kBackground{24, 24, 24}, kWhite{255, 255, 255}, kNobody{245, 245, 245},
     kInk{40, 40, 40}, kCar{230, 20, 20};
 
 // As BEVFusion paints them.
-Colour colour_of(const std::string& name) {
+image::Color colour_of(const std::string& name) {
   if (name == "drivable_area" || name == "drivable_area*") return {166, 206, 227};
   if (name == "ped_crossing") return {251, 154, 153};
   if (name == "walkway") return {227, 26, 28};
@@ -30,7 +30,7 @@ Colour colour_of(const std::string& name) {
 
 struct Segment {
   Vec3 a, b;  // in the reference frame
-  Colour colour;
+  image::Color colour;
 };
 
 // Where a camera's picture goes: as the cameras stand around the car.
@@ -44,7 +44,7 @@ std::pair<int, int> place_of(int camera) {
 std::vector<Segment> map_outlines(const MapExpansion& map, const GroundTruthOptions& gt,
                                   const Mat4& to_reference, const Vec3& centre) {
   std::vector<Segment> out;
-  const Bounds area{centre.x - kFar, centre.y - kFar, centre.x + kFar, centre.y + kFar};
+  const MapBounds area{centre.x - kFar, centre.y - kFar, centre.x + kFar, centre.y + kFar};
   std::vector<uint32_t> shapes;
   for (const std::string& name : gt.classes)
     for (const MapLayer layer : map_layers_of(name)) {
@@ -71,8 +71,8 @@ std::vector<Segment> box_outlines(const NuscenesIndex& index, uint32_t sample,
                                   const GroundTruthOptions& gt, const Mat4& to_reference) {
   std::vector<Segment> out;
   for (const Box& box : index.boxes(sample)) {
-    const bool wanted = gt.task == GtTask::kCar ? box.category == "vehicle.car"
-                                                : starts_with(box.category, "vehicle");
+    const bool wanted = gt.task == MaskTask::kCar ? box.category == "vehicle.car"
+                                                  : starts_with(box.category, "vehicle");
     const auto rotation = rotation_from(box.rotation);
     if (!wanted || !rotation.ok()) continue;
     const Mat4 to_global = rigid(*rotation, box.centre);
@@ -92,7 +92,7 @@ Mat4 matrix_of(const float* values) {
 }
 
 // What was computed for the batch, and nothing else, decides where lines go.
-Status draw_outlines(const Panel& panel, const std::vector<Segment>& segments,
+Status draw_outlines(const image::MutableImageView& panel, const std::vector<Segment>& segments,
                      const Mat4& camera_to_reference, const Mat4& intrinsic, const Mat4& img_aug) {
   AERIE_ASSIGN_OR_RETURN(const Mat4 to_camera, inverse(camera_to_reference));
   for (const Segment& segment : segments) {
@@ -108,9 +108,14 @@ Status draw_outlines(const Panel& panel, const std::vector<Segment>& segments,
       return img_aug * Vec3{q.x / p.z, q.y / p.z, 1.0};
     };
     const Vec3 p = pixel(a), q = pixel(b);
-    draw_line(panel, p.x, p.y, q.x, q.y, 2, segment.colour);
+    image::draw_line(panel, {p.x, p.y}, {q.x, q.y}, segment.colour, 2.0);
   }
   return ok_status();
+}
+
+image::MutableImageView part_of(const image::MutableImageView& canvas, int x, int y, int width,
+                                int height) {
+  return {canvas.row(y) + 3 * x, width, height, 3, canvas.stride};
 }
 
 struct Buffers {
@@ -121,7 +126,7 @@ struct Buffers {
 // Cells of the grid as a square picture, forward up.
 class ViewFromAbove {
  public:
-  ViewFromAbove(const Panel& panel, const ReadRules& rules)
+  ViewFromAbove(const image::MutableImageView& panel, const ReadRules& rules)
       : panel_(panel),
         rules_(rules),
         ego_(rules.reference == ReferenceFrame::kEgo),
@@ -133,18 +138,21 @@ class ViewFromAbove {
     for (int row = 0; row < panel_.height; ++row)
       for (int column = 0; column < panel_.width; ++column) {
         const auto [x, y] = cell_at(column, row);
-        Colour colour = kNobody;
+        image::Color colour = kNobody;
         for (size_t c = 0; c < names.size(); ++c)
           if (gt[(c * static_cast<size_t>(nx_) + static_cast<size_t>(x)) *
                      static_cast<size_t>(ny_) +
                  static_cast<size_t>(y)] != 0)
             colour = colour_of(names[c]);
-        set_pixel(panel_, column, row, colour);
+        uint8_t* const pixel = panel_.row(row) + 3 * column;
+        pixel[0] = colour.r;
+        pixel[1] = colour.g;
+        pixel[2] = colour.b;
       }
     for (const Segment& segment : segments) line(bev_aug * segment.a, bev_aug * segment.b, kInk);
     // The car: where its reference frame has its origin, and which way is forward.
     const Vec3 forward = ego_ ? Vec3{4.0, 0.0, 0.0} : Vec3{0.0, 4.0, 0.0};
-    line(bev_aug * Vec3{}, bev_aug * forward, kCar, 3);
+    line(bev_aug * Vec3{}, bev_aug * forward, kCar, 3.0);
   }
 
  private:
@@ -155,7 +163,8 @@ class ViewFromAbove {
     return {std::clamp(static_cast<int>(x * nx_), 0, nx_ - 1),
             std::clamp(static_cast<int>(y * ny_), 0, ny_ - 1)};
   }
-  void line(const Vec3& a, const Vec3& b, const Colour& colour, int thickness = 1) const {
+  void line(const Vec3& a, const Vec3& b, const image::Color& colour,
+            double thickness = 1.0) const {
     const auto point = [&](const Vec3& p) {
       const double x = (p.x - rules_.gt.x.lower) / (rules_.gt.x.upper - rules_.gt.x.lower);
       const double y = (p.y - rules_.gt.y.lower) / (rules_.gt.y.upper - rules_.gt.y.lower);
@@ -164,10 +173,10 @@ class ViewFromAbove {
     };
     const auto [u0, v0] = point(a);
     const auto [u1, v1] = point(b);
-    draw_line(panel_, u0, v0, u1, v1, thickness, colour);
+    image::draw_line(panel_, {u0, v0}, {u1, v1}, colour, thickness);
   }
 
-  const Panel panel_;
+  const image::MutableImageView panel_;
   const ReadRules& rules_;
   const bool ego_;
   const int nx_, ny_;
@@ -189,16 +198,15 @@ Result<image::Image> contact_sheet(const NuscenesDataset& dataset, uint64_t entr
     matrices->resize(count * 16);
   buffers.bev_aug.resize(16);
   SampleFigures figures;
-  AERIE_RETURN_IF_ERROR(
-      reader->read(entry, epoch, seed,
-                   {buffers.img.data(), buffers.camera2lidar.data(), buffers.intrin.data(),
-                    buffers.img_aug.data(), buffers.bev_aug.data(), buffers.gt.data()},
-                   figures));
+  const SampleRows rows{buffers.img.data(),     buffers.camera2lidar.data(), buffers.intrin.data(),
+                        buffers.img_aug.data(), buffers.bev_aug.data(),      buffers.gt.data()};
+  if (const Status status = reader->read(entry, epoch, seed, rows, figures); !status.ok())
+    return status.with_context(dataset.name_of(sample));
   AERIE_ASSIGN_OR_RETURN(
       const SampleFrames frames,
       sample_frames(dataset.index(), sample, rules.reference, rules.motion_compensation));
   const Mat4 to_reference = rigid_inverse(frames.reference_to_global);
-  const bool map = rules.gt.task == GtTask::kMap;
+  const bool map = rules.gt.task == MaskTask::kMap;
   const std::vector<Segment> segments =
       map ? map_outlines(*dataset.map_of(sample), rules.gt, to_reference,
                          translation_of(frames.reference_to_global))
@@ -208,8 +216,8 @@ Result<image::Image> contact_sheet(const NuscenesDataset& dataset, uint64_t entr
   const int side = 2 * height + kGap;
   constexpr int kLegend = 24;
   image::Image canvas(3 * (width + kGap) + side, side + kLegend);
-  const Panel all{&canvas, 0, 0, canvas.width(), canvas.height()};
-  fill(all, kBackground);
+  const image::MutableImageView all = canvas.mutable_view();
+  image::fill(all, kBackground);
   const bool drawn = rules.cameras_per_sample < static_cast<int>(rules.cameras.size());
   const std::vector<int> chosen = drawn ? draw_cameras(static_cast<int>(rules.cameras.size()),
                                                        rules.cameras_per_sample, seed, epoch, entry)
@@ -217,28 +225,32 @@ Result<image::Image> contact_sheet(const NuscenesDataset& dataset, uint64_t entr
   for (size_t n = 0; n < count; ++n) {
     const int camera = rules.cameras[drawn ? static_cast<size_t>(chosen[n]) : n];
     const auto [column, row] = place_of(camera);
-    const Panel panel{&canvas, column * (width + kGap), row * (height + kGap), width, height};
-    for (int y = 0; y < height; ++y)
-      std::copy_n(buffers.img.data() + (n * static_cast<size_t>(height) + static_cast<size_t>(y)) *
-                                           3 * static_cast<size_t>(width),
-                  3 * width, canvas.row(panel.y + y) + 3 * panel.x);
+    const int x = column * (width + kGap), y = row * (height + kGap);
+    const image::ImageView picture{
+        buffers.img.data() + n * 3 * static_cast<size_t>(height) * static_cast<size_t>(width),
+        width, height, 3, ptrdiff_t{3} * width};
+    image::paste(all, picture, x, y);
+    const image::MutableImageView panel = part_of(all, x, y, width, height);
     AERIE_RETURN_IF_ERROR(draw_outlines(
         panel, segments, matrix_of(buffers.camera2lidar.data() + 16 * n),
         matrix_of(buffers.intrin.data() + 16 * n), matrix_of(buffers.img_aug.data() + 16 * n)));
-    draw_text(panel, 6, 6, kCameras[static_cast<size_t>(camera)], 2, kWhite);
+    image::draw_text(panel, 6, 6, kCameras[static_cast<size_t>(camera)], kWhite, 2);
   }
   std::vector<std::string> names = rules.gt.classes;
-  if (!map) names = {rules.gt.task == GtTask::kCar ? "car" : "vehicle"};
-  const Panel above{&canvas, 3 * (width + kGap), 0, side, side};
+  if (!map) names = {rules.gt.task == MaskTask::kCar ? "car" : "vehicle"};
+  const image::MutableImageView above = part_of(all, 3 * (width + kGap), 0, side, side);
   ViewFromAbove(above, rules).draw(buffers.gt, names, segments, matrix_of(buffers.bev_aug.data()));
   int x = 6;
   const int y = side + 6;
-  x += draw_text(all, x, y, dataset.name_of(sample), 2, kWhite) + 16;
+  const auto say = [&](const std::string& text) {
+    image::draw_text(all, x, y, text, kWhite, 2);
+    x += image::text_width(text, 2) + 16;
+  };
+  say(dataset.name_of(sample));
   for (const std::string& name : names) {
-    fill({&canvas, std::min(x, canvas.width() - 1), y, std::min(14, canvas.width() - 1 - x), 14},
-         colour_of(name));
+    image::fill_rectangle(all, x, y, 14, 14, colour_of(name));
     x += 20;
-    x += draw_text(all, x, y, name, 2, kWhite) + 16;
+    say(name);
   }
   return canvas;
 }

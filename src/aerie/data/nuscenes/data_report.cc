@@ -111,7 +111,7 @@ Status probe(const NuscenesDataset& dataset, const DataReportOptions& options, D
   }));
   const GroundTruthOptions& gt = dataset.rules().gt;
   std::vector<std::string> names = gt.classes;
-  if (gt.task != GtTask::kMap) names = {gt.task == GtTask::kCar ? "car" : "vehicle"};
+  if (gt.task != MaskTask::kMap) names = {gt.task == MaskTask::kCar ? "car" : "vehicle"};
   for (const std::string& name : names) out.classes.push_back({name, 0.0, 0.0});
   const double cells = static_cast<double>(gt.x.cells()) * gt.y.cells();
   double bytes = 0.0;

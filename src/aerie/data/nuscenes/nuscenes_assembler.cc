@@ -26,7 +26,7 @@ struct Layout {
     const ReadRules& rules = dataset.rules();
     const auto cameras = static_cast<uint64_t>(rules.cameras_per_sample);
     const uint64_t matrix = 16 * sizeof(float);
-    const bool map = rules.gt.task == GtTask::kMap;
+    const bool map = rules.gt.task == MaskTask::kMap;
     const uint64_t masks = map ? rules.gt.classes.size() : 1;
     row = {
         cameras * 3 * static_cast<uint64_t>(rules.height()) * static_cast<uint64_t>(rules.width()),
@@ -97,7 +97,7 @@ class NuscenesSlot final : public data::BatchSlot {
       if (!errors_[i].ok()) {
         // The machine is to blame, or the run must not go on without it.
         if (is_passing(errors_[i]) || dataset_->config().on_bad_sample == OnBadSample::kFail)
-          return errors_[i];
+          return errors_[i].with_context(dataset_->describe(samples[i].sample));
         bad_.push_back({samples[i], errors_[i]});
         continue;
       }

@@ -55,7 +55,7 @@ Result<std::string> map_expansion_path(Env& env, const NuscenesIndex& index,
 
 Status NuscenesDataset::load_maps(unsigned threads) {
   scene_map_.assign(index_->num_scenes(), -1);
-  if (rules_.gt.task != GtTask::kMap) return ok_status();
+  if (rules_.gt.task != MaskTask::kMap) return ok_status();
   std::map<std::string, int, std::less<>> numbers;
   std::vector<std::string> locations;
   for (const uint32_t sample : split_.samples) {
@@ -158,6 +158,10 @@ Result<std::shared_ptr<const NuscenesDataset>> NuscenesDataset::open(const DataC
   if (config.sampler.type == SamplerType::kCbgs) {
     AERIE_ASSIGN_OR_RETURN(set.entries_,
                            cbgs_entries(*set.index_, set.split_.samples, options.seed));
+    if (set.entries_.empty())
+      return data_error(str_cat("class-balanced sampling leaves nothing of the ",
+                                set.split_.samples.size(), " samples of ", set.split_.name))
+          .with_hint("it is for larger sets; use sampler.type=random");
   } else {
     set.entries_ = set.split_.samples;
   }

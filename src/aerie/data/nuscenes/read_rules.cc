@@ -15,13 +15,13 @@ GroundTruthOptions gt_options(const GtConfig& config) {
   GroundTruthOptions out;
   switch (config.task) {
     case GtTaskChoice::kMap:
-      out.task = GtTask::kMap;
+      out.task = MaskTask::kMap;
       break;
     case GtTaskChoice::kVehicle:
-      out.task = GtTask::kVehicle;
+      out.task = MaskTask::kVehicle;
       break;
     case GtTaskChoice::kCar:
-      out.task = GtTask::kCar;
+      out.task = MaskTask::kCar;
       break;
   }
   if (!config.classes.empty()) out.classes = config.classes;

@@ -122,7 +122,7 @@ BevAugmentation SampleReader::bev_augmentation(uint64_t entry, uint32_t epoch,
 
 Status SampleReader::ground_truth(uint32_t sample, const SampleFrames& frames,
                                   const BevAugmentation& augmentation, uint8_t* out) {
-  if (dataset_.rules().gt.task == GtTask::kMap) {
+  if (dataset_.rules().gt.task == MaskTask::kMap) {
     const MapExpansion* map = dataset_.map_of(sample);
     AERIE_CHECK(map != nullptr, "a sample without its map");
     return gt_.draw(*map, frames.reference_to_global, augmentation, out);
@@ -138,11 +138,8 @@ Status SampleReader::read(uint64_t entry, uint32_t epoch, uint64_t seed, const S
   const ReadRules& rules = dataset_.rules();
   const NuscenesIndex& index = dataset_.index();
   const uint32_t sample = dataset_.sample_of(entry);
-  const auto named = [&](Status status) {
-    return std::move(status).with_context(dataset_.name_of(sample));
-  };
   const auto frames = sample_frames(index, sample, rules.reference, rules.motion_compensation);
-  if (!frames.ok()) return named(frames.status());
+  if (!frames.ok()) return frames.status();
   const int count = rules.cameras_per_sample;
   const bool drawn = count < static_cast<int>(rules.cameras.size());
   std::vector<int> chosen;
@@ -155,13 +152,13 @@ Status SampleReader::read(uint64_t entry, uint32_t epoch, uint64_t seed, const S
     const auto bytes = jpeg(sample, camera);
     const int64_t have = now_ns();
     figures.read_ns += have - begin;
-    if (!bytes.ok()) return named(bytes.status());
+    if (!bytes.ok()) return bytes.status();
     figures.bytes_read += static_cast<int64_t>(bytes->size());
     CameraFrame frame = index.camera(sample, camera);
     if (frame.width <= 0 || frame.height <= 0) {
       // The table does not say: the file does.
       const auto info = camera_.probe(*bytes);
-      if (!info.ok()) return named(info.status().with_context(picture_path(sample, camera)));
+      if (!info.ok()) return info.status().with_context(picture_path(sample, camera));
       frame.width = info->width;
       frame.height = info->height;
     }
@@ -169,7 +166,7 @@ Status SampleReader::read(uint64_t entry, uint32_t epoch, uint64_t seed, const S
     const image::MutableImageView view{out.img + n * picture_bytes, rules.width(), rules.height(),
                                        3, ptrdiff_t{3} * rules.width()};
     if (Status status = picture(*bytes, frame, augmentation, view); !status.ok())
-      return named(std::move(status).with_context(picture_path(sample, camera)));
+      return std::move(status).with_context(picture_path(sample, camera));
     figures.image_ns += now_ns() - have;
     to_floats(frames->camera_to_reference[camera], matrix_at(out.camera2lidar, n));
     to_floats(with_rotation(frames->intrinsic[camera]), matrix_at(out.intrin, n));
@@ -178,8 +175,7 @@ Status SampleReader::read(uint64_t entry, uint32_t epoch, uint64_t seed, const S
   const int64_t begin = now_ns();
   const BevAugmentation bev = bev_augmentation(entry, epoch, seed);
   to_floats(bev.matrix(), matrix_at(out.bev_aug, 0));
-  if (Status status = ground_truth(sample, *frames, bev, out.gt); !status.ok())
-    return named(std::move(status));
+  AERIE_RETURN_IF_ERROR(ground_truth(sample, *frames, bev, out.gt));
   figures.gt_ns += now_ns() - begin;
   return ok_status();
 }

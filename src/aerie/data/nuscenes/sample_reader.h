@@ -39,8 +39,8 @@ class SampleReader final {
   static Result<std::unique_ptr<SampleReader>> make(const NuscenesDataset& dataset,
                                                     const RetryPolicy& retry = {});
 
-  // Everything of an entry. Draws depend on (seed, epoch, entry) alone. Errors name the sample and
-  // the file; is_passing() ones are the machine's.
+  // Everything of an entry. Draws depend on (seed, epoch, entry) alone. Errors name the file, not
+  // the sample; is_passing() ones are the machine's.
   Status read(uint64_t entry, uint32_t epoch, uint64_t seed, const SampleRows& out,
               SampleFigures& figures);
 

@@ -15,7 +15,6 @@
 namespace aerie::nuscenes {
 namespace {
 
-constexpr size_t kBlock = 48;  // pictures read at a time, then written in order
 constexpr uint64_t kMaxPicture = uint64_t{32} << 20;
 constexpr size_t kBadListed = 100;
 
@@ -79,13 +78,15 @@ class Packer {
     AERIE_ASSIGN_OR_RETURN(const auto writer, data::PackWriter::create(write));
     total_ = uint64_t{options_.samples.size()} * kNumCameras;
     if (hooks_.on_start) hooks_.on_start(total_);
+    // Pictures are read side by side, a block at a time, and written in order.
+    const uint64_t most = std::clamp<uint64_t>(8 * static_cast<uint64_t>(options_.workers), 8, 256);
     std::vector<Picture> block;
-    for (uint64_t first = 0; first < total_; first += kBlock) {
+    for (uint64_t first = 0; first < total_; first += most) {
       if (hooks_.stop && hooks_.stop()) {
         AERIE_RETURN_IF_ERROR(writer->finish());
         return cancelled("stopped; what was packed stays, and the same command goes on from there");
       }
-      const size_t count = std::min<uint64_t>(kBlock, total_ - first);
+      const size_t count = std::min<uint64_t>(most, total_ - first);
       block.clear();
       block.resize(count);
       AERIE_RETURN_IF_ERROR(
