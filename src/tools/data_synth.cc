@@ -12,6 +12,7 @@
 #include "aerie/data/speech/synth/corpus.h"
 #include "cli.h"
 #include "data_command.h"
+#include "data_synth_nuscenes.h"
 #include "json_output.h"
 
 namespace aerie::tools {
@@ -52,6 +53,7 @@ void print_table(const CorpusOptions& options, const CorpusReport& report) {
 }  // namespace
 
 Status run_data_synth(const std::vector<std::string>& args) {
+  if (kind_of(args) == "nuscenes") return run_data_synth_nuscenes(args);
   CLI::App app(
       "Makes speech-like audio (a formant synthesiser: invented words, many voices, pauses, light\n"
       "reverberation) and noises (babble, hum, traffic, clicks), 16 kHz mono, with manifests that\n"
@@ -60,7 +62,8 @@ Status run_data_synth(const std::vector<std::string>& args) {
   app.footer(
       "example: aerie data synth --out corpus --hours 1 --speakers 30 --seed 1\n"
       "then:    aerie train ... model.train_ds.manifest_filepath=corpus/train.json \\\n"
-      "             model.train_ds.noise_manifest=corpus/noise.json");
+      "             model.train_ds.noise_manifest=corpus/noise.json\n"
+      "camera data: aerie data synth --kind nuscenes --help");
   CorpusOptions options;
   std::string format = "wav";
   std::string kind = "nest";
@@ -84,14 +87,16 @@ Status run_data_synth(const std::vector<std::string>& args) {
   app.add_option("--noise-hours", options.noise_hours,
                  "noise, four fifths for training (default: a quarter of --hours, 0.2 to 5)");
   app.add_option("--workers", options.num_workers, "threads (default: one per CPU)");
-  app.add_option("--kind", kind, "what to make; only nest for now")->capture_default_str();
+  app.add_option("--kind", kind, "nest, or nuscenes, which has options of its own")
+      ->capture_default_str();
   app.add_flag("--force", options.force, "replace a corpus made with other options");
   app.add_flag("--json", json, "print the summary as JSON");
   bool help = false;
   AERIE_RETURN_IF_ERROR(parse_args(app, args, &help));
   if (help) return ok_status();
   if (kind != "nest")
-    return unsupported(str_cat("--kind ", kind, " cannot be synthesised")).with_hint("--kind nest");
+    return unsupported(str_cat("--kind ", kind, " cannot be synthesised"))
+        .with_hint("--kind nest or --kind nuscenes");
   AERIE_ASSIGN_OR_RETURN(options.format, data::synth::parse_audio_format(format));
   options.out = expand_user(options.out);
 

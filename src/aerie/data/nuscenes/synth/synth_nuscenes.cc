@@ -46,7 +46,8 @@ Json options_json(const SynthOptions& options) {
               {"scenes", options.scenes},
               {"samples_per_scene", options.samples_per_scene},
               {"image_width", options.image_width},
-              {"image_height", options.image_height}};
+              {"image_height", options.image_height},
+              {"pictures", options.pictures}};
 }
 
 std::string describe(const SynthOptions& options, bool complete) {
@@ -258,8 +259,11 @@ class Maker final {
     for (size_t s = 0; s < plan_.scenes.size(); ++s) {
       scenes.push_back(make_scene(s));
       for (size_t r = 0; r < scenes[s].rows().size(); ++r) {
+        if (is_camera(scenes[s].rows()[r].sensor)) {
+          if (!options_.pictures) continue;
+          ++report_.pictures;
+        }
         jobs.emplace_back(s, r);
-        if (is_camera(scenes[s].rows()[r].sensor)) ++report_.pictures;
       }
     }
     Progress bar(progress("pictures and points", jobs.size(), "files"));

@@ -38,6 +38,7 @@ struct SynthOptions {
   int scenes = 0;                              // 0: all scenes of the version
   int samples_per_scene = 0;                   // 0: as the size says
   int image_width = 1600, image_height = 900;  // intrinsics follow; the shape must stay 16:9
+  bool pictures = true;                        // false: tables name pictures that are not there
   int num_workers = 0;                         // 0: one per CPU
   bool force = false;                          // replace a synthetic data set in `out`
   bool quiet = false;                          // no progress line

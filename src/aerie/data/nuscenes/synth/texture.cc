@@ -24,6 +24,11 @@ constexpr Look kLooks[kNumGrounds] = {
     {{208, 200, 168}, 0.80, 0.10, 0.06f, 0.06f},  // divider
 };
 
+// The largest integer not above a value of a few thousands; std::floor is a call on old CPUs.
+int below(double value) {
+  return static_cast<int>(value + 65536.0) - 65536;
+}
+
 // 1 while a pattern is larger than the footprint, falling to 0 where it is much finer.
 float visible(double period, double footprint) {
   const double ratio = footprint / period;
@@ -38,7 +43,7 @@ Texture::Texture(uint64_t seed, int location)
 
 float Texture::noise(double x, double y, double period, uint32_t seed) {
   const double column = x / period, row = y / period;
-  const int i = static_cast<int>(std::floor(column)), j = static_cast<int>(std::floor(row));
+  const int i = below(column), j = below(row);
   float s = static_cast<float>(column - i), t = static_cast<float>(row - j);
   s = s * s * (3.0f - 2.0f * s);
   t = t * t * (3.0f - 2.0f * t);
@@ -63,17 +68,16 @@ Colour Texture::at(Ground ground, double x, double y, double footprint) const {
     level += seen * look.fine_swing * noise(x, y, look.fine, seed ^ 0x55555555u);
   if (ground == Ground::kWalkway) {
     // Slabs of 0.9 m with dark joints, each of a shade of its own.
-    const double column = x / 0.9, row = y / 0.9 + 0.5 * (static_cast<int>(std::floor(column)) & 1);
-    const double dx = column - std::floor(column), dy = row - std::floor(row);
+    const int column = below(x / 0.9);
+    const double across = y / 0.9 + 0.5 * (column & 1);
+    const int row = below(across);
     const float seen = visible(0.9, footprint);
-    const uint32_t shade =
-        hash(static_cast<int>(std::floor(column)), static_cast<int>(std::floor(row)), seed);
+    const uint32_t shade = hash(column, row, seed);
     level += seen * (static_cast<float>(shade >> 24) * (0.16f / 255.0f) - 0.08f);
-    if (dx < 0.06 || dy < 0.06) level -= 0.28f * visible(0.5, footprint);
+    if (x / 0.9 - column < 0.06 || across - row < 0.06) level -= 0.28f * visible(0.5, footprint);
   } else if (ground == Ground::kCarpark) {
     // Light and dark cobbles.
-    const int check =
-        (static_cast<int>(std::floor(x / 0.45)) + static_cast<int>(std::floor(y / 0.45))) & 1;
+    const int check = (below(x / 0.45) + below(y / 0.45)) & 1;
     level += visible(0.6, footprint) * (check ? 0.12f : -0.12f);
   }
   // Hue drifts too.

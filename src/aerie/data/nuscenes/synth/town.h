@@ -124,7 +124,8 @@ struct TownOptions {
   int location = 0;
   double width = 400.0, height = 360.0;
   int columns = 4, rows = 4;
-  std::optional<MapCounts> counts;  // given: the net grows until it has as many, then is thinned
+  std::optional<MapCounts> counts =
+      {};  // given: the net grows until it has as many, then is thinned
 };
 Town make_town(const TownOptions& options);
 
