@@ -216,6 +216,7 @@ TEST(HostileTablesTest, WhatTheDevkitToleratesIsTolerated) {
       .fields.insert(data.row("sample_data", 18).fields.begin(),
                      {"width", "\"the last one counts\""});
   data.row("sample_annotation", 0)["visibility_token"] = "\"\"";
+  data.row("sample_annotation", 1)["visibility_token"] = "null";
   // Rows of sensors that are not ours, and frames between key frames, may point anywhere.
   data.row("sample_data", 14)["ego_pose_token"] = TestTables::ref(99, 1);
   data.row("sample_data", 1)["sample_token"] = TestTables::ref(99, 1);

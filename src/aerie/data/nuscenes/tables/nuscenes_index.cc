@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <thread>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -55,6 +57,14 @@ std::string cache_stem(const std::string& cache_dir, const DataRoot& where) {
   }
   const uint64_t hash = xxhash64(str_cat(absolute(where.tables_dir), "\n", index_format::kVersion));
   return join_path(cache_dir, str_cat("nusc_", name.substr(0, 64), "_", hex64(hash)));
+}
+
+// Train and validation data open the same tables: what is wrong with them is said once.
+void warn_once(const std::string& message) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (said.insert(message).second) log_warn("data", message);
 }
 
 // Reads and writes the index of one version's tables.
@@ -236,11 +246,11 @@ void NuscenesIndex::log_files() const {
     log_info("data", version_, ": ", files_.num_elsewhere, " of ", files_.num_files,
              " pictures are not where their filename says and were found by name below ", root_);
   if (files_.num_missing > 0)
-    log_warn("data", version_, ": ", files_.num_missing, " of ", files_.num_files,
-             " pictures are missing below ", root_, " (for example ", join(files_.examples, ", "),
-             ")",
-             columns_->files.gave_up() ? "; not all folders were looked through: there are too many"
-                                       : "");
+    warn_once(str_cat(
+        version_, ": ", files_.num_missing, " of ", files_.num_files,
+        " pictures are missing below ", root_, " (for example ", join(files_.examples, ", "), ")",
+        columns_->files.gave_up() ? "; not all folders were looked through: there are too many"
+                                  : ""));
 }
 
 uint32_t NuscenesIndex::num_scenes() const {

@@ -194,6 +194,12 @@ Status RowParser::text(int key, std::string_view& out) const {
   return ok_status();
 }
 
+Status RowParser::optional_text(int key, std::string_view& out) const {
+  const element* value = impl_->find(key);
+  out = {};
+  return value != nullptr && value->is_null() ? ok_status() : text(key, out);
+}
+
 Status RowParser::path(int key, std::string_view& out) const {
   AERIE_RETURN_IF_ERROR(text(key, out));
   bool good = !out.empty() && out.front() != '/' && out.back() != '/';

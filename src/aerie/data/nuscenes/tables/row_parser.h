@@ -34,6 +34,7 @@ class RowParser {
   // "" and null: none.
   Status optional_token(int key, Token& out, bool& present) const;
   Status text(int key, std::string_view& out) const;
+  Status optional_text(int key, std::string_view& out) const;  // null: empty
   // A path below the data root: relative, without "..".
   Status path(int key, std::string_view& out) const;
   Status boolean(int key, bool& out) const;

@@ -13,6 +13,14 @@ namespace {
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
+// Of the tables whose rows are names: nuScenes has up to 68 of a kind.
+constexpr uint32_t kMaxNames = 65535;
+
+Status not_too_many(uint32_t row) {
+  if (row < kMaxNames) return ok_status();
+  return data_error(str_cat("such a table has at most ", kMaxNames, " rows"));
+}
+
 // Largest first: they are read side by side.
 constexpr std::string_view kSmallTables[] = {
     "instance", "sample", "calibrated_sensor", "scene",     "log",
@@ -147,15 +155,17 @@ Status SmallTables::read_instances(Env& env, const std::string& path,
 Status SmallTables::read_visibilities(Env& env, const std::string& path,
                                       const ReadProgress& progress) {
   static constexpr std::string_view kKeys[] = {"token", "level"};
-  return for_each_row(env, path, kKeys, progress, [&](const RowParser& row, uint32_t) -> Status {
-    std::string_view token, level;
-    AERIE_RETURN_IF_ERROR(row.text(0, token));
-    AERIE_RETURN_IF_ERROR(row.text(1, level));
-    if (!visibilities.emplace(token, visibility_level(token, level)).second)
-      return data_error(str_cat("'", token, "' is the token of an earlier row too"))
-          .with_context("key 'token'");
-    return ok_status();
-  });
+  return for_each_row(
+      env, path, kKeys, progress, [&](const RowParser& row, uint32_t number) -> Status {
+        std::string_view token, level;
+        AERIE_RETURN_IF_ERROR(not_too_many(number));
+        AERIE_RETURN_IF_ERROR(row.text(0, token));
+        AERIE_RETURN_IF_ERROR(row.text(1, level));
+        if (!visibilities.emplace(token, visibility_level(token, level)).second)
+          return data_error(str_cat("'", token, "' is the token of an earlier row too"))
+              .with_context("key 'token'");
+        return ok_status();
+      });
 }
 
 Status SmallTables::read_named(Env& env, const std::string& path, std::string_view name_key,
@@ -165,6 +175,7 @@ Status SmallTables::read_named(Env& env, const std::string& path, std::string_vi
   return for_each_row(env, path, keys, progress, [&](const RowParser& row, uint32_t number) {
     Token token;
     std::string_view name;
+    AERIE_RETURN_IF_ERROR(not_too_many(number));
     AERIE_RETURN_IF_ERROR(row.token(0, token));
     AERIE_RETURN_IF_ERROR(row.text(1, name));
     tokens.add(token, number);
@@ -243,9 +254,6 @@ Status SmallTables::join_calibrations() {
 }
 
 Status SmallTables::join_instances() {
-  if (categories.size() > std::numeric_limits<uint16_t>::max())
-    return data_error(str_cat(categories.size(), " categories; at most 65535 are supported"))
-        .with_context(table_path(dir, "category"));
   instance_categories.resize(instance_category_tokens_.size());
   for (uint32_t row = 0; row < instance_categories.size(); ++row) {
     const uint32_t category = category_tokens_.find(instance_category_tokens_[row]);

@@ -163,7 +163,7 @@ Status add_box(const RowParser& row, const SmallTables& small,
   std::string_view visibility;
   AERIE_RETURN_IF_ERROR(row.token(1, sample_token));
   AERIE_RETURN_IF_ERROR(row.token(2, instance));
-  AERIE_RETURN_IF_ERROR(row.text(3, visibility));
+  AERIE_RETURN_IF_ERROR(row.optional_text(3, visibility));
   AERIE_RETURN_IF_ERROR(row.translation(4, centre));
   AERIE_RETURN_IF_ERROR(row.size(5, size));
   AERIE_RETURN_IF_ERROR(row.rotation(6, q));
