@@ -73,11 +73,12 @@ struct JpegReader::Impl {
     cinfo.scale_denom = static_cast<unsigned>(denominator);
     cinfo.out_color_space = info.components == 4 ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(&cinfo);
-    return skip_to(first);
+    skip_to(first);
+    return true;
   }
-  bool skip_to(int first);
+  void skip_to(int first);
 
-  // Decodes `count` rows to `out`, or away when null.
+  // Decodes `count` rows to `out`.
   bool decode(int count, uint8_t* out, size_t stride) {
     if (setjmp(errors.jump) != 0) return false;
     for (int done = 0; done < count;) {
@@ -105,11 +106,14 @@ struct JpegReader::Impl {
   }
 };
 
-// Colour rows are interpolated from neighbours above and below; libjpeg's way of skipping keeps
-// them when it skips whole rows of blocks (jpeg_test compares every first row).
-bool JpegReader::Impl::skip_to(int first) {
-  if (first == 0) return true;
-  return static_cast<int>(jpeg_skip_scanlines(&cinfo, static_cast<unsigned>(first))) == first;
+// Colour rows are interpolated from neighbours above and below; libjpeg-turbo's way of skipping
+// keeps them (jpeg_test compares every first row). Whatever it does not skip is decoded and
+// dropped.
+void JpegReader::Impl::skip_to(int first) {
+  if (first == 0) return;
+  jpeg_skip_scanlines(&cinfo, static_cast<unsigned>(first));
+  uint8_t* row = info.components == 4 ? cmyk.data() : rows.data();
+  while (static_cast<int>(cinfo.output_scanline) < first) jpeg_read_scanlines(&cinfo, &row, 1);
 }
 
 JpegReader::JpegReader(const JpegLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}

@@ -24,10 +24,41 @@ Image decoded(JpegReader& reader, std::span<const uint8_t> bytes, int first, int
   return out;
 }
 
+// What write_jpeg() does not offer: `change` sets up the compressor.
+std::vector<uint8_t> encoded_by(const Image& picture, J_COLOR_SPACE space,
+                                const std::function<void(jpeg_compress_struct&)>& change) {
+  jpeg_compress_struct cinfo{};
+  JpegErrors errors;
+  cinfo.err = &errors.manager;
+  unsigned char* buffer = nullptr;
+  unsigned long size = 0;
+  if (setjmp(errors.jump) != 0) {
+    ADD_FAILURE() << errors.text;
+    std::abort();
+  }
+  jpeg_create_compress(&cinfo);
+  jpeg_mem_dest(&cinfo, &buffer, &size);
+  cinfo.image_width = static_cast<unsigned>(picture.width());
+  cinfo.image_height = static_cast<unsigned>(picture.height());
+  cinfo.input_components = picture.channels();
+  cinfo.in_color_space = space;
+  jpeg_set_defaults(&cinfo);
+  change(cinfo);
+  jpeg_start_compress(&cinfo, TRUE);
+  while (cinfo.next_scanline < cinfo.image_height) {
+    auto* row = const_cast<uint8_t*>(picture.row(static_cast<int>(cinfo.next_scanline)));
+    jpeg_write_scanlines(&cinfo, &row, 1);
+  }
+  jpeg_finish_compress(&cinfo);
+  std::vector<uint8_t> bytes(buffer, buffer + size);
+  jpeg_destroy_compress(&cinfo);
+  std::free(buffer);
+  return bytes;
+}
+
 // A progressive picture of as many scans as the rules allow: every coefficient of every component
 // by itself, bit by bit.
 std::vector<uint8_t> many_scans() {
-  const Image picture = test_picture(64, 64, 5);
   std::vector<jpeg_scan_info> scans;
   const auto add = [&](int component, int coefficient, int high, int low) {
     jpeg_scan_info scan{};
@@ -41,33 +72,10 @@ std::vector<uint8_t> many_scans() {
   for (int component = 0; component < 3; ++component)
     for (int coefficient = 0; coefficient < 64; ++coefficient)
       for (int bit = 6; bit >= 0; --bit) add(component, coefficient, bit == 6 ? 0 : bit + 1, bit);
-  jpeg_compress_struct cinfo{};
-  JpegErrors errors;
-  cinfo.err = &errors.manager;
-  unsigned char* buffer = nullptr;
-  unsigned long size = 0;
-  if (setjmp(errors.jump) != 0) {
-    ADD_FAILURE() << errors.text;
-    std::abort();
-  }
-  jpeg_create_compress(&cinfo);
-  jpeg_mem_dest(&cinfo, &buffer, &size);
-  cinfo.image_width = cinfo.image_height = 64;
-  cinfo.input_components = 3;
-  cinfo.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&cinfo);
-  cinfo.scan_info = scans.data();
-  cinfo.num_scans = static_cast<int>(scans.size());
-  jpeg_start_compress(&cinfo, TRUE);
-  while (cinfo.next_scanline < 64) {
-    auto* row = const_cast<uint8_t*>(picture.row(static_cast<int>(cinfo.next_scanline)));
-    jpeg_write_scanlines(&cinfo, &row, 1);
-  }
-  jpeg_finish_compress(&cinfo);
-  std::vector<uint8_t> bytes(buffer, buffer + size);
-  jpeg_destroy_compress(&cinfo);
-  std::free(buffer);
-  return bytes;
+  return encoded_by(test_picture(64, 64, 5), JCS_RGB, [&](jpeg_compress_struct& cinfo) {
+    cinfo.scan_info = scans.data();
+    cinfo.num_scans = static_cast<int>(scans.size());
+  });
 }
 
 // The place of the frame header (SOF0 or SOF2) behind its marker.
@@ -138,6 +146,55 @@ TEST(JpegTest, EveryFirstRowOfAPictureIsRight) {
             << "rows " << first << " to " << end;
       }
   }
+}
+
+// Colour at odd fractions of the size, CMYK and YCCK, arithmetic coding: rare, but libjpeg reads
+// them, so they have to be right.
+TEST(JpegTest, PartsEqualTheWholeForRareKinds) {
+  JpegReader reader;
+  const int factors[][6] = {{1, 2, 1, 1, 1, 1}, {4, 1, 1, 1, 1, 1}, {4, 2, 1, 1, 1, 1},
+                            {2, 4, 1, 1, 1, 1}, {3, 1, 1, 1, 1, 1}, {1, 3, 1, 1, 1, 1},
+                            {2, 2, 2, 1, 1, 2}, {1, 1, 2, 2, 1, 1}, {2, 2, 1, 2, 1, 1},
+                            {1, 4, 1, 1, 1, 2}, {2, 2, 2, 2, 1, 1}};
+  std::vector<std::vector<uint8_t>> files;
+  const Image picture = test_picture(53, 99, 8);
+  for (const auto& f : factors)
+    files.push_back(encoded_by(picture, JCS_RGB, [&](jpeg_compress_struct& cinfo) {
+      for (int c = 0; c < 3; ++c) {
+        cinfo.comp_info[c].h_samp_factor = f[2 * c];
+        cinfo.comp_info[c].v_samp_factor = f[2 * c + 1];
+      }
+    }));
+  const Image four = test_picture(53, 99, 9, 4);
+  files.push_back(encoded_by(four, JCS_CMYK, [](jpeg_compress_struct&) {}));
+  files.push_back(encoded_by(
+      four, JCS_CMYK, [](jpeg_compress_struct& cinfo) { jpeg_set_colorspace(&cinfo, JCS_YCCK); }));
+  files.push_back(
+      encoded_by(picture, JCS_RGB, [](jpeg_compress_struct& cinfo) { cinfo.arith_code = TRUE; }));
+  for (size_t k = 0; k < files.size(); ++k)
+    for (const int denominator : {1, 2, 4, 8}) {
+      ASSERT_TRUE(reader.open(files[k]).ok());
+      const int rows = reader.scaled_height(denominator);
+      const Image whole = decoded(reader, files[k], 0, rows, denominator);
+      for (int first = 0; first < rows; ++first)
+        for (const int end : {first + 1, rows}) {
+          const Image part = decoded(reader, files[k], first, end, denominator);
+          ASSERT_EQ(std::memcmp(part.row(0), whole.row(first), part.bytes()), 0)
+              << "file " << k << " at 1/" << denominator << ", rows " << first << " to " << end;
+        }
+    }
+}
+
+TEST(JpegTest, ArithmeticCodingGivesTheSamePixels) {
+  const Image picture = test_picture(53, 99, 8);
+  const auto by = [&](boolean arithmetic) {
+    return encoded_by(picture, JCS_RGB,
+                      [&](jpeg_compress_struct& cinfo) { cinfo.arith_code = arithmetic; });
+  };
+  JpegReader reader;
+  const Image huffman = decoded(reader, by(FALSE), 0, 99, 1);
+  const Image arithmetic = decoded(reader, by(TRUE), 0, 99, 1);
+  EXPECT_EQ(std::memcmp(huffman.row(0), arithmetic.row(0), huffman.bytes()), 0);
 }
 
 TEST(JpegTest, GreyBecomesThreeEqualChannels) {
