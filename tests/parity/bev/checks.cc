@@ -59,12 +59,13 @@ void Checks::fail(const std::string& group, const std::string& what) {
 std::string Checks::text() const {
   std::string out;
   char line[256];
-  std::snprintf(line, sizeof line, "%-28s %10s %12s %12s\n", "group", "values", "worst", "allowed");
+  std::snprintf(line, sizeof line, "%-32s %8s %10s %10s %7s\n", "group", "values", "worst",
+                "allowed", "used");
   out += line;
   for (const auto& [name, group] : groups_) {
-    std::snprintf(line, sizeof line, "%-28s %10lld %12.3g %12.3g  %s\n", name.c_str(),
+    std::snprintf(line, sizeof line, "%-32s %8lld %10.3g %10.3g %6.1f%%  %s\n", name.c_str(),
                   static_cast<long long>(group.values), group.worst, group.allowed,
-                  group.failed ? "FAILED" : "ok");
+                  100.0 * group.used, group.failed ? "FAILED" : "ok");
     out += line;
   }
   constexpr size_t kShown = 20;

@@ -154,6 +154,7 @@ BevConfig config_of(const Fixture& fixture) {
   c.ybound = bound_of(json.at("ybound"));
   c.zbound = bound_of(json.at("zbound"));
   c.rounding = json.at("rounding") == "floor" ? VoxelRounding::kFloor : VoxelRounding::kTrunc;
+  c.depth_float32 = json.value("vtransform_fp32", false);
   c.downsample = json.at("downsample").get<int64_t>();
   c.network = json.at("bev") == "fpn" ? BevNetwork::kFpn : BevNetwork::kEncode;
   c.encode_width = json.at("bev_width").get<int64_t>();

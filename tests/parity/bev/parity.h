@@ -13,6 +13,13 @@ void check_metrics(const Fixture& fixture, Checks& checks);
 // Poses, augmentation matrices, hash_uniform.
 void check_matrices(const Fixture& fixture, Checks& checks);
 
+// With torch (model_parity.cc): one block, bilinear resizing, the map's resampling.
+void check_layers(const Fixture& fixture, Checks& checks);
+// A training pass with all its gradients, a step of AdamW and an evaluation pass.
+void check_model(const Fixture& fixture, Checks& checks);
+// A training pass of full size, weights and inputs made by hash_uniform.
+void check_full_model(const Fixture& fixture, Checks& checks);
+
 struct RunOptions {
   bool full = false;  // run models of full size too: minutes
 };

@@ -4,23 +4,34 @@
 #include "parity.h"
 
 namespace aerie::bev::parity {
+namespace {
+
+void check_file(const Fixture& fixture, const RunOptions& options, Checks& checks) {
+  if (fixture.has_text("profiles")) return check_geometry(fixture, checks);
+  if (fixture.has("tp_fp_fn")) return check_metrics(fixture, checks);
+  if (fixture.has_text("cases")) return check_splat(fixture, checks);
+  const bool model = fixture.has_text("config") && fixture.has_text("parameters");
+  const bool matrices = fixture.has("hash_uniform");
+  if (!model && !matrices) return checks.fail("file", "it is none of the known kinds of fixtures");
+  if (matrices) check_matrices(fixture, checks);
+#ifdef AERIE_HAVE_TORCH
+  if (matrices) return check_layers(fixture, checks);
+  if (!fixture.names("w/").empty()) return check_model(fixture, checks);
+  if (options.full) return check_full_model(fixture, checks);
+  checks.fail("file", "a model of full size, which takes minutes: --full runs it");
+#else
+  (void)options;
+  if (model) checks.fail("file", "this build is without torch");
+#endif
+}
+
+}  // namespace
 
 bool run_file(const std::string& path, const RunOptions& options) {
   std::printf("%s\n", path.c_str());
   Checks checks;
   try {
-    const Fixture fixture(path);
-    if (fixture.has_text("profiles"))
-      check_geometry(fixture, checks);
-    else if (fixture.has("tp_fp_fn"))
-      check_metrics(fixture, checks);
-    else if (fixture.has("hash_uniform"))
-      check_matrices(fixture, checks);
-    else if (fixture.has_text("cases"))
-      check_splat(fixture, checks);
-    else
-      checks.fail("file", "it is none of the known kinds of fixtures");
-    (void)options;
+    check_file(Fixture(path), options, checks);
   } catch (const std::exception& error) {
     checks.fail("file", error.what());
   }

@@ -61,7 +61,8 @@ struct BevConfig {
   Bound ybound = {-50.0, 50.0, 0.5};
   Bound zbound = {-10.0, 10.0, 20.0};
   VoxelRounding rounding = VoxelRounding::kTrunc;
-  int64_t downsample = 1;  // 1 or 2: of the grid, before the network
+  bool depth_float32 = false;  // the depth net in float32 whatever the precision
+  int64_t downsample = 1;      // 1 or 2: of the grid, before the network
 
   BevNetwork network = BevNetwork::kEncode;
   int64_t encode_width = 64;

@@ -1,0 +1,266 @@
+#include "aerie/models/bev/bev_model.h"
+
+#include <cmath>
+#include <map>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "aerie/models/bev/metrics/map_iou.h"
+
+namespace aerie::bev {
+namespace {
+
+// Two cameras, pictures whose sizes divide by nothing, a grid with two heights and unequal sides.
+BevConfig tiny() {
+  BevConfig c;
+  c.image_height = 42;
+  c.image_width = 58;
+  c.cameras = 2;
+  c.swin.embed_dims = 8;
+  c.swin.depths = {1, 2, 1, 1};
+  c.swin.num_heads = {1, 2, 2, 4};
+  c.swin.mlp_ratio = 2;
+  c.neck_channels = 12;
+  c.context_channels = 5;
+  c.dbound = {1, 9, 1};
+  c.xbound = {-2, 10, 0.5};
+  c.ybound = {-4, 4, 0.5};
+  c.zbound = {-3, 3, 3};
+  c.encode_width = 4;
+  c.classes = {"drivable_area", "walkway"};
+  return c;
+}
+
+std::unique_ptr<BevModel> make(const BevConfig& config, uint64_t seed = 3) {
+  auto model = BevModel::create(config, seed);
+  EXPECT_TRUE(model.ok()) << model.status().to_string();
+  return std::move(model).value();
+}
+
+BevBatch batch_of(const BevConfig& c, int64_t samples) {
+  const int64_t n = c.cameras;
+  BevBatch batch;
+  batch.images = at::randint(0, 256, {samples, n, 3, c.image_height, c.image_width}, at::kByte);
+  // Cameras that look along x, pixels of a pinhole with the centre in the middle.
+  at::Tensor frame = at::zeros({samples, n, 4, 4}), camera = at::zeros({samples, n, 4, 4}),
+             image = at::zeros({samples, n, 4, 4}), bev = at::zeros({samples, 4, 4});
+  for (int64_t b = 0; b < samples; ++b) {
+    for (int64_t i = 0; i < 4; ++i) bev[b][i][i] = 1.0f;
+    for (int64_t k = 0; k < n; ++k) {
+      frame[b][k][0][2] = 1.0f;
+      frame[b][k][1][0] = k % 2 == 0 ? -1.0f : 1.0f;
+      frame[b][k][2][1] = k % 2 == 0 ? -1.0f : 1.0f;
+      frame[b][k][0][3] = 0.25f * static_cast<float>(b + k);
+      frame[b][k][3][3] = 1.0f;
+      camera[b][k][0][0] = camera[b][k][1][1] = 50.0f;
+      camera[b][k][0][2] = 0.5f * static_cast<float>(c.image_width);
+      camera[b][k][1][2] = 0.5f * static_cast<float>(c.image_height);
+      camera[b][k][2][2] = camera[b][k][3][3] = 1.0f;
+      for (int64_t i = 0; i < 4; ++i) image[b][k][i][i] = 1.0f;
+    }
+  }
+  batch.matrices = {frame, camera, image, bev};
+  batch.truth =
+      at::randint(0, 2, {samples, c.num_classes(), c.map_height(), c.map_width()}, at::kByte);
+  return batch;
+}
+
+ForwardOptions training() {
+  ForwardOptions options;
+  options.training = true;
+  return options;
+}
+
+// Refusing before allocation tells the number of parameters for nothing.
+int64_t count_parameters(const BevConfig& config) {
+  int64_t count = 0;
+  const auto refused =
+      BevModel::create(config, 0, at::kCPU, [&](const nn::ParameterRegistry& registry) {
+        count = registry.num_trainable_elements();
+        return cancelled("counted");
+      });
+  EXPECT_FALSE(refused.ok());
+  return count;
+}
+
+TEST(BevModelTest, ProfilesHaveTheirNumberOfParameters) {
+  EXPECT_EQ(count_parameters(profile("seed").value()), 33741563);
+  EXPECT_EQ(count_parameters(profile("bf").value()), 49118566);
+  EXPECT_EQ(count_parameters(profile("lss").value()), 33031017);
+  EXPECT_FALSE(profile("other").ok());
+}
+
+TEST(BevModelTest, RefusesConfigurationsAndBatchesThatDoNotFit) {
+  const auto message = [](const BevConfig& c) { return validate(c).to_string(); };
+  BevConfig c = tiny();
+  EXPECT_TRUE(validate(c).ok());
+  c.swin.num_heads = {1, 2, 3, 4};
+  EXPECT_NE(message(c).find("3 heads"), std::string::npos);
+  c = tiny();
+  c.xbound = {0, 10, 1};
+  EXPECT_NE(message(c).find("multiple of 8"), std::string::npos);
+  c = tiny();
+  c.first_stage = 3;
+  EXPECT_NE(message(c).find("first_stage"), std::string::npos);
+  c = tiny();
+  c.classes = {"a", "a"};
+  EXPECT_FALSE(validate(c).ok());
+  c = tiny();
+  c.class_weights = {1.0};
+  EXPECT_NE(message(c).find("class_weights"), std::string::npos);
+  c = tiny();
+  c.swin.drop_path_rate = 1.0;
+  EXPECT_NE(message(c).find("drop_path_rate"), std::string::npos);
+
+  const auto model = make(tiny());
+  BevBatch batch = batch_of(tiny(), 1);
+  batch.images = batch.images.narrow(3, 0, 40);
+  EXPECT_FALSE(model->forward(batch, {}).ok());
+  batch = batch_of(tiny(), 2);
+  batch.matrices.intrinsics = batch.matrices.intrinsics.narrow(0, 0, 1);
+  const auto refused = model->forward(batch, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("intrinsics"), std::string::npos);
+  batch = batch_of(tiny(), 1);
+  batch.matrices.intrinsics.zero_();
+  EXPECT_FALSE(model->forward(batch, {}).ok());
+}
+
+// The way of a GPU, and the reference on the CPU.
+TEST(BevModelTest, BothWaysToSplatAgree) {
+  const BevConfig c = tiny();
+  const BevBatch batch = batch_of(c, 2);
+  std::vector<at::Tensor> gradients, losses;
+  for (const bool tensors : {false, true}) {
+    const auto model = make(c);
+    model->use_tensor_splat(tensors);
+    const at::Tensor logits = model->forward(batch, training()).value();
+    const MapLosses loss = map_losses(c, logits, batch.truth);
+    loss.total.backward();
+    losses.push_back(loss.total.detach());
+    gradients.push_back(model->parameters().flat_grads().clone());
+  }
+  EXPECT_NEAR(losses[0].item<double>(), losses[1].item<double>(), 1e-6);
+  const double size = gradients[0].abs().max().item<double>();
+  EXPECT_GT(size, 1e-3);
+  EXPECT_LT((gradients[0] - gradients[1]).abs().max().item<double>(), 1e-5 * size);
+}
+
+TEST(BevModelTest, GradientsAreFiniteDifferences) {
+  BevConfig c = tiny();
+  c.swin.depths = {1, 1, 1, 1};
+  c.swin.drop_path_rate = 0.0;
+  const auto model = make(c);
+  nn::ParameterRegistry& registry = model->parameters();
+  registry.materialize(at::kCPU, at::kDouble);
+  const BevBatch batch = batch_of(c, 2);
+  const auto loss = [&] {
+    return map_losses(c, model->forward(batch, training()).value(), batch.truth).total;
+  };
+  loss().backward();
+  const at::NoGradGuard no_grad;
+  for (const char* name : {"encoders.camera.backbone.patch_embed.projection.weight",
+                           "encoders.camera.backbone.stages.1.blocks.0.attn.w_msa.qkv.weight",
+                           "encoders.camera.backbone.stages.0.downsample.reduction.weight",
+                           "encoders.camera.neck.lateral_convs.0.conv.weight",
+                           "encoders.camera.vtransform.depthnet.weight", "bevencode.conv1.weight",
+                           "bevencode.up2.4.bias"}) {
+    const int64_t entry = registry.find(name);
+    ASSERT_GE(entry, 0) << name;
+    double* value = registry.tensor(entry).data_ptr<double>() + 1;
+    const double gradient = registry.grad(entry).flatten()[1].item<double>();
+    const double kept = *value, h = 1e-5;
+    *value = kept + h;
+    const double above = loss().item<double>();
+    *value = kept - h;
+    const double below = loss().item<double>();
+    *value = kept;
+    EXPECT_NEAR(gradient, (above - below) / (2 * h), 1e-6 * (1.0 + std::abs(gradient))) << name;
+  }
+}
+
+// Draws are for pictures: how samples are put into batches does not matter.
+TEST(BevModelTest, StochasticDepthDependsOnTheItemAlone) {
+  nn::ForwardContext ctx;
+  ctx.training = true;
+  ctx.random.seed = 5;
+  ctx.random.micro_step = 7;
+  const at::Tensor x = at::ones({4000, 1, 1, 2});
+  const at::Tensor all = drop_path(ctx, x, 0.25, 3);
+  const double kept = (all > 0).to(at::kDouble).mean().item<double>();
+  EXPECT_NEAR(kept, 0.75, 0.03);
+  EXPECT_NEAR(all.max().item<double>(), 1.0 / 0.75, 1e-6);
+  ctx.random.first_item = 1000;
+  EXPECT_TRUE(drop_path(ctx, x.narrow(0, 0, 50), 0.25, 3).equal(all.narrow(0, 1000, 50)));
+  ctx.random.first_item = 0;
+  EXPECT_FALSE(drop_path(ctx, x, 0.25, 2).equal(all));
+  ctx.training = false;
+  EXPECT_TRUE(drop_path(ctx, x, 0.25, 3).equal(x));
+}
+
+TEST(BevModelTest, WeightsStartAsTheRulesSay) {
+  const auto model = make(tiny());
+  const nn::ParameterRegistry& p = model->parameters();
+  const std::string swin = "encoders.camera.backbone.stages.3.blocks.0.";
+  EXPECT_NEAR(p[swin + "attn.w_msa.qkv.weight"].std().item<double>(), 0.02, 1e-3);
+  EXPECT_NEAR(p[swin + "attn.w_msa.relative_position_bias_table"].std().item<double>(), 0.02, 2e-3);
+  EXPECT_EQ(p[swin + "attn.w_msa.qkv.bias"].abs().max().item<double>(), 0.0);
+  const double fan_out = std::sqrt(2.0 / (12 * 9));
+  EXPECT_NEAR(p["encoders.camera.neck.fpn_convs.0.conv.weight"].std().item<double>(), fan_out,
+              0.1 * fan_out);
+  EXPECT_EQ(p["bevencode.layer2.1.bn2.weight"].abs().max().item<double>(), 0.0);
+  EXPECT_EQ(p["bevencode.layer2.1.bn1.weight"].min().item<double>(), 1.0);
+  EXPECT_LE(p["bevencode.conv1.weight"].abs().max().item<double>(), 1.0 / std::sqrt(10 * 49));
+  // Another seed, other weights; the same seed, the same.
+  EXPECT_TRUE(make(tiny())->parameters().flat_params().equal(p.flat_params()));
+  EXPECT_FALSE(make(tiny(), 4)->parameters().flat_params().equal(p.flat_params()));
+}
+
+TEST(BevModelTest, CountsOfTensorsEqualTheMetric) {
+  const at::Tensor probability = at::rand({2, 3, 8, 4});
+  probability[0][0][0] = 0.35f;  // on a threshold
+  probability[0][1][0] = 0.65f;
+  const at::Tensor truth = at::randint(0, 2, {2, 3, 8, 4}, at::kByte);
+  const at::Tensor counts = map_counts(probability, truth);
+  MapIou metric(3);
+  metric.update({probability.const_data_ptr<float>(), 192}, {truth.const_data_ptr<uint8_t>(), 192},
+                2);
+  for (int64_t k = 0; k < 3; ++k)
+    for (int64_t t = 0; t < 7; ++t) {
+      const MapIou::Count& want = metric.counts()[static_cast<size_t>(k)][static_cast<size_t>(t)];
+      EXPECT_EQ(counts[0][k][t].item<int64_t>(), want.true_positive);
+      EXPECT_EQ(counts[1][k][t].item<int64_t>(), want.false_positive);
+      EXPECT_EQ(counts[2][k][t].item<int64_t>(), want.false_negative);
+    }
+}
+
+TEST(BevModelTest, LossesAddUpOverClasses) {
+  BevConfig c = tiny();
+  const at::Tensor logits = at::rand({2, 2, 4, 4}) * 4 - 2;
+  const at::Tensor truth = at::randint(0, 2, {2, 2, 4, 4}, at::kByte);
+  const auto plain = [&](const BevConfig& config) { return map_losses(config, logits, truth); };
+  const MapLosses focal = plain(c);
+  ASSERT_EQ(focal.parts.size(), 3u);
+  EXPECT_EQ(focal.parts[1].first, "loss/map/walkway/focal");
+  c.class_weights = {2.0, 0.5};
+  EXPECT_NEAR(
+      plain(c).total.item<double>(),
+      2.0 * focal.parts[0].second.item<double>() + 0.5 * focal.parts[1].second.item<double>(),
+      1e-6);
+  c = tiny();
+  c.loss = MapLoss::kVehicle;
+  const at::Tensor y = truth.to(at::kFloat), p = at::sigmoid(logits);
+  const at::Tensor by_hand = -(y * p.log() * 2.13 + (1 - y) * (1 - p).log()).mean();
+  EXPECT_NEAR(plain(c).total.item<double>(), by_hand.item<double>(), 1e-5);
+}
+
+}  // namespace
+}  // namespace aerie::bev
