@@ -4,6 +4,8 @@
 #include <stdexcept>
 
 #include "aerie/data/nuscenes/camera/image_augmentation.h"
+#include "aerie/data/nuscenes/map/bev_augmentation.h"
+#include "aerie/data/nuscenes/tables/frames.h"
 #include "aerie/geometry/matrix.h"
 #include "aerie/models/bev/metrics/map_iou.h"
 #include "hash_uniform.h"
@@ -12,23 +14,39 @@
 namespace aerie::bev::parity {
 namespace {
 
-Mat4 pose_of(const double* row) {
-  const auto rotation = rotation_from({row[0], row[1], row[2], row[3]});
-  if (!rotation.ok()) throw std::runtime_error(rotation.status().to_string());
-  return rigid(*rotation, {row[4], row[5], row[6]});
+nuscenes::Pose pose_of(const double* row) {
+  return {{row[0], row[1], row[2], row[3]}, {row[4], row[5], row[6]}};
 }
 
+// Rows of T_ec, T_gc, T_el, T_gl.
 void check_poses(const Fixture& fixture, Checks& checks) {
   const std::vector<double> poses = fixture.numbers("poses");
   std::vector<double> got;
   for (size_t at = 0; at + 28 <= poses.size(); at += 28) {
-    const Mat4 ego_camera = pose_of(&poses[at]), global_camera = pose_of(&poses[at + 7]),
-               ego_lidar = pose_of(&poses[at + 14]), global_lidar = pose_of(&poses[at + 21]);
-    const Mat4 camera_to_lidar =
-        rigid_inverse(ego_lidar) * rigid_inverse(global_lidar) * global_camera * ego_camera;
-    got.insert(got.end(), camera_to_lidar.m.begin(), camera_to_lidar.m.end());
+    const auto matrix = nuscenes::camera_to_reference(
+        pose_of(&poses[at]), pose_of(&poses[at + 7]), pose_of(&poses[at + 14]),
+        pose_of(&poses[at + 21]), nuscenes::ReferenceFrame::kLidar, /*motion_compensation=*/true);
+    if (!matrix.ok()) throw std::runtime_error(matrix.status().to_string());
+    got.insert(got.end(), matrix->m.begin(), matrix->m.end());
   }
   checks.near("matrices camera2lidar", "camera2lidar", got, fixture.numbers("camera2lidar"), 1e-8);
+}
+
+// Rows of scale, angle, shift x, y, z, y mirrored, x mirrored.
+void check_bev_augmentation(const Fixture& fixture, Checks& checks) {
+  const std::vector<double> rows = fixture.numbers("bev_aug_params");
+  std::vector<double> got;
+  for (size_t at = 0; at + 7 <= rows.size(); at += 7) {
+    nuscenes::BevAugmentation augmentation;
+    augmentation.scale = rows[at];
+    augmentation.rotation = rows[at + 1];
+    augmentation.shift = {rows[at + 2], rows[at + 3], rows[at + 4]};
+    augmentation.flip_y = rows[at + 5] != 0.0;
+    augmentation.flip_x = rows[at + 6] != 0.0;
+    const Mat4 matrix = augmentation.matrix();
+    got.insert(got.end(), matrix.m.begin(), matrix.m.end());
+  }
+  checks.near("matrices bev_aug", "bev_aug", got, fixture.numbers("bev_aug"), 1e-9);
 }
 
 // Rows of scale, crop x, crop y, mirrored, degrees, height, width.
@@ -119,6 +137,7 @@ void check_metrics(const Fixture& fixture, Checks& checks) {
 
 void check_matrices(const Fixture& fixture, Checks& checks) {
   if (fixture.has("poses")) check_poses(fixture, checks);
+  if (fixture.has("bev_aug_params")) check_bev_augmentation(fixture, checks);
   if (fixture.has("image_aug_params")) check_image_augmentation(fixture, checks);
   if (fixture.has("hash_uniform")) check_hash(fixture, checks);
 }
