@@ -102,8 +102,9 @@ def streets(rng, low, high, block):
     width, height = high[0] - low[0], high[1] - low[1]
     edge = []
     for corner, towards in (((0, 0), (1, 0)), ((1, 0), (1, 1)), ((1, 1), (0, 1)), ((0, 1), (0, 0))):
-        for s in np.linspace(0, 1, 200, endpoint=False):
-            p = np.asarray(corner) + s * (np.asarray(towards) - corner)
+        side = np.asarray(towards) - corner
+        for s in np.linspace(0, 1, max(2, int(abs(side * (width, height)).sum() / 10)), endpoint=False):
+            p = np.asarray(corner) + s * side
             edge.append(low + p * (width, height) + rng.uniform(-2, 2, 2))
     holes = []
     for i in range(int(width // block)):

@@ -87,10 +87,17 @@ void PolygonClipper::clip_side(Rings& rings, const Side& side) {
   chains_.clear();
   for (size_t i = 0; i < rings.size(); ++i) {
     const std::span<const Point> ring = rings.ring(i);
-    const auto num_inside = std::count_if(ring.begin(), ring.end(),
-                                          [&](const Point& p) { return side.inside_by(p) > 0.0; });
+    size_t num_inside = 0, num_on = 0;
+    for (const Point& p : ring) {
+      const double by = side.inside_by(p);
+      num_inside += by > 0.0 ? 1 : 0;
+      num_on += by == 0.0 ? 1 : 0;
+    }
     if (num_inside == 0) continue;
-    if (static_cast<size_t>(num_inside) < ring.size()) {
+    // An outside that touches the side is as it was; a hole opens when it touches twice.
+    const bool untouched =
+        num_inside + num_on == ring.size() && (num_on <= 1 || rings.is_hole[i] == 0);
+    if (!untouched) {
       cut_ring(ring, side);
       continue;
     }
