@@ -15,7 +15,8 @@ namespace aerie::nuscenes {
 
 namespace {
 
-constexpr size_t kBlockBytes = 1 << 20;
+constexpr size_t kMinBlockBytes = 4 << 10;
+constexpr size_t kMaxBlockBytes = 1 << 20;
 
 enum : uint8_t { kPlain, kQuote, kOpen, kClose };
 
@@ -64,6 +65,10 @@ Status RowSplitter::wrong(std::string_view what) const {
   return data_error(std::string(what)).with_context(row_name(row_));
 }
 
+RowSplitter::RowSplitter(RowVisitor visit, uint64_t file_bytes)
+    : visit_(std::move(visit)),
+      block_bytes_(std::clamp<uint64_t>(file_bytes + 1, kMinBlockBytes, kMaxBlockBytes)) {}
+
 char* RowSplitter::room(size_t& size) {
   // The row at hand moves to the front; it is shorter than kMaxRowBytes.
   if (begin_ > 0) {
@@ -72,8 +77,8 @@ char* RowSplitter::room(size_t& size) {
     end_ -= begin_;
     begin_ = 0;
   }
-  if (buffer_.size() < end_ + kBlockBytes + kRowPadding)
-    buffer_.resize(end_ + kBlockBytes + kRowPadding);
+  if (buffer_.size() < end_ + block_bytes_ + kRowPadding)
+    buffer_.resize(end_ + block_bytes_ + kRowPadding);
   size = buffer_.size() - kRowPadding - end_;
   return buffer_.data() + end_;
 }
@@ -207,7 +212,7 @@ Status read_rows(Env& env, const std::string& path, const RowVisitor& visit,
                  const std::function<void(uint64_t bytes)>& progress) {
   const auto read = [&]() -> Status {
     AERIE_ASSIGN_OR_RETURN(const auto file, env.open_random_access(path));
-    RowSplitter splitter(visit);
+    RowSplitter splitter(visit, file->size());
     for (uint64_t offset = 0;;) {
       size_t size = 0;
       char* const room = splitter.room(size);

@@ -28,7 +28,8 @@ using RowVisitor = std::function<Status(std::string_view object, uint64_t row)>;
 // where it ends; whether it is JSON inside is the visitor's to find out. One thread.
 class RowSplitter {
  public:
-  explicit RowSplitter(RowVisitor visit) : visit_(std::move(visit)) {}
+  // `file_bytes`: how much will come, if that is known; only small files need less room for it.
+  explicit RowSplitter(RowVisitor visit, uint64_t file_bytes = kMaxRowBytes);
 
   // Where to put the next bytes: at least one fits.
   char* room(size_t& size);
@@ -46,6 +47,7 @@ class RowSplitter {
   Status wrong(std::string_view what) const;
 
   RowVisitor visit_;
+  const size_t block_bytes_;  // asked for at a time
   std::vector<char> buffer_;
   size_t begin_ = 0;  // of the row at hand, or of what is not scanned
   size_t at_ = 0;     // scanned up to here

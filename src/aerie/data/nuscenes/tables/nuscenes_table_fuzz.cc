@@ -1,8 +1,11 @@
-// Fuzzes one table of a small data set: the input replaces the table that its first byte names, or
-// is spliced into it. Also fuzzes the cached index and the list of files.
+// Fuzzes one file of a small data set, a table, the cached index or the list of pictures: the first
+// byte of the input says which, the rest replaces it or is spliced into it.
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "aerie/base/testing/mem_env.h"
 #include "aerie/data/nuscenes/tables/cbgs.h"
@@ -31,45 +34,51 @@ void read_all(Env& env, const NuscenesIndex& index) {
   }
 }
 
+// The data set, written once; one file of it is another for each input.
+class Playground {
+ public:
+  Playground() : env_(new_mem_env(clock_)) {
+    (void)TestTables::make({"scene-0061", "scene-0103"}, 2).write(*env_, kTables);
+    options_.root = "/data";
+    options_.cache_dir = "/cache";
+    options_.quiet = true;
+    options_.threads = 1;
+    (void)NuscenesIndex::open(*env_, options_);
+    for (const std::string_view table : kTableNames) keep(table_path(kTables, table));
+    const auto entries = env_->list_dir("/cache");
+    for (const DirEntry& entry : *entries) keep("/cache/" + entry.name);
+  }
+
+  void run(uint8_t choice, uint8_t how, uint8_t place, std::string_view input) {
+    const auto& [path, good] = files_[choice % files_.size()];
+    std::string bytes(input);
+    if (how % 2 == 1) {  // spliced in, writing over half as much
+      const size_t at = (how << 8 | place) * good.size() / 65536;
+      bytes = good;
+      bytes.replace(at, input.size() / 2, input);
+    }
+    (void)env_->write_file(path, bytes);
+    options_.use_cache = choice % files_.size() >= kTableNames.size();
+    const auto index = NuscenesIndex::open(*env_, options_);
+    if (index.ok()) read_all(*env_, **index);
+    (void)env_->write_file(path, good);
+  }
+
+ private:
+  static constexpr const char* kTables = "/data/v1.0-mini";
+  void keep(const std::string& path) { files_.emplace_back(path, *env_->read_file(path)); }
+
+  FakeClock clock_;
+  std::unique_ptr<Env> env_;
+  NuscenesIndex::Options options_;
+  std::vector<std::pair<std::string, std::string>> files_;
+};
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static Playground playground;
   if (size < 3) return 0;
-  static FakeClock clock;
-  static const TestTables tables = TestTables::make({"scene-0061", "scene-0103"}, 2);
-  const std::unique_ptr<Env> env = new_mem_env(clock);
-  (void)tables.write(*env, "/data/v1.0-mini");
-  NuscenesIndex::Options options;
-  options.root = "/data";
-  options.cache_dir = "/cache";
-  options.quiet = true;
-  options.threads = 1;
-  std::string_view input(reinterpret_cast<const char*>(data + 3), size - 3);
-  const size_t choice = data[0] % (kTableNames.size() + 2);
-  if (choice >= kTableNames.size()) {
-    // A file of the cache, written over at a place.
-    (void)NuscenesIndex::open(*env, options);
-    const auto entries = env->list_dir("/cache");
-    if (!entries.ok() || entries->size() < 2) return 0;
-    const std::string path = "/cache/" + (*entries)[choice - kTableNames.size()].name;
-    std::string bytes = *env->read_file(path);
-    const size_t at = (data[1] << 8 | data[2]) * bytes.size() / 65536;
-    bytes.replace(at, input.size(), input);
-    (void)env->write_file(path, bytes);
-  } else {
-    const std::string path = table_path("/data/v1.0-mini", kTableNames[choice]);
-    const uint8_t how = data[1];
-    if (how % 2 == 0) {
-      (void)env->write_file(path, input);
-    } else {
-      std::string text = *env->read_file(path);
-      const size_t at = (how << 8 | data[2]) * text.size() / 65536;
-      text.replace(at, input.size() / 2, input);
-      (void)env->write_file(path, text);
-    }
-    options.use_cache = false;
-  }
-  const auto index = NuscenesIndex::open(*env, options);
-  if (index.ok()) read_all(*env, **index);
+  playground.run(data[0], data[1], data[2], {reinterpret_cast<const char*>(data + 3), size - 3});
   return 0;
 }
