@@ -6,7 +6,8 @@
 // bit by bit to the same rows of the whole.
 //
 // Corrupt data is an error here (Pillow lets some of it pass): a damaged picture never becomes a
-// sample. What lies below the last row that was asked for is not looked at.
+// sample. Of what lies below the last row that was asked for only the end of the file is looked at:
+// truncated files are refused whichever rows are read.
 #pragma once
 
 #include <cstddef>

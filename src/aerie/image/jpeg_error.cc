@@ -39,6 +39,11 @@ JpegErrors::JpegErrors() : text{}, code(0), out_of_memory(false) {
   manager.output_message = on_output;
 }
 
+Status jpeg_truncated() {
+  return data_error("JPEG: the file ends before the picture does (truncated)")
+      .with_hint("copy it again");
+}
+
 Status JpegErrors::status() const {
   if (out_of_memory)
     return data_error(str_cat("JPEG: takes more memory than a picture may (", text, ")"))
@@ -51,8 +56,7 @@ Status JpegErrors::status() const {
       return data_error("not a JPEG file: it is empty");
     case JWRN_JPEG_EOF:
     case JERR_INPUT_EOF:
-      return data_error("JPEG: the file ends before the picture does (truncated)")
-          .with_hint("copy it again");
+      return jpeg_truncated();
     case JERR_BAD_PRECISION:
     case JERR_SOF_UNSUPPORTED:
     case JERR_ARITH_NOTIMPL:

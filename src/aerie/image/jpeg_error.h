@@ -29,4 +29,6 @@ struct JpegErrors {
   Status status() const;
 };
 
+Status jpeg_truncated();
+
 }  // namespace aerie::image

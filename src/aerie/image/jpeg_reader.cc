@@ -17,6 +17,14 @@ void cmyk_to_rgb(const uint8_t* in, int width, uint8_t* out) {
   }
 }
 
+// Whether the end-of-image marker stands somewhere in what follows the header. Entropy-coded data
+// cannot look like one. Usually these are the last two bytes.
+bool has_end(const uint8_t* data, size_t size) {
+  for (size_t i = size; i-- > 1;)
+    if (data[i] == JPEG_EOI && data[i - 1] == 0xFF) return true;
+  return false;
+}
+
 }  // namespace
 
 struct JpegReader::Impl {
@@ -135,6 +143,8 @@ Result<JpegInfo> JpegReader::open(std::span<const uint8_t> bytes) {
   if (info.components != 1 && info.components != 3 && info.components != 4)
     return unsupported(str_cat("JPEG: ", info.components, " colour components"))
         .with_hint("save it as grey, colour or CMYK");
+  // Told at once, not only by those who read down to where the data stops.
+  if (!has_end(cinfo.src->next_input_byte, cinfo.src->bytes_in_buffer)) return jpeg_truncated();
   my.info = info;
   my.has_picture = true;
   return info;
