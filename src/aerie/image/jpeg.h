@@ -59,7 +59,7 @@ class JpegReader final {
   // The same rows, handed over as they are decoded, at most kRowsAtOnce at a time and from the top.
   // Each row is followed by kRowSlack bytes that may be read (their values mean nothing).
   static constexpr int kRowsAtOnce = 8;
-  static constexpr int kRowSlack = 64;
+  static constexpr int kRowSlack = 256;
   using RowSink = std::function<void(const uint8_t* const* rows, int count)>;
   Status for_rows(int first, int end, int denominator, const RowSink& sink);
 

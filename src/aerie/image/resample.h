@@ -48,7 +48,7 @@ struct ResampleKernels;
 class BicubicResizer final {
  public:
   // Rows are read up to this many bytes beyond their end.
-  static constexpr int kRowSlack = 64;
+  static constexpr int kRowSlack = 256;
   static constexpr int kRowsAtOnce = 8;
 
   explicit BicubicResizer(ResampleSimd simd = ResampleSimd::kBest);

@@ -20,6 +20,8 @@ namespace {
 
 constexpr int kDigits = 3;      // of 8 bits, signed: weight = d[0] * 2^16 + d[1] * 2^8 + d[2]
 constexpr int kBlockTaps = 16;  // 48 bytes of pixels
+// An output near the right border reads as many blocks as the others.
+static_assert(BicubicResizer::kRowSlack >= 3 * kMaxAvx512Taps + 16);
 constexpr int32_t kHalf = 1 << (kWeightBits - 1);
 
 void digits_of(int32_t weight, int8_t* digits) {

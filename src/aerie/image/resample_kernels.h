@@ -15,7 +15,7 @@ inline constexpr int kWeightBits = 22;
 // on the way; the whole fits in 32 bits (weights are normalised), so the result is exact.
 struct ResampleKernels {
   // `count` rows (1 to 8) through the horizontal pass: rows[k] to out[k], axis.outputs() pixels of
-  // three bytes. May read 64 bytes beyond the end of a row, and write 16.
+  // three bytes. May read kRowSlack bytes beyond the end of a row, and write 16.
   void (*horizontal)(const ResampleAxis& axis, const uint8_t* packed, const uint8_t* const* rows,
                      int count, uint8_t* const* out);
   // out[i] = sum over k < taps of weight[k] * rows[k][i], for i < bytes. Rows are readable up to 64

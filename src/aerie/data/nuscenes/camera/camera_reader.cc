@@ -45,6 +45,8 @@ int decode_denominator(const ImageAugmentation& augmentation, int width, int hei
   return 1;
 }
 
+static_assert(image::JpegReader::kRowSlack >= image::BicubicResizer::kRowSlack);
+
 CameraReader::CameraReader(const image::JpegLimits& limits, image::ResampleSimd simd)
     : jpeg_(limits), resizer_(simd) {}
 
