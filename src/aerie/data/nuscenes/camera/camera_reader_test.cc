@@ -34,6 +34,14 @@ void* operator new(size_t size) {
 void* operator new[](size_t size) {
   return counted_alloc(size);
 }
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  if (counting.load(std::memory_order_relaxed)) ++allocations;
+  return std::malloc(size == 0 ? 1 : size);
+}
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  if (counting.load(std::memory_order_relaxed)) ++allocations;
+  return std::malloc(size == 0 ? 1 : size);
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
