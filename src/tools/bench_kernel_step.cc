@@ -216,7 +216,7 @@ std::string shape_of(const kernels::Relu& a) {
   return a.grad_out == nullptr ? "" : " backward";
 }
 std::string shape_of(const kernels::SwapInner& a) {
-  return a.to == Dtype::kFloat ? " of the gradient" : "";
+  return a.to == Dtype::kF32 ? " of the gradient" : "";
 }
 
 template <typename Args>
@@ -306,7 +306,7 @@ std::vector<int> encoder_frames(const kernels::NestStepConfig& c) {
 
 kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   kernels::NestStepConfig c;
-  c.dtype = Dtype::kBf16;
+  c.dtype = Dtype::kBF16;
   c.batch = o.batch;
   c.samples = o.seconds * 16000;
   c.frames = (o.seconds * 100 + 1 + 15) / 16 * 16;

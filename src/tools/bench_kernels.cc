@@ -40,7 +40,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   const size_t n = b * static_cast<size_t>(frames) * c;  // elements of a (B,T,C) tensor
   const double dn = static_cast<double>(n);
   const auto fill = [&](auto& args) {
-    args.dtype = Dtype::kBf16;
+    args.dtype = Dtype::kBF16;
     args.batch = o.batch;
     args.frames = frames;
     args.channels = width;
@@ -202,7 +202,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
                   [=](void* s) { return k->gated_conv_backward(conv_back, s); }});
 
   kernels::Attention attention;
-  attention.dtype = Dtype::kBf16;
+  attention.dtype = Dtype::kBF16;
   attention.batch = o.batch;
   attention.frames = frames;
   attention.heads = o.heads;
@@ -283,7 +283,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
                   [=](void* s) { return k->normalize_features(normalize, s); }});
 
   kernels::SubsampleFirst first;
-  first.dtype = Dtype::kBf16;
+  first.dtype = Dtype::kBF16;
   first.batch = o.batch;
   first.frames = features;
   first.bins = 80;
@@ -310,7 +310,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   rows.push_back({"subsample_first_backward", 4.0 * features_n + 2.0 * dq, 0.0,
                   [=](void* s) { return k->subsample_first_backward(first_back, s); }});
   kernels::SubsampleNext next;
-  next.dtype = Dtype::kBf16;
+  next.dtype = Dtype::kBF16;
   next.batch = o.batch;
   next.frames = features / 4;
   next.bins = 20;
@@ -334,7 +334,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
                   [=](void* s) { return k->subsample_next_backward(next_back, s); }});
 
   kernels::Relu relu;
-  relu.dtype = Dtype::kBf16;
+  relu.dtype = Dtype::kBF16;
   relu.batch = o.batch;
   relu.frames = frames;
   relu.bins = 10;
@@ -351,7 +351,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   rows.push_back(
       {"relu (backward)", 1.5 * dq, 0.0, [=](void* s) { return k->relu(relu_back, s); }});
   kernels::SwapInner swap;
-  swap.to = Dtype::kBf16;
+  swap.to = Dtype::kBF16;
   swap.rows = width;
   swap.a = channels;
   swap.b = 10;
@@ -361,7 +361,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   rows.push_back(
       {"swap_inner", 6.0 * swapped, 0.0, [=](void* s) { return k->swap_inner(swap, s); }});
   kernels::SwapInner swap_back = swap;
-  swap_back.to = Dtype::kFloat;
+  swap_back.to = Dtype::kF32;
   swap_back.a = 10;
   swap_back.b = channels;
   rows.push_back({"swap_inner (gradient)", 8.0 * swapped, 0.0,
@@ -389,7 +389,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
 
   // A third of the frames enters the loss.
   kernels::CrossEntropy loss;
-  loss.dtype = Dtype::kBf16;
+  loss.dtype = Dtype::kBF16;
   loss.capacity = o.batch * frames;
   loss.classes = o.classes;
   const int masked = o.batch * frames * 3 / 10;
@@ -403,7 +403,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   rows.push_back({"cross_entropy", static_cast<double>(o.classes) * 4.0 * masked, 0.0,
                   [=](void* s) { return k->cross_entropy(loss, s); }});
   kernels::BiasGradient decoder_bias;
-  decoder_bias.dtype = Dtype::kBf16;
+  decoder_bias.dtype = Dtype::kBF16;
   decoder_bias.rows = loss.capacity;
   decoder_bias.columns = decoder_bias.stride = o.classes;
   decoder_bias.num_rows = loss.num_rows;
@@ -421,7 +421,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
       chosen[count++] = i;
   quantize.rows = m.upload(chosen);
   kernels::GatherRows gather;
-  gather.dtype = Dtype::kBf16;
+  gather.dtype = Dtype::kBF16;
   gather.count = quantize.capacity;
   gather.channels = width;
   gather.rows = quantize.rows;
@@ -455,7 +455,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
       {"quantize", 2560.0 * masked, 0.0, [=](void* s) { return k->quantize(quantize, s); }});
 
   kernels::Gemm gemm;
-  gemm.dtype = gemm.out_dtype = Dtype::kBf16;
+  gemm.dtype = gemm.out_dtype = Dtype::kBF16;
   gemm.m = o.batch * frames;
   gemm.n = hidden;
   gemm.k = width;

@@ -15,10 +15,10 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {Dtype::kF64, 8, "float64", "DoubleStorage", "F64", "<f8"},
     {Dtype::kF32, 4, "float32", "FloatStorage", "F32", "<f4"},
-    {Dtype::kF16, 2, "float16", "HalfStorage", "F16", "<f2"},
     {Dtype::kBF16, 2, "bfloat16", "BFloat16Storage", "BF16", nullptr},
+    {Dtype::kF16, 2, "float16", "HalfStorage", "F16", "<f2"},
+    {Dtype::kF64, 8, "float64", "DoubleStorage", "F64", "<f8"},
     {Dtype::kI64, 8, "int64", "LongStorage", "I64", "<i8"},
     {Dtype::kI32, 4, "int32", "IntStorage", "I32", "<i4"},
     {Dtype::kI16, 2, "int16", "ShortStorage", "I16", "<i2"},

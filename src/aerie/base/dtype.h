@@ -1,5 +1,5 @@
 // Element types of tensors, in memory and in files, and their names in the formats we read and
-// write. The only such enum; kernels::Dtype names the three types that kernels compute in.
+// write. The only such enum.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 namespace aerie {
 
 enum class Dtype : uint8_t {
-  kF64,
-  kF32,
-  kF16,
+  kF32,  // the first three are what kernels compute in
   kBF16,
+  kF16,
+  kF64,
   kI64,
   kI32,
   kI16,

@@ -155,7 +155,7 @@ class CudaModule final : public device::GpuModule {
     AERIE_CUDA(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
     auto* data = memory.as<uint8_t>();
     Gemm product;
-    product.dtype = product.out_dtype = Dtype::kBf16;
+    product.dtype = product.out_dtype = Dtype::kBF16;
     product.m = product.n = product.k = product.lda = product.ldb = product.ldc = kSide;
     product.a = data;
     product.b = data + kOperand;

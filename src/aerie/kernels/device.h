@@ -28,6 +28,7 @@
 
 #include <cmath>
 
+#include "aerie/kernels/per_device.h"
 #include "aerie/kernels/sums/partial_sums.h"
 #include "aerie/kernels/types.h"
 
@@ -72,17 +73,43 @@ int launch(void*, LaunchShape shape, void (*kernel)(Params...), const Given&... 
     if (try_code != kOk) return try_code; \
   } while (false)
 
+#ifdef __CUDACC__
+// The device that launches go to; -1 where there is none.
+inline int current_device() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+// 0 where it cannot be told.
+inline int device_attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
+}
+// Of the current device: 9 on Hopper.
+inline int compute_major() {
+  static PerDevice majors;
+  const int device = current_device();
+  return majors.get(device,
+                    [&] { return device_attribute(cudaDevAttrComputeCapabilityMajor, device); });
+}
+#endif
+
+// array + index, of an array that may not be there, and then is not used. A macro: a function
+// changes the machine code.
+#ifdef __CUDACC__
+#define AERIE_PART_OF(array, ...) ((array) + __VA_ARGS__)
+#else
+#define AERIE_PART_OF(array, ...) ((array) != nullptr ? (array) + __VA_ARGS__ : nullptr)
+#endif
+
 // Of the current device; the emulation has a few.
 inline int multiprocessors() {
 #ifdef __CUDACC__
-  static const int count = [] {
-    int device = 0, out = 0;
-    const bool found =
-        cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&out, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
-    return found ? out : 1;
-  }();
-  return count;
+  static PerDevice counts;
+  const int device = current_device();
+  return counts.get(device, [&] {
+    const int found = device_attribute(cudaDevAttrMultiProcessorCount, device);
+    return found > 0 ? found : 1;
+  });
 #else
   return 4;
 #endif

@@ -1,32 +1,41 @@
 // Helpers of the reference implementations: element access by dtype, dropout factors one by one.
 #pragma once
 
+#include <cmath>
+
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels::reference {
 
+inline double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
+
 inline float load(const void* values, Dtype dtype, size_t i) {
   switch (dtype) {
-    case Dtype::kFloat:
+    case Dtype::kF32:
       return static_cast<const float*>(values)[i];
-    case Dtype::kBf16:
+    case Dtype::kBF16:
       return to_float(static_cast<const Bf16*>(values)[i]);
-    case Dtype::kHalf:
+    case Dtype::kF16:
       return to_float(static_cast<const Half*>(values)[i]);
+    default:
+      return 0.0f;
   }
-  return 0.0f;
 }
 
 inline void store(void* values, Dtype dtype, size_t i, float value) {
   switch (dtype) {
-    case Dtype::kFloat:
+    case Dtype::kF32:
       static_cast<float*>(values)[i] = value;
       break;
-    case Dtype::kBf16:
+    case Dtype::kBF16:
       static_cast<Bf16*>(values)[i] = from_float<Bf16>(value);
       break;
-    case Dtype::kHalf:
+    case Dtype::kF16:
       static_cast<Half*>(values)[i] = from_float<Half>(value);
+      break;
+    default:
       break;
   }
 }

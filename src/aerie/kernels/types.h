@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "aerie/base/dropout.h"
+#include "aerie/base/dtype.h"
 #include "aerie/base/philox.h"
 
 namespace aerie::kernels {
@@ -35,7 +36,9 @@ namespace aerie::kernels {
 constexpr int kOk = 0;
 constexpr int kUnsupported = 1;  // cudaErrorInvalidValue
 
-enum class Dtype : uint8_t { kFloat, kBf16, kHalf };
+// Kernels compute in kF32, kBF16 and kF16.
+using aerie::Dtype;
+using aerie::dtype_size;
 
 struct Bf16 {
   uint16_t bits;
@@ -43,10 +46,6 @@ struct Bf16 {
 struct Half {
   uint16_t bits;
 };
-
-constexpr size_t dtype_size(Dtype dtype) {
-  return dtype == Dtype::kFloat ? 4 : 2;
-}
 
 // What keys the random draws of a micro-batch (aerie/nn/random_fill.h); lives in device memory, so
 // that a captured graph draws anew in every replay.
@@ -196,14 +195,15 @@ AERIE_HD Half from_float<Half>(float value) {
 template <typename Body>
 int dispatch(Dtype dtype, Body body) {
   switch (dtype) {
-    case Dtype::kFloat:
+    case Dtype::kF32:
       return body(float{});
-    case Dtype::kBf16:
+    case Dtype::kBF16:
       return body(Bf16{});
-    case Dtype::kHalf:
+    case Dtype::kF16:
       return body(Half{});
+    default:
+      return kUnsupported;
   }
-  return kUnsupported;
 }
 
 }  // namespace aerie::kernels

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/kernels/per_device.h"
+
 namespace aerie::kernels {
 namespace {
 
@@ -30,6 +32,25 @@ TEST(NarrowTypesTest, RoundsToNearestEven) {
   EXPECT_EQ(bf16_bits_to_float(float_to_bf16_bits(1.0f + 3 * 0.00390625f)), 1.015625f);
   EXPECT_TRUE(std::isnan(bf16_bits_to_float(float_to_bf16_bits(std::nanf("")))));
   EXPECT_TRUE(std::isinf(bf16_bits_to_float(float_to_bf16_bits(3.4e38f))));
+}
+
+TEST(PerDeviceTest, EachDeviceIsAskedOnceAndAnswersForItself) {
+  PerDevice counts;
+  int asked = 0;
+  const auto find = [&](int answer) {
+    return [&asked, answer] {
+      ++asked;
+      return answer;
+    };
+  };
+  EXPECT_EQ(counts.get(0, find(132)), 132);
+  EXPECT_EQ(counts.get(1, find(0)), 0);
+  EXPECT_EQ(counts.get(0, find(7)), 132);
+  EXPECT_EQ(counts.get(1, find(7)), 0);
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(counts.get(-1, find(7)), 7);  // no device: nothing to keep it under
+  EXPECT_EQ(counts.get(-1, find(8)), 8);
+  EXPECT_EQ(counts.get(1000, find(9)), 9);
 }
 
 }  // namespace

@@ -24,11 +24,11 @@ std::atomic<const kernels::KernelTable*> cpu_kernels{nullptr};
 std::optional<kernels::Dtype> kernel_dtype(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
-      return kernels::Dtype::kFloat;
+      return kernels::Dtype::kF32;
     case at::kBFloat16:
-      return kernels::Dtype::kBf16;
+      return kernels::Dtype::kBF16;
     case at::kHalf:
-      return kernels::Dtype::kHalf;
+      return kernels::Dtype::kF16;
     default:
       return std::nullopt;
   }

@@ -8,7 +8,7 @@
 namespace aerie::kernels {
 
 struct SiluForward {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, channels = 0;
   RowLayout layout;
   const void* x = nullptr;
@@ -19,7 +19,7 @@ struct SiluForward {
 };
 
 struct SiluBackward {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, channels = 0;
   RowLayout layout;
   const void* x = nullptr;

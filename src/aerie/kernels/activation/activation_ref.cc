@@ -7,10 +7,6 @@
 namespace aerie::kernels::reference {
 namespace {
 
-double sigmoid(double x) {
-  return 1.0 / (1.0 + std::exp(-x));
-}
-
 double with_bias(const void* x, Dtype dtype, size_t at, const float* bias, size_t column) {
   return load(x, dtype, at) + (bias != nullptr ? bias[column] : 0.0f);
 }

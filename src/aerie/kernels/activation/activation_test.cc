@@ -2,7 +2,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::activation_test {
 namespace {
 
 using testing::Backend;
@@ -15,12 +15,12 @@ struct Case {
   bool bias;
   testing::Packing packing = {};
 };
-const Case kCases[] = {{Dtype::kFloat, 1, 1, 8, 0.0, false},
-                       {Dtype::kBf16, 2, 13, 704, 0.1, true},
-                       {Dtype::kHalf, 3, 29, 256, 0.5, true},
-                       {Dtype::kFloat, 3, 7, 264, 0.1, true},
-                       {Dtype::kBf16, 3, 13, 256, 0.1, true, {{5, 13, 1}}},
-                       {Dtype::kFloat, 3, 7, 264, 0.5, true, {{7, 1, 3}}}};
+const Case kCases[] = {{Dtype::kF32, 1, 1, 8, 0.0, false},
+                       {Dtype::kBF16, 2, 13, 704, 0.1, true},
+                       {Dtype::kF16, 3, 29, 256, 0.5, true},
+                       {Dtype::kF32, 3, 7, 264, 0.1, true},
+                       {Dtype::kBF16, 3, 13, 256, 0.1, true, {{5, 13, 1}}},
+                       {Dtype::kF32, 3, 7, 264, 0.5, true, {{7, 1, 3}}}};
 
 struct Outcome {
   std::vector<float> out, again, d_x, d_bias;
@@ -88,7 +88,7 @@ AERIE_KERNEL_TEST(Silu, ForwardAndBackwardEqualTheReference) {
 
 // Where rows lie changes nothing in them, dropout's draws included.
 AERIE_KERNEL_TEST(Silu, PackedRowsAreThoseOfThePaddedBatch) {
-  Case c{Dtype::kBf16, 3, 13, 704, 0.3, false};
+  Case c{Dtype::kBF16, 3, 13, 704, 0.3, false};
   const Outcome padded = run_silu(backend, c, true);
   c.packing.rows = {2, 13, 6};
   const Outcome packed = run_silu(backend, c, true);
@@ -97,4 +97,4 @@ AERIE_KERNEL_TEST(Silu, PackedRowsAreThoseOfThePaddedBatch) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::activation_test

@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1)
 }  // namespace
 
 int adamw_decide(const AdamwStep& a, void* stream) {
-  if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kFloat) return kUnsupported;
+  if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kF32) return kUnsupported;
   if (a.count == 0) return kOk;
   AERIE_TRY(launch(stream, {dim3(unsigned(num_parts(a))), dim3(kThreads)}, sum_squares, a));
   return launch(stream, {dim3(1), dim3(kThreads)}, decide, a);
@@ -286,8 +286,8 @@ int adamw_decide(const AdamwStep& a, void* stream) {
 
 int adamw_update(const AdamwUpdate& u, void* stream) {
   const AdamwStep& a = u.step;
-  if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kFloat) return kUnsupported;
-  const bool half = a.shadow_dtype == Dtype::kHalf;
+  if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kF32) return kUnsupported;
+  const bool half = a.shadow_dtype == Dtype::kF16;
   if (u.num_chunks < 0) {
     if (a.count == 0) return kOk;
     const LaunchShape shape{dim3(unsigned(ceil_div(a.count, int64_t(kThreads) * 4))),

@@ -54,7 +54,7 @@ struct AdamwStep {
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;
   void* shadow = nullptr;  // 16-bit copy, same offsets; null: none
-  Dtype shadow_dtype = Dtype::kBf16;
+  Dtype shadow_dtype = Dtype::kBF16;
   float* ema = nullptr;  // null: none
   int64_t count = 0;     // elements of the buffers; multiple of 8
 

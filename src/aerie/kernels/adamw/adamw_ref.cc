@@ -28,7 +28,7 @@ void update(const AdamwStep& a, const AdamwSegment& g, const AdamwFactors& f, in
     a.params[i] = p;
     if (a.shadow != nullptr) {
       uint16_t* shadow = static_cast<uint16_t*>(a.shadow);
-      shadow[i] = a.shadow_dtype == Dtype::kHalf ? float_to_half_bits(p) : float_to_bf16_bits(p);
+      shadow[i] = a.shadow_dtype == Dtype::kF16 ? float_to_half_bits(p) : float_to_bf16_bits(p);
     }
     if (a.ema != nullptr && c.ema_weight != 0.0f) a.ema[i] += (p - a.ema[i]) * c.ema_weight;
   }

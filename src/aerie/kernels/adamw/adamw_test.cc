@@ -4,7 +4,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::adamw_test {
 namespace {
 
 using testing::Backend;
@@ -115,8 +115,8 @@ AERIE_KERNEL_TEST(Adamw, StepsEqualTheReference) {
     int64_t count;
   };
   for (const Case& c :
-       {Case{Dtype::kBf16, false, 0.0, false, 128}, Case{Dtype::kHalf, false, 0.5, true, 5000},
-        Case{Dtype::kBf16, true, 0.05, false, 4096}}) {
+       {Case{Dtype::kBF16, false, 0.0, false, 128}, Case{Dtype::kF16, false, 0.5, true, 5000},
+        Case{Dtype::kBF16, true, 0.05, false, 4096}}) {
     const State e = run(*reference, c.shadow, c.by_value, c.clip, c.scaled, c.count);
     const State a = run(backend, c.shadow, c.by_value, c.clip, c.scaled, c.count);
     testing::expect_close(a.params, e.params, 1e-6, 0, "params");
@@ -133,8 +133,8 @@ AERIE_KERNEL_TEST(Adamw, StepsEqualTheReference) {
     for (size_t i = gap; i < gap + 8; ++i) EXPECT_EQ(a.shadow[i], 7);
     for (size_t i = 0; i < a.params.size(); ++i) {
       if (i >= gap && i < gap + 8) continue;
-      const uint16_t want = c.shadow == Dtype::kHalf ? float_to_half_bits(a.params[i])
-                                                     : float_to_bf16_bits(a.params[i]);
+      const uint16_t want = c.shadow == Dtype::kF16 ? float_to_half_bits(a.params[i])
+                                                    : float_to_bf16_bits(a.params[i]);
       ASSERT_EQ(a.shadow[i], want) << i;
     }
   }
@@ -142,8 +142,8 @@ AERIE_KERNEL_TEST(Adamw, StepsEqualTheReference) {
 
 AERIE_KERNEL_TEST(Adamw, PartsAreTheWholeBitForBit) {
   for (const int64_t count : {int64_t{128}, int64_t{kAdamwChunk}, int64_t{9 * kAdamwChunk + 136}}) {
-    const State whole = run(backend, Dtype::kHalf, false, 0.5, true, count);
-    const State parts = run(backend, Dtype::kHalf, false, 0.5, true, count, 3);
+    const State whole = run(backend, Dtype::kF16, false, 0.5, true, count);
+    const State parts = run(backend, Dtype::kF16, false, 0.5, true, count, 3);
     EXPECT_EQ(parts.params, whole.params);
     EXPECT_EQ(parts.exp_avg, whole.exp_avg);
     EXPECT_EQ(parts.exp_avg_sq, whole.exp_avg_sq);
@@ -216,4 +216,4 @@ TEST(AdamwReferenceTest, OneStepByHand) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::adamw_test

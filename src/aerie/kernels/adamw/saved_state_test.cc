@@ -2,7 +2,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::saved_state_test {
 namespace {
 
 using testing::Backend;
@@ -55,4 +55,4 @@ AERIE_KERNEL_TEST(SavedState, ComesBackWhenTheStepWasSkipped) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::saved_state_test

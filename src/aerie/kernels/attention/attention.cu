@@ -33,20 +33,20 @@ bool whole(const Attention& a) {
   return a.dim == 64 || a.dim == 128;
 }
 bool covered(const Attention& a) {
-  const bool plain = a.dtype == Dtype::kFloat;
+  const bool plain = a.dtype == Dtype::kF32;
   return a.batch > 0 && a.frames > 0 && a.frames <= 8192 && a.heads > 0 && a.heads <= 255 &&
          a.dim > 0 && a.dim % 4 == 0 && a.dim <= (plain ? 256 : 128);
 }
 // Whether rows that are so many values apart can be read and written.
 bool aligned(const Attention& a, int stride, int p_stride) {
-  const int values = a.dtype != Dtype::kFloat && whole(a) ? 8 : 4;
+  const int values = a.dtype != Dtype::kF32 && whole(a) ? 8 : 4;
   return stride % values == 0 && p_stride % values == 0;
 }
 
 // Calls body with a value of the 16-bit type.
 template <typename Body>
 int for_type(const Attention& a, Body body) {
-  return a.dtype == Dtype::kBf16 ? body(Bf16{}) : body(Half{});
+  return a.dtype == Dtype::kBF16 ? body(Bf16{}) : body(Half{});
 }
 template <typename T>
 int forward_with(const Attention& a, void* stream) {
@@ -80,7 +80,7 @@ int backward_float(const AttentionBackward& b, void* stream) {
 
 int attention(const Attention& a, void* stream) {
   if (!covered(a) || !aligned(a, a.stride, a.p_stride)) return kUnsupported;
-  if (a.dtype != Dtype::kFloat)
+  if (a.dtype != Dtype::kF32)
     return for_type(a, [&](auto type) { return forward_with<decltype(type)>(a, stream); });
   return launch(
       stream,
@@ -95,11 +95,11 @@ int attention_backward(const AttentionBackward& b, void* stream) {
     return kUnsupported;
   if (b.positions_later && (b.later == nullptr || b.later->count + 2 > PartialSums::kMost))
     return kUnsupported;
-  AERIE_TRY(a.dtype == Dtype::kFloat ? backward_float(b, stream) : for_type(a, [&](auto type) {
+  AERIE_TRY(a.dtype == Dtype::kF32 ? backward_float(b, stream) : for_type(a, [&](auto type) {
     return backward_with<decltype(type)>(b, stream);
   }));
   const int dense = a.heads * a.dim, tiles = attention_tiles(a.frames);
-  const bool plain = a.dtype == Dtype::kFloat;
+  const bool plain = a.dtype == Dtype::kF32;
   const bool on_chip = resident(b);
   const int parts_u =
       on_chip ? attention_slots(b) : a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);

@@ -18,7 +18,7 @@
 namespace aerie::kernels {
 
 struct Attention {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, heads = 0, dim = 0;
   RowLayout layout;         // of q, k, v, out and their gradients, here (B,T,H,D)
   const void* q = nullptr;  // (B,T,H,D), rows `stride` elements apart
@@ -81,8 +81,8 @@ constexpr int kAttentionResidentFrames = 192, kAttentionResidentDim = 64;
 // Fewer groups make fewer and longer sums; on tensor cores that suits small batches.
 AERIE_HD int attention_groups(const Attention& a) {
   const int most =
-      a.batch >= 32 || a.dtype == Dtype::kFloat ? kAttentionGroups : kAttentionGroups / 2;
-  return a.dtype == Dtype::kFloat || a.batch > most ? most : a.batch;
+      a.batch >= 32 || a.dtype == Dtype::kF32 ? kAttentionGroups : kAttentionGroups / 2;
+  return a.dtype == Dtype::kF32 || a.batch > most ? most : a.batch;
 }
 
 AERIE_HD int attention_tiles(int frames) {
@@ -152,7 +152,7 @@ inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) 
 // gradients of positions then.
 AERIE_HD bool attention_resident(const AttentionBackward& b) {
   const Attention& a = b.forward;
-  return a.dtype != Dtype::kFloat && a.dim <= kAttentionResidentDim && a.frames > kAttentionTile &&
+  return a.dtype != Dtype::kF32 && a.dim <= kAttentionResidentDim && a.frames > kAttentionTile &&
          a.frames <= kAttentionResidentFrames && 3 * a.batch * a.heads >= b.multiprocessors;
 }
 // The blocks of a head: as many as the device runs at a time, at most one for every item.

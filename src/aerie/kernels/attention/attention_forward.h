@@ -12,9 +12,10 @@ struct SavedWeights {
   float* shifts;  // of the lane's upper row
   int tile_shifts;
   __device__ SavedWeights(const Attention& a, int item, int head, int i, int lane)
-      : blocks(static_cast<T*>(a.saved) +
-               attention_block_at(a, item, head, i / 16, attention_blocks(a.frames)) + lane * 8),
-        shifts(a.shifts + attention_shift_at(a, item, head, 0, i + lane / 4)),
+      : blocks(AERIE_PART_OF(
+            static_cast<T*>(a.saved),
+            attention_block_at(a, item, head, i / 16, attention_blocks(a.frames)) + lane * 8)),
+        shifts(AERIE_PART_OF(a.shifts, attention_shift_at(a, item, head, 0, i + lane / 4))),
         tile_shifts(attention_blocks(a.frames) * 16) {}
   __device__ T* tile(int jt) const { return blocks + jt * (kTile / 16 * 256); }
 };

@@ -78,14 +78,7 @@ template <typename... Params, typename... Given>
 int launch_early(void* stream, LaunchShape shape, void (*kernel)(Params...),
                  const Given&... given) {
 #ifdef __CUDACC__
-  static const bool can = [] {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
-  }();
-  if (can) {
+  if (compute_major() >= 9) {
     AERIE_TRY(int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        int(shape.shared_bytes))));

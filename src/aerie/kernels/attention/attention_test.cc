@@ -157,8 +157,8 @@ void compare(Backend& backend, const Case& c) {
   const Outcome a = run(backend, c);
   // On tensor cores weights, score gradients and biased queries are rounded on the way, and
   // what cancels in the softmax's gradient (all of it, for one key) leaves its rounding behind.
-  const double t = c.dtype == Dtype::kFloat ? 5e-6 : c.dtype == Dtype::kHalf ? 2e-3 : 1.5e-2;
-  const double rest = c.dtype == Dtype::kFloat ? 1e-6 : c.dtype == Dtype::kHalf ? 8e-4 : 6e-3;
+  const double t = c.dtype == Dtype::kF32 ? 5e-6 : c.dtype == Dtype::kF16 ? 2e-3 : 1.5e-2;
+  const double rest = c.dtype == Dtype::kF32 ? 1e-6 : c.dtype == Dtype::kF16 ? 8e-4 : 6e-3;
   testing::expect_close(a.out, e.out, t, 0, "out");
   testing::expect_close(a.log_sum, e.log_sum, t, 0, "log_sum");
   testing::expect_close(a.d_v, e.d_v, t, 0, "grad_v");
@@ -285,53 +285,53 @@ void expect_saved(Backend& b, const Case& c) {
       }
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(unwritten, 0);
-  testing::expect_close(actual, expected, c.dtype == Dtype::kHalf ? 2e-3 : 1.5e-2, 0, "weights");
+  testing::expect_close(actual, expected, c.dtype == Dtype::kF16 ? 2e-3 : 1.5e-2, 0, "weights");
 }
 
 AERIE_KERNEL_TEST(Attention, WeightsForBackward) {
   for (const Case& c :
-       {Case{Dtype::kBf16, 1, 1, 64, {1}, 0.0}, Case{Dtype::kBf16, 150, 1, 64, {150, 0, 67}, 0.1},
-        Case{Dtype::kHalf, 75, 2, 64, {75, 40}, 0.2, -1, -1, 0, 0, false},
-        Case{Dtype::kHalf, 140, 1, 64, {140}, 0.0, 30, 3},
-        Case{Dtype::kBf16, 131, 1, 64, {129}, 0.1, -1, -1, 16, 2, false},
-        Case{Dtype::kBf16, 70, 1, 128, {70, 49}, 0.1}, Case{Dtype::kHalf, 70, 1, 128, {66}, 0.0},
-        Case{Dtype::kHalf, 68, 2, 128, {68, 3}, 0.1, 5, 60, 0, 0, false}})
+       {Case{Dtype::kBF16, 1, 1, 64, {1}, 0.0}, Case{Dtype::kBF16, 150, 1, 64, {150, 0, 67}, 0.1},
+        Case{Dtype::kF16, 75, 2, 64, {75, 40}, 0.2, -1, -1, 0, 0, false},
+        Case{Dtype::kF16, 140, 1, 64, {140}, 0.0, 30, 3},
+        Case{Dtype::kBF16, 131, 1, 64, {129}, 0.1, -1, -1, 16, 2, false},
+        Case{Dtype::kBF16, 70, 1, 128, {70, 49}, 0.1}, Case{Dtype::kF16, 70, 1, 128, {66}, 0.0},
+        Case{Dtype::kF16, 68, 2, 128, {68, 3}, 0.1, 5, 60, 0, 0, false}})
     expect_saved(backend, c);
 }
 
 AERIE_KERNEL_TEST(Attention, FloatEqualsTheReference) {
   for (const Case& c :
-       {Case{Dtype::kFloat, 1, 1, 8, {1}, 0.0}, Case{Dtype::kFloat, 37, 2, 24, {37, 1, 20}, 0.1},
-        Case{Dtype::kFloat, 37, 3, 4, {37, 20}, 0.1}, Case{Dtype::kFloat, 34, 1, 44, {34}, 0.1},
-        Case{Dtype::kFloat, 20, 2, 100, {20}, 0.0}, Case{Dtype::kFloat, 70, 1, 40, {66}, 0.0},
-        Case{Dtype::kFloat, 33, 1, 16, {33, 0, 7, 8, 9}, 0.5, 4, 2},
-        Case{Dtype::kFloat, 33, 1, 16, {31}, 0.1, -1, -1, 5, 1},
-        Case{Dtype::kFloat, 140, 1, 72, {140, 96}, 0.1, 40, 7}})
+       {Case{Dtype::kF32, 1, 1, 8, {1}, 0.0}, Case{Dtype::kF32, 37, 2, 24, {37, 1, 20}, 0.1},
+        Case{Dtype::kF32, 37, 3, 4, {37, 20}, 0.1}, Case{Dtype::kF32, 34, 1, 44, {34}, 0.1},
+        Case{Dtype::kF32, 20, 2, 100, {20}, 0.0}, Case{Dtype::kF32, 70, 1, 40, {66}, 0.0},
+        Case{Dtype::kF32, 33, 1, 16, {33, 0, 7, 8, 9}, 0.5, 4, 2},
+        Case{Dtype::kF32, 33, 1, 16, {31}, 0.1, -1, -1, 5, 1},
+        Case{Dtype::kF32, 140, 1, 72, {140, 96}, 0.1, 40, 7}})
     compare(backend, c);
 }
 
 AERIE_KERNEL_TEST(Attention, TensorCoresEqualTheReference) {
   for (const Case& c :
-       {Case{Dtype::kBf16, 1, 1, 64, {1}, 0.0}, Case{Dtype::kBf16, 75, 2, 64, {75, 1}, 0.1},
-        Case{Dtype::kBf16, 67, 1, 64, {65}, 0.0, 30, 3},
-        Case{Dtype::kHalf, 75, 2, 64, {75, 1}, 0.1}, Case{Dtype::kHalf, 20, 1, 128, {20, 3}, 0.0}})
+       {Case{Dtype::kBF16, 1, 1, 64, {1}, 0.0}, Case{Dtype::kBF16, 75, 2, 64, {75, 1}, 0.1},
+        Case{Dtype::kBF16, 67, 1, 64, {65}, 0.0, 30, 3}, Case{Dtype::kF16, 75, 2, 64, {75, 1}, 0.1},
+        Case{Dtype::kF16, 20, 1, 128, {20, 3}, 0.0}})
     compare(backend, c);
 }
 
 AERIE_KERNEL_TEST(Attention, PackedItems) {
-  compare_packed(backend, {Dtype::kFloat, 37, 2, 24, {20, 0, 37, 1}, 0.1}, {21, 3, 37, 1});
-  compare_packed(backend, {Dtype::kFloat, 41, 1, 16, {9, 33}, 0.1, 4, 2}, {33, 40});
-  compare_packed(backend, {Dtype::kBf16, 75, 1, 64, {66, 1, 0, 75}, 0.1}, {70, 2, 0, 75});
-  compare_packed(backend, {Dtype::kBf16, 37, 1, 128, {5, 37}, 0.0, -1, -1, 7, 1}, {24, 37});
-  compare_packed(backend, {Dtype::kHalf, 67, 2, 64, {3, 65}, 0.1, 30, 3}, {8, 66});
+  compare_packed(backend, {Dtype::kF32, 37, 2, 24, {20, 0, 37, 1}, 0.1}, {21, 3, 37, 1});
+  compare_packed(backend, {Dtype::kF32, 41, 1, 16, {9, 33}, 0.1, 4, 2}, {33, 40});
+  compare_packed(backend, {Dtype::kBF16, 75, 1, 64, {66, 1, 0, 75}, 0.1}, {70, 2, 0, 75});
+  compare_packed(backend, {Dtype::kBF16, 37, 1, 128, {5, 37}, 0.0, -1, -1, 7, 1}, {24, 37});
+  compare_packed(backend, {Dtype::kF16, 67, 2, 64, {3, 65}, 0.1, 30, 3}, {8, 66});
 }
 
 AERIE_KERNEL_TEST(Attention, TensorCoresOfOtherShapes) {
   for (const Case& c :
-       {Case{Dtype::kBf16, 20, 1, 128, {20, 0, 3, 4, 5}, 0.1},
-        Case{Dtype::kBf16, 130, 1, 64, {129}, 0.1, -1, -1, 16, 2},
-        Case{Dtype::kBf16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false},
-        Case{Dtype::kBf16, 70, 2, 128, {70, 49}, 0.1}, Case{Dtype::kBf16, 261, 1, 64, {259}, 0.1}})
+       {Case{Dtype::kBF16, 20, 1, 128, {20, 0, 3, 4, 5}, 0.1},
+        Case{Dtype::kBF16, 130, 1, 64, {129}, 0.1, -1, -1, 16, 2},
+        Case{Dtype::kBF16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false},
+        Case{Dtype::kBF16, 70, 2, 128, {70, 49}, 0.1}, Case{Dtype::kBF16, 261, 1, 64, {259}, 0.1}})
     compare(backend, c);
 }
 
@@ -340,7 +340,7 @@ TEST(AttentionTest, MoreItemsThanLanes) {
   std::vector<int32_t> lengths(kAttentionGroups * 33, 1);
   lengths[5] = 0;
   lengths.back() = 2;
-  compare(*testing::emulated_backend(), {Dtype::kHalf, 2, 1, 64, lengths, 0.0});
+  compare(*testing::emulated_backend(), {Dtype::kF16, 2, 1, 64, lengths, 0.0});
 }
 
 // Small batches on a device that they fill, with the weights of forward.
@@ -350,15 +350,15 @@ AERIE_KERNEL_TEST(Attention, SquaresOnChip) {
     c.saves = true;
     return c;
   };
-  for (const Case& c : {on(1, {Dtype::kBf16, 65, 1, 64, {1}, 0.0}),
-                        on(2, {Dtype::kBf16, 192, 1, 64, {190, 0, 100}, 0.1}),
-                        on(1, {Dtype::kBf16, 131, 1, 64, {0, 129, 0, 20, 131}, 0.1}),
-                        on(1, {Dtype::kBf16, 131, 1, 64, {0, 129}, 0.1, -1, -1, 16, 2}),
-                        on(2, {Dtype::kBf16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false}),
-                        on(1, {Dtype::kHalf, 75, 2, 64, {75, 1}, 0.1})})
+  for (const Case& c : {on(1, {Dtype::kBF16, 65, 1, 64, {1}, 0.0}),
+                        on(2, {Dtype::kBF16, 192, 1, 64, {190, 0, 100}, 0.1}),
+                        on(1, {Dtype::kBF16, 131, 1, 64, {0, 129, 0, 20, 131}, 0.1}),
+                        on(1, {Dtype::kBF16, 131, 1, 64, {0, 129}, 0.1, -1, -1, 16, 2}),
+                        on(2, {Dtype::kBF16, 150, 1, 64, {150, 64}, 0.2, 5, 60, 0, 0, false}),
+                        on(1, {Dtype::kF16, 75, 2, 64, {75, 1}, 0.1})})
     compare(backend, c);
-  compare_packed(backend, on(2, {Dtype::kBf16, 75, 1, 64, {66, 1, 0, 75}, 0.1}), {70, 2, 0, 75});
-  compare_packed(backend, on(2, {Dtype::kHalf, 67, 2, 64, {3, 65}, 0.1, 30, 3}), {8, 66});
+  compare_packed(backend, on(2, {Dtype::kBF16, 75, 1, 64, {66, 1, 0, 75}, 0.1}), {70, 2, 0, 75});
+  compare_packed(backend, on(2, {Dtype::kF16, 67, 2, 64, {3, 65}, 0.1, 30, 3}), {8, 66});
 }
 
 // Three tiles of queries in a block, of which some have no queries, or see no keys of a tile.
@@ -367,13 +367,13 @@ AERIE_KERNEL_TEST(Attention, WideHeadsOnAFullDevice) {
     c.multiprocessors = 1;
     return c;
   };
-  for (const Case& c : {full({Dtype::kBf16, 20, 1, 128, {20, 0, 3}, 0.1}),
-                        full({Dtype::kBf16, 197, 1, 128, {129}, 0.1}),
-                        full({Dtype::kHalf, 200, 1, 128, {199}, 0.0, 30, 3}),
-                        full({Dtype::kBf16, 261, 1, 128, {259}, 0.1, -1, -1, 16, 2}),
-                        full({Dtype::kBf16, 70, 2, 128, {70, 49}, 0.2, 5, 60, 0, 0, false})})
+  for (const Case& c : {full({Dtype::kBF16, 20, 1, 128, {20, 0, 3}, 0.1}),
+                        full({Dtype::kBF16, 197, 1, 128, {129}, 0.1}),
+                        full({Dtype::kF16, 200, 1, 128, {199}, 0.0, 30, 3}),
+                        full({Dtype::kBF16, 261, 1, 128, {259}, 0.1, -1, -1, 16, 2}),
+                        full({Dtype::kBF16, 70, 2, 128, {70, 49}, 0.2, 5, 60, 0, 0, false})})
     compare(backend, c);
-  compare_packed(backend, full({Dtype::kBf16, 75, 1, 128, {66, 1}, 0.1}), {70, 2});
+  compare_packed(backend, full({Dtype::kBF16, 75, 1, 128, {66, 1}, 0.1}), {70, 2});
 }
 
 AERIE_KERNEL_TEST(Attention, BackwardOfSavedWeights) {
@@ -384,18 +384,18 @@ AERIE_KERNEL_TEST(Attention, BackwardOfSavedWeights) {
     return c;
   };
   constexpr int kFew = 1, kMany = 1000;  // which chooses among the kernels
-  for (const Case& c : {saved(kMany, {Dtype::kBf16, 1, 1, 64, {1}, 0.0}),
-                        saved(kMany, {Dtype::kBf16, 75, 2, 64, {75, 0, 1}, 0.1}),
-                        saved(kMany, {Dtype::kHalf, 150, 1, 64, {150, 64}, 0.2, 5, 60}),
-                        saved(kFew, {Dtype::kBf16, 261, 1, 64, {259}, 0.1}),
-                        saved(kFew, {Dtype::kHalf, 200, 1, 64, {131, 200}, 0.0, -1, -1, 16, 2}),
-                        saved(kMany, {Dtype::kHalf, 70, 1, 128, {70, 49}, 0.1}),
-                        saved(kFew, {Dtype::kBf16, 197, 1, 128, {129}, 0.1}),
-                        saved(kFew, {Dtype::kHalf, 200, 1, 128, {199, 0}, 0.0, 30, 3}),
-                        saved(kFew, {Dtype::kBf16, 261, 1, 128, {259}, 0.1, -1, -1, 16, 2})})
+  for (const Case& c : {saved(kMany, {Dtype::kBF16, 1, 1, 64, {1}, 0.0}),
+                        saved(kMany, {Dtype::kBF16, 75, 2, 64, {75, 0, 1}, 0.1}),
+                        saved(kMany, {Dtype::kF16, 150, 1, 64, {150, 64}, 0.2, 5, 60}),
+                        saved(kFew, {Dtype::kBF16, 261, 1, 64, {259}, 0.1}),
+                        saved(kFew, {Dtype::kF16, 200, 1, 64, {131, 200}, 0.0, -1, -1, 16, 2}),
+                        saved(kMany, {Dtype::kF16, 70, 1, 128, {70, 49}, 0.1}),
+                        saved(kFew, {Dtype::kBF16, 197, 1, 128, {129}, 0.1}),
+                        saved(kFew, {Dtype::kF16, 200, 1, 128, {199, 0}, 0.0, 30, 3}),
+                        saved(kFew, {Dtype::kBF16, 261, 1, 128, {259}, 0.1, -1, -1, 16, 2})})
     compare(backend, c);
-  compare_packed(backend, saved(kMany, {Dtype::kBf16, 75, 1, 64, {66, 1}, 0.1}), {70, 2});
-  compare_packed(backend, saved(kFew, {Dtype::kBf16, 75, 1, 128, {66, 1}, 0.1}), {70, 2});
+  compare_packed(backend, saved(kMany, {Dtype::kBF16, 75, 1, 64, {66, 1}, 0.1}), {70, 2});
+  compare_packed(backend, saved(kFew, {Dtype::kBF16, 75, 1, 128, {66, 1}, 0.1}), {70, 2});
 }
 
 // Heads that do not fill tiles, in every kernel: neighbours begin at multiples of 8 bytes only, and
@@ -409,22 +409,22 @@ AERIE_KERNEL_TEST(Attention, PaddedHeads) {
   constexpr int kFew = 1, kMany = 1000;  // which chooses among the kernels
   for (const Case& c : {
            // without the weights of forward
-           with(kMany, false, {Dtype::kBf16, 75, 2, 44, {75, 1}, 0.1}),
-           with(kMany, false, {Dtype::kHalf, 20, 3, 4, {20, 0, 3}, 0.1, -1, -1, 0, 0, false}),
-           with(kFew, false, {Dtype::kHalf, 67, 1, 100, {65}, 0.1, 30, 3}),
+           with(kMany, false, {Dtype::kBF16, 75, 2, 44, {75, 1}, 0.1}),
+           with(kMany, false, {Dtype::kF16, 20, 3, 4, {20, 0, 3}, 0.1, -1, -1, 0, 0, false}),
+           with(kFew, false, {Dtype::kF16, 67, 1, 100, {65}, 0.1, 30, 3}),
            // with them
-           with(kMany, true, {Dtype::kBf16, 70, 3, 12, {70, 49}, 0.1}),
-           with(kMany, true, {Dtype::kHalf, 66, 1, 60, {66}, 0.0, 5, 60}),
-           with(kMany, true, {Dtype::kHalf, 70, 1, 124, {70, 3}, 0.1}),
-           with(kFew, true, {Dtype::kBf16, 67, 2, 68, {67}, 0.1, -1, -1, 16, 2}),
+           with(kMany, true, {Dtype::kBF16, 70, 3, 12, {70, 49}, 0.1}),
+           with(kMany, true, {Dtype::kF16, 66, 1, 60, {66}, 0.0, 5, 60}),
+           with(kMany, true, {Dtype::kF16, 70, 1, 124, {70, 3}, 0.1}),
+           with(kFew, true, {Dtype::kBF16, 67, 2, 68, {67}, 0.1, -1, -1, 16, 2}),
            // on chip
-           with(kFew, true, {Dtype::kBf16, 131, 2, 44, {0, 129, 20}, 0.1}),
-           with(kFew, true, {Dtype::kHalf, 75, 3, 4, {75, 1}, 0.1, -1, -1, 0, 0, false}),
+           with(kFew, true, {Dtype::kBF16, 131, 2, 44, {0, 129, 20}, 0.1}),
+           with(kFew, true, {Dtype::kF16, 75, 3, 4, {75, 1}, 0.1, -1, -1, 0, 0, false}),
        })
     compare(backend, c);
-  compare_packed(backend, with(kMany, false, {Dtype::kHalf, 20, 1, 76, {9, 20}, 0.1}), {12, 20});
-  compare_packed(backend, with(kFew, true, {Dtype::kHalf, 67, 3, 20, {3, 65}, 0.1}), {8, 66});
-  expect_saved(backend, {Dtype::kBf16, 70, 2, 44, {70, 5}, 0.1});
+  compare_packed(backend, with(kMany, false, {Dtype::kF16, 20, 1, 76, {9, 20}, 0.1}), {12, 20});
+  compare_packed(backend, with(kFew, true, {Dtype::kF16, 67, 3, 20, {3, 65}, 0.1}), {8, 66});
+  expect_saved(backend, {Dtype::kBF16, 70, 2, 44, {70, 5}, 0.1});
 }
 
 // What the kernels do not cover is left to the caller, and nothing is written.
@@ -432,10 +432,10 @@ AERIE_KERNEL_TEST(Attention, OtherHeadsAreRefused) {
   Attention a;
   a.batch = a.frames = a.heads = 1;
   for (const auto& [dtype, dim, stride] :
-       {std::tuple{Dtype::kBf16, 6, 24}, std::tuple{Dtype::kHalf, 132, 132},
-        std::tuple{Dtype::kBf16, 0, 0}, std::tuple{Dtype::kBf16, 64, 68},
-        std::tuple{Dtype::kBf16, 44, 46}, std::tuple{Dtype::kFloat, 260, 260},
-        std::tuple{Dtype::kFloat, 10, 12}}) {
+       {std::tuple{Dtype::kBF16, 6, 24}, std::tuple{Dtype::kF16, 132, 132},
+        std::tuple{Dtype::kBF16, 0, 0}, std::tuple{Dtype::kBF16, 64, 68},
+        std::tuple{Dtype::kBF16, 44, 46}, std::tuple{Dtype::kF32, 260, 260},
+        std::tuple{Dtype::kF32, 10, 12}}) {
     a.dtype = dtype;
     a.dim = dim;
     a.stride = a.p_stride = stride;

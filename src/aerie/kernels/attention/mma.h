@@ -13,9 +13,9 @@
 namespace aerie::kernels::AERIE_BACKEND {
 
 template <typename T>
-constexpr bool is_half = false;
+inline constexpr bool is_half = false;
 template <>
-constexpr bool is_half<Half> = true;
+inline constexpr bool is_half<Half> = true;
 
 struct FragmentA {
   uint32_t r[4];

@@ -12,7 +12,7 @@
 namespace aerie::kernels {
 
 struct BatchNormForward {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, channels = 0;
   RowLayout layout;
   const void* x = nullptr;
@@ -33,7 +33,7 @@ struct BatchNormForward {
 // The sums over frames that the gradient of x needs (gated_conv_backward applies them), which are
 // the gradients of weight and bias as well.
 struct BatchNormReduce {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, channels = 0;
   RowLayout layout;
   const void* x = nullptr;

@@ -6,10 +6,6 @@
 namespace aerie::kernels::reference {
 namespace {
 
-double sigmoid(double x) {
-  return 1.0 / (1.0 + std::exp(-x));
-}
-
 // Calls body(row) for every row that counts.
 template <typename Args, typename Body>
 void for_each_counted(const Args& a, Body body) {
@@ -21,7 +17,7 @@ void for_each_counted(const Args& a, Body body) {
 
 // silu(batch_norm(x)) of one value.
 template <typename Args>
-void activate(const Args& a, size_t i) {
+void normalize_and_activate(const Args& a, size_t i) {
   const size_t c = i % static_cast<size_t>(a.channels);
   const double z =
       (load(a.x, a.dtype, i) - static_cast<double>(a.mean[c])) * a.rstd[c] * a.weight[c] +
@@ -68,14 +64,14 @@ int batch_norm_forward(const BatchNormForward& a, void*) {
   }
   if (a.training) *a.batches += 1;
   const size_t rows = static_cast<size_t>(num_rows(a.layout, a.batch, a.frames));
-  for (size_t i = 0; i < rows * static_cast<size_t>(a.channels); ++i) activate(a, i);
+  for (size_t i = 0; i < rows * static_cast<size_t>(a.channels); ++i) normalize_and_activate(a, i);
   return kOk;
 }
 
 int batch_norm_reduce(const BatchNormReduce& a, void*) {
   const size_t channels = static_cast<size_t>(a.channels);
   const size_t rows = static_cast<size_t>(num_rows(a.layout, a.batch, a.frames));
-  for (size_t i = 0; i < rows * channels && a.out != nullptr; ++i) activate(a, i);
+  for (size_t i = 0; i < rows * channels && a.out != nullptr; ++i) normalize_and_activate(a, i);
   const size_t parts = static_cast<size_t>(batch_norm_parts(static_cast<int>(rows)));
   for (size_t i = 0; i < parts * 2 * channels; ++i) a.partial[i] = 0.0f;
   for (size_t c = 0; c < channels; ++c) {

@@ -3,7 +3,7 @@
 #include "aerie/kernels/conv/batch_norm.h"
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::batch_norm_sums_test {
 namespace {
 
 using testing::Backend;
@@ -140,4 +140,4 @@ AERIE_KERNEL_TEST(BatchNormSums, OfOneRankAreItsStatistics) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::batch_norm_sums_test

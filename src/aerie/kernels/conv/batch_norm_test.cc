@@ -4,7 +4,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::batch_norm_test {
 namespace {
 
 using testing::Backend;
@@ -119,10 +119,10 @@ Outcome run(Backend& b, const Case& c, int padded_frames) {
 
 AERIE_KERNEL_TEST(BatchNorm, StatisticsForwardAndSumsEqualTheReference) {
   const auto reference = testing::reference_backend();
-  for (const Case& c : {Case{Dtype::kFloat, 1, 2, 8, 2, true, false},
-                        Case{Dtype::kBf16, 2, 43, 176, 41, true, true},
-                        Case{Dtype::kHalf, 3, 33, 264, -1, true, false},
-                        Case{Dtype::kFloat, 2, 20, 512, 20, false, true}}) {
+  for (const Case& c :
+       {Case{Dtype::kF32, 1, 2, 8, 2, true, false}, Case{Dtype::kBF16, 2, 43, 176, 41, true, true},
+        Case{Dtype::kF16, 3, 33, 264, -1, true, false},
+        Case{Dtype::kF32, 2, 20, 512, 20, false, true}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, c.frames);
     const Outcome a = run(backend, c, c.frames);
@@ -139,7 +139,7 @@ AERIE_KERNEL_TEST(BatchNorm, StatisticsForwardAndSumsEqualTheReference) {
 }
 
 AERIE_KERNEL_TEST(BatchNorm, PaddingToMoreFramesChangesNothing) {
-  const Case c{Dtype::kFloat, 3, 30, 64, 29, true, false};
+  const Case c{Dtype::kF32, 3, 30, 64, 29, true, false};
   const Outcome tight = run(backend, c, 30);
   const Outcome loose = run(backend, c, 48);
   testing::expect_close(loose.mean, tight.mean, 1e-6, 0, "mean");
@@ -150,4 +150,4 @@ AERIE_KERNEL_TEST(BatchNorm, PaddingToMoreFramesChangesNothing) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::batch_norm_test

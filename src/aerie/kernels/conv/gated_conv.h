@@ -27,7 +27,7 @@ AERIE_HD int statistics_limit(const StatisticsFrames& s, int item, int padded_fr
 }
 
 struct GatedConv {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, channels = 0;
   RowLayout layout;  // with `left` rows behind an item's valid ones, or as many as count
   int kernel = 9, left = 4;

@@ -8,10 +8,6 @@
 namespace aerie::kernels::reference {
 namespace {
 
-double sigmoid(double x) {
-  return 1.0 / (1.0 + std::exp(-x));
-}
-
 size_t place(const GatedConv& a, int b, int t, int c, int width) {
   return static_cast<size_t>(first_row(a.layout, b, a.frames) + t) * static_cast<size_t>(width) +
          static_cast<size_t>(c);

@@ -7,7 +7,7 @@
 #include "aerie/kernels/conv/batch_norm.h"
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::gated_conv_test {
 namespace {
 
 using testing::Backend;
@@ -23,7 +23,7 @@ struct Case {
 
 // Long and short items, more than a device works on at once: strips are long.
 Case many_items() {
-  Case c{Dtype::kHalf, 32, 190, 512, 9, 3, 188, true, true};
+  Case c{Dtype::kF16, 32, 190, 512, 9, 3, 188, true, true};
   for (int i = 0; i < c.batch; ++i) c.packing.rows.push_back(i % 8 == 0 ? 190 - i : 1 + i);
   return c;
 }
@@ -144,28 +144,28 @@ Outcome run(Backend& b, const Case& c, bool later) {
 AERIE_KERNEL_TEST(GatedConv, ForwardAndBackwardEqualTheReference) {
   const auto reference = testing::reference_backend();
   for (const Case& c :
-       {Case{Dtype::kFloat, 1, 1, 8, 9, 4, 1, true, false},
-        Case{Dtype::kBf16, 2, 47, 176, 9, 4, 41, true, true},
-        Case{Dtype::kHalf, 3, 99, 72, 9, 8, -1, true, false},
-        Case{Dtype::kFloat, 2, 53, 136, 5, 2, 100, false, true},
-        Case{Dtype::kBf16, 1, 16, 64, 5, 0, 3, true, false},
+       {Case{Dtype::kF32, 1, 1, 8, 9, 4, 1, true, false},
+        Case{Dtype::kBF16, 2, 47, 176, 9, 4, 41, true, true},
+        Case{Dtype::kF16, 3, 99, 72, 9, 8, -1, true, false},
+        Case{Dtype::kF32, 2, 53, 136, 5, 2, 100, false, true},
+        Case{Dtype::kBF16, 1, 16, 64, 5, 0, 3, true, false},
         // Known channels; all parts of BatchNorm's sums.
-        Case{Dtype::kBf16, 1, 100, 512, 9, 4, 97, true, false},
-        Case{Dtype::kHalf, 5, 206, 8, 9, 4, 206, true, true},
+        Case{Dtype::kBF16, 1, 100, 512, 9, 4, 97, true, false},
+        Case{Dtype::kF16, 5, 206, 8, 9, 4, 206, true, true},
         // Items with rows of their own number.
-        Case{Dtype::kFloat, 3, 53, 136, 9, 4, 50, true, true, {{20, 53, 5}}},
-        Case{Dtype::kBf16, 4, 206, 512, 9, 4, 206, true, false, {{206, 105, 1, 16}}},
-        Case{Dtype::kHalf, 3, 99, 72, 9, 8, -1, true, false, {{99, 30, 9}}},
+        Case{Dtype::kF32, 3, 53, 136, 9, 4, 50, true, true, {{20, 53, 5}}},
+        Case{Dtype::kBF16, 4, 206, 512, 9, 4, 206, true, false, {{206, 105, 1, 16}}},
+        Case{Dtype::kF16, 3, 99, 72, 9, 8, -1, true, false, {{99, 30, 9}}},
         // More than a device works on at once: long strips.
-        Case{Dtype::kBf16, 28, 105, 512, 9, 4, 100, true, false}, many_items(),
-        Case{Dtype::kFloat, 2, 110, 8, 5, 0, 109, false, true, {{100, 1}}}}) {
+        Case{Dtype::kBF16, 28, 105, 512, 9, 4, 100, true, false}, many_items(),
+        Case{Dtype::kF32, 2, 110, 8, 5, 0, 109, false, true, {{100, 1}}}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     const Outcome a = run(backend, c, c.accumulate);
     const double t = testing::tolerance(c.dtype);
     testing::expect_close(a.out, e.out, t, 0, "out");
     // A value on the edge between two 16-bit numbers may fall to either side.
-    testing::expect_close(a.statistics, e.statistics, c.dtype == Dtype::kFloat ? 1e-5 : 1e-3, 0,
+    testing::expect_close(a.statistics, e.statistics, c.dtype == Dtype::kF32 ? 1e-5 : 1e-3, 0,
                           "statistics");
     testing::expect_close(a.normed, e.normed, t, 0, "normed");
     if (c.bias) testing::expect_close(a.again, e.normed, t, 0, "normed again");
@@ -191,4 +191,4 @@ AERIE_KERNEL_TEST(GatedConv, RefusesWhatItDoesNotCover) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::gated_conv_test

@@ -138,7 +138,7 @@ int dropout_draws(const DropoutDraws& a, void* stream) {
   const int64_t blocks = a.items * a.heads * a.rows * blocks_per_row;
   if (!fits_grid(blocks)) return kUnsupported;
   const LaunchShape shape{dim3(unsigned(ceil_div(blocks, kThreads))), dim3(kThreads)};
-  return dispatch(a.x == nullptr ? Dtype::kFloat : a.dtype, [&](auto type) {
+  return dispatch(a.x == nullptr ? Dtype::kF32 : a.dtype, [&](auto type) {
     using T = decltype(type);
     const bool aligned = a.columns % 4 == 0 && is_aligned(a.out, sizeof(Quad<T>)) &&
                          (a.x == nullptr || is_aligned(a.x, sizeof(Quad<T>)));

@@ -34,7 +34,7 @@ struct DropoutDraws {
   int64_t items = 0, heads = 1, rows = 1, columns = 0;
   uint64_t first = 0;
   int64_t head_stride = 0, row_stride = 0;
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   const void* x = nullptr;
   void* out = nullptr;  // may be x
 };

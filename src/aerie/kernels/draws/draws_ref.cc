@@ -16,7 +16,7 @@ int dropout_draws(const DropoutDraws& a, void*) {
                                              first + static_cast<uint64_t>(column));
           const float factor = draw >= a.threshold ? a.scale : 0.0f;
           if (a.x == nullptr)
-            store(a.out, Dtype::kFloat, at, factor);
+            store(a.out, Dtype::kF32, at, factor);
           else
             store(a.out, a.dtype, at, load(a.x, a.dtype, at) * factor);
         }

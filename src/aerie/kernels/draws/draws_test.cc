@@ -6,7 +6,7 @@
 #include "aerie/base/philox_fill.h"
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels::testing {
+namespace aerie::kernels::testing::draws_test {
 namespace {
 
 struct Shape {
@@ -109,9 +109,9 @@ void check_products(Backend& backend, Dtype dtype) {
 }
 
 AERIE_KERNEL_TEST(DropoutDraws, ProductsAreRoundedOnce) {
-  check_products<float>(backend, Dtype::kFloat);
-  check_products<Bf16>(backend, Dtype::kBf16);
-  check_products<Half>(backend, Dtype::kHalf);
+  check_products<float>(backend, Dtype::kF32);
+  check_products<Bf16>(backend, Dtype::kBF16);
+  check_products<Half>(backend, Dtype::kF16);
 }
 
 AERIE_KERNEL_TEST(NormalDraws, AreTheHostsToTheBit) {
@@ -181,4 +181,4 @@ TEST(NormalDrawsGpuTest, MillionsAreTheHostsToTheBit) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels::testing
+}  // namespace aerie::kernels::testing::draws_test

@@ -5,7 +5,7 @@
 
 #include "aerie/kernels/device.h"
 
-namespace aerie::kernels::emulated {
+namespace aerie::kernels::emulated::emulation_test {
 namespace {
 
 using emulation::Order;
@@ -119,4 +119,4 @@ TEST(EmulationDeathTest, DivergentWarpOperationsAbort) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels::emulated
+}  // namespace aerie::kernels::emulated::emulation_test

@@ -2,7 +2,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::log_mel_test {
 namespace {
 
 using testing::Backend;
@@ -139,4 +139,4 @@ AERIE_KERNEL_TEST(NormalizeFeatures, LongRowsEqualTheReference) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::log_mel_test

@@ -5,7 +5,7 @@ namespace aerie::kernels::cuda {
 
 int even_product(const Gemm& g, void* stream) {
 #ifdef AERIE_HAVE_SM90A
-  if (g.tile.rows < 0 || g.dtype == Dtype::kFloat || g.out_dtype != g.dtype || g.transpose_a ||
+  if (g.tile.rows < 0 || g.dtype == Dtype::kF32 || g.out_dtype != g.dtype || g.transpose_a ||
       g.accumulate || g.count != 1 || hopper::processors() == 0)
     return kUnsupported;
   Gemm own = g;
@@ -14,7 +14,7 @@ int even_product(const Gemm& g, void* stream) {
     if (!even_pays(g.m, g.n, g.k, g.transpose_b, own.tile, hopper::processors()))
       return kUnsupported;
   }
-  return g.dtype == Dtype::kBf16 ? even_product_bf16(own, stream) : even_product_half(own, stream);
+  return g.dtype == Dtype::kBF16 ? even_product_bf16(own, stream) : even_product_half(own, stream);
 #else
   static_cast<void>(g);
   static_cast<void>(stream);

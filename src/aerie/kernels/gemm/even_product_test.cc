@@ -4,7 +4,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::even_product_test {
 namespace {
 
 using testing::Backend;
@@ -135,7 +135,7 @@ std::vector<GemmTile> all_tiles() {
 
 TEST(EvenProductGpuTest, EveryTileEqualsTheReference) {
   std::string reason;
-  for (const Dtype dtype : {Dtype::kBf16, Dtype::kHalf})
+  for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16})
     for (const Case& c :
          {Case{dtype, 1, 512, 64, true, true}, Case{dtype, 7, 200, 72, false, false},
           Case{dtype, 65, 136, 200, true, true}, Case{dtype, 65, 136, 200, false, true},
@@ -157,8 +157,8 @@ TEST(EvenProductGpuTest, EveryTileEqualsTheReference) {
 // itself.
 TEST(EvenProductGpuTest, ManyTilesEqualCublas) {
   std::string reason;
-  for (const Case& c : {Case{Dtype::kBf16, 2753, 1536, 512, true, true},
-                        Case{Dtype::kHalf, 2753, 512, 1536, false, false}}) {
+  for (const Case& c : {Case{Dtype::kBF16, 2753, 1536, 512, true, true},
+                        Case{Dtype::kF16, 2753, 512, 1536, false, false}}) {
     const auto backend = testing::cuda_backend(&reason);
     if (backend == nullptr) GTEST_SKIP() << reason;
     Operands operands(*backend, c);
@@ -180,10 +180,10 @@ TEST(EvenProductGpuTest, ManyTilesEqualCublas) {
 // And against the reference, as chosen.
 TEST(EvenProductGpuTest, ModelSizesEqualTheReference) {
   std::string reason;
-  for (const Case& c : {Case{Dtype::kBf16, 65, 2048, 512, true, false},
-                        Case{Dtype::kHalf, 7, 512, 2048, false, false},
-                        Case{Dtype::kBf16, 2753, 72, 136, true, true},
-                        Case{Dtype::kHalf, 1, 1536, 512, true, true}}) {
+  for (const Case& c : {Case{Dtype::kBF16, 65, 2048, 512, true, false},
+                        Case{Dtype::kF16, 7, 512, 2048, false, false},
+                        Case{Dtype::kBF16, 2753, 72, 136, true, true},
+                        Case{Dtype::kF16, 1, 1536, 512, true, true}}) {
     const auto backend = testing::cuda_backend(&reason);
     if (backend == nullptr) GTEST_SKIP() << reason;
     const GemmTile tile = even_tile(c.m, c.n, c.k, kProcessors);
@@ -200,12 +200,12 @@ TEST(EvenProductGpuTest, RefusesWhatItDoesNotCover) {
   std::string reason;
   const auto backend = testing::cuda_backend(&reason);
   if (backend == nullptr) GTEST_SKIP() << reason;
-  const Case floats = {Dtype::kFloat, 64, 128, 64, true, false};
+  const Case floats = {Dtype::kF32, 64, 128, 64, true, false};
   EXPECT_EQ(run(*backend, floats, {64, false}).code, kUnsupported);
   EXPECT_EQ(run(*backend, floats, {}).code, kOk);
-  EXPECT_EQ(run(*backend, {Dtype::kBf16, 64, 128, 64, true, false}, {63, false}).code,
+  EXPECT_EQ(run(*backend, {Dtype::kBF16, 64, 128, 64, true, false}, {63, false}).code,
             kUnsupported);
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::even_product_test

@@ -23,8 +23,8 @@ struct GemmAhead {
 struct Gemm {
   static constexpr int kMostAhead = 6;
 
-  Dtype dtype = Dtype::kFloat;
-  Dtype out_dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
+  Dtype out_dtype = Dtype::kF32;
   int m = 0, n = 0, k = 0;
   const void* a = nullptr;  // (m,k), or (k,m) when transposed; rows lda elements apart
   const void* b = nullptr;  // (k,n), or (n,k) when transposed

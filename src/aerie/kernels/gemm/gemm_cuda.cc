@@ -64,14 +64,13 @@ Library& library() {
 
 cudaDataType_t data_type(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kFloat:
-      return CUDA_R_32F;
-    case Dtype::kBf16:
+    case Dtype::kBF16:
       return CUDA_R_16BF;
-    case Dtype::kHalf:
+    case Dtype::kF16:
       return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
   }
-  return CUDA_R_32F;
 }
 
 struct Plan {
@@ -197,7 +196,7 @@ class Plans {
   void make(const Gemm& g, Plan& plan, void* stream) {
     Library& lt = library();
     const cublasComputeType_t compute =
-        g.dtype == Dtype::kFloat && g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+        g.dtype == Dtype::kF32 && g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     if (lt.desc_create(&plan.desc, compute, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return;
     const cublasOperation_t first = g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;

@@ -4,7 +4,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::gemm_test {
 namespace {
 
 using testing::Backend;
@@ -46,13 +46,13 @@ std::vector<float> run(Backend& b, const Case& c, bool tune = false) {
 }
 
 constexpr Case kCases[] = {
-    {Dtype::kFloat, Dtype::kFloat, 24, 16, 40, false, true, true, false},
-    {Dtype::kBf16, Dtype::kBf16, 24, 48, 64, false, true, true, false},
-    {Dtype::kBf16, Dtype::kBf16, 40, 24, 64, false, false, false, false},
-    {Dtype::kBf16, Dtype::kFloat, 32, 24, 56, true, false, false, true},
-    {Dtype::kHalf, Dtype::kHalf, 8, 16, 64, false, true, false, true},
-    {Dtype::kBf16, Dtype::kBf16, 15, 16, 64, false, true, false, false, 3},
-    {Dtype::kBf16, Dtype::kFloat, 16, 24, 56, true, false, false, true, 2},
+    {Dtype::kF32, Dtype::kF32, 24, 16, 40, false, true, true, false},
+    {Dtype::kBF16, Dtype::kBF16, 24, 48, 64, false, true, true, false},
+    {Dtype::kBF16, Dtype::kBF16, 40, 24, 64, false, false, false, false},
+    {Dtype::kBF16, Dtype::kF32, 32, 24, 56, true, false, false, true},
+    {Dtype::kF16, Dtype::kF16, 8, 16, 64, false, true, false, true},
+    {Dtype::kBF16, Dtype::kBF16, 15, 16, 64, false, true, false, false, 3},
+    {Dtype::kBF16, Dtype::kF32, 16, 24, 56, true, false, false, true, 2},
 };
 
 // Every element of the reference against a sum written out for that element.
@@ -70,7 +70,7 @@ TEST(GemmReferenceTest, OneElementByHand) {
 
 TEST(GemmReferenceTest, SeveralAreTheSingleOnes) {
   const auto b = testing::reference_backend();
-  Case c = {Dtype::kFloat, Dtype::kFloat, 5, 8, 16, false, true, false, false, 3};
+  Case c = {Dtype::kF32, Dtype::kF32, 5, 8, 16, false, true, false, false, 3};
   const std::vector<float> three = run(*b, c);
   c.count = 1;
   const std::vector<float> one = run(*b, c);
@@ -90,7 +90,7 @@ TEST(GemmGpuTest, EqualsTheReference) {
   const auto reference = testing::reference_backend();
   for (const Case& c : kCases)
     testing::expect_close(run(*backend, c), run(*reference, c),
-                          c.dtype == Dtype::kFloat ? 1e-5 : testing::tolerance(c.out), 0, "c");
+                          c.dtype == Dtype::kF32 ? 1e-5 : testing::tolerance(c.out), 0, "c");
 }
 
 // Timing must leave no trace in what is added to, and the choice must stay.
@@ -103,10 +103,10 @@ TEST(GemmGpuTest, TunedEqualsTheReference) {
     c.m += 8;  // shapes that no other test has planned
     const std::vector<float> first = run(*backend, c, true);
     testing::expect_close(first, run(*reference, c),
-                          c.dtype == Dtype::kFloat ? 1e-5 : testing::tolerance(c.out), 0, "c");
+                          c.dtype == Dtype::kF32 ? 1e-5 : testing::tolerance(c.out), 0, "c");
     EXPECT_EQ(first, run(*backend, c, true));
   }
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::gemm_test

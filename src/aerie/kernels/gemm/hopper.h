@@ -254,7 +254,7 @@ inline bool describe(CUtensorMap& map, Dtype dtype, const void* data, int rows, 
   const cuuint64_t strides[1] = {cuuint64_t(stride) * 2};
   const cuuint32_t box[2] = {64, cuuint32_t(box_rows)}, steps[2] = {1, 1};
   return encode()(&map,
-                  dtype == Dtype::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                  dtype == Dtype::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                         : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                   2, const_cast<void*>(data), sizes, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -264,15 +264,13 @@ inline bool describe(CUtensorMap& map, Dtype dtype, const void* data, int rows, 
 
 // Multiprocessors of the current device; 0 where it does not have these instructions.
 inline int processors() {
-  static const int count = [] {
-    int index = 0, major = 0, minor = 0;
-    const bool ok =
-        cudaGetDevice(&index) == cudaSuccess &&
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index) == cudaSuccess &&
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index) == cudaSuccess;
-    return ok && major == 9 && minor == 0 && encode() != nullptr ? multiprocessors() : 0;
-  }();
-  return count;
+  static PerDevice counts;
+  const int device = current_device();
+  return counts.get(device, [&] {
+    const bool has = device_attribute(cudaDevAttrComputeCapabilityMajor, device) == 9 &&
+                     device_attribute(cudaDevAttrComputeCapabilityMinor, device) == 0;
+    return has && encode() != nullptr ? multiprocessors() : 0;
+  });
 }
 
 }  // namespace aerie::kernels::cuda::hopper

@@ -8,7 +8,7 @@ int silu_product_backward(const SiluProductBackward& a, void* stream) {
   SiluProductBackward own = a;
   Gemm& g = own.product;
   const SiluBackward& s = a.silu;
-  if (g.tile.rows < 0 || g.dtype == Dtype::kFloat || g.out_dtype != g.dtype || s.dtype != g.dtype ||
+  if (g.tile.rows < 0 || g.dtype == Dtype::kF32 || g.out_dtype != g.dtype || s.dtype != g.dtype ||
       g.transpose_a || g.transpose_b || g.accumulate || g.bias != nullptr || g.count != 1 ||
       g.m <= 0 || g.n <= 0 || g.k <= 0 || g.n % 8 != 0 || g.ldc != g.n || s.channels != g.n ||
       num_rows(s.layout, s.batch, s.frames) != g.m || s.grad_out != g.c || s.grad_x != g.c ||
@@ -18,7 +18,7 @@ int silu_product_backward(const SiluProductBackward& a, void* stream) {
   if (s.dropout.threshold != 0 && s.keep == nullptr) return kUnsupported;
   if (g.tile.rows == 0) g.tile.rows = silu_product_rows(g.m, g.n, g.k, hopper::processors());
   if (g.tile.rows == 0) return kUnsupported;
-  AERIE_TRY(g.dtype == Dtype::kBf16 ? silu_product_bf16(own, stream)
+  AERIE_TRY(g.dtype == Dtype::kBF16 ? silu_product_bf16(own, stream)
                                     : silu_product_half(own, stream));
   if (s.grad_bias == nullptr) return kOk;
   ColumnSums sums;

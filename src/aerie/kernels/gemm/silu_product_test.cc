@@ -4,7 +4,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::silu_product_test {
 namespace {
 
 using testing::Backend;
@@ -20,12 +20,12 @@ struct Case {
   testing::Packing packing = {};
 };
 const Case kCases[] = {
-    {Dtype::kBf16, 1, 1, 8, 8, 0.0, false},
-    {Dtype::kBf16, 2, 13, 200, 72, 0.1},
-    {Dtype::kHalf, 3, 29, 264, 136, 0.5},
-    {Dtype::kHalf, 5, 31, 384, 64, 0.0},
-    {Dtype::kBf16, 3, 150, 128, 200, 0.1, true, {{150, 1, 77}}},
-    {Dtype::kHalf, 3, 70, 96, 64, 0.3, false, {{5, 70, 1}}},
+    {Dtype::kBF16, 1, 1, 8, 8, 0.0, false},
+    {Dtype::kBF16, 2, 13, 200, 72, 0.1},
+    {Dtype::kF16, 3, 29, 264, 136, 0.5},
+    {Dtype::kF16, 5, 31, 384, 64, 0.0},
+    {Dtype::kBF16, 3, 150, 128, 200, 0.1, true, {{150, 1, 77}}},
+    {Dtype::kF16, 3, 70, 96, 64, 0.3, false, {{5, 70, 1}}},
 };
 
 struct Outcome {
@@ -165,7 +165,7 @@ TEST(SiluProductGpuTest, EveryTileEqualsOneAfterTheOther) {
 // Many tiles for a multiprocessor, and the same again.
 TEST(SiluProductGpuTest, ManyTilesEqualOneAfterTheOther) {
   std::string reason;
-  for (const Case& c : {Case{Dtype::kBf16, 24, 188, 2048, 512}, {Dtype::kHalf, 9, 500, 1032, 64}}) {
+  for (const Case& c : {Case{Dtype::kBF16, 24, 188, 2048, 512}, {Dtype::kF16, 9, 500, 1032, 64}}) {
     const auto backend = testing::cuda_backend(&reason);
     if (backend == nullptr) GTEST_SKIP() << reason;
     Module module(*backend, c);
@@ -188,7 +188,7 @@ TEST(SiluProductGpuTest, RefusesWhatItDoesNotCover) {
   std::string reason;
   const auto backend = testing::cuda_backend(&reason);
   if (backend == nullptr) GTEST_SKIP() << reason;
-  const Case c{Dtype::kBf16, 2, 40, 128, 64};
+  const Case c{Dtype::kBF16, 2, 40, 128, 64};
   Module module(*backend, c);
   if (module.run(Way::kTogether, 128).code == kUnsupported)
     GTEST_SKIP() << "not compute capability 9.0";
@@ -201,9 +201,9 @@ TEST(SiluProductGpuTest, RefusesWhatItDoesNotCover) {
   EXPECT_EQ(module.run(Way::kTogether, 128).code, kOk);
   silu.out = silu.grad_x;
   EXPECT_EQ(module.run(Way::kTogether, 128).code, kUnsupported);
-  const Case floats{Dtype::kFloat, 2, 40, 128, 64};
+  const Case floats{Dtype::kF32, 2, 40, 128, 64};
   EXPECT_EQ(Module(*backend, floats).run(Way::kTogether, 128).code, kUnsupported);
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::silu_product_test

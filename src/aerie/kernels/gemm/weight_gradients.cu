@@ -178,7 +178,7 @@ int weight_gradients(const WeightGradients& a, void* stream) {
 #else
   constexpr bool kBuilt = false;
 #endif
-  if (!kBuilt || a.dtype == Dtype::kFloat || a.rows <= 0 || a.count <= 0 ||
+  if (!kBuilt || a.dtype == Dtype::kF32 || a.rows <= 0 || a.count <= 0 ||
       a.count > WeightGradients::kMost || processors() == 0)
     return kUnsupported;
   const auto tiles = [](const WeightGradient& p) { return p.outputs / kTile * (p.inputs / kTile); };
@@ -214,7 +214,7 @@ int weight_gradients(const WeightGradients& a, void* stream) {
   const int blocks = a.share > 1 ? ceil_div(processors(), a.share) : processors();
   const LaunchShape shape = {dim3(unsigned(g.tiles < blocks ? g.tiles : blocks)), dim3(kThreads),
                              size_t(kSharedBytes)};
-  return a.dtype == Dtype::kBf16 ? launch(stream, shape, weight_gradients_kernel<Bf16>, g)
+  return a.dtype == Dtype::kBF16 ? launch(stream, shape, weight_gradients_kernel<Bf16>, g)
                                  : launch(stream, shape, weight_gradients_kernel<Half>, g);
 }
 

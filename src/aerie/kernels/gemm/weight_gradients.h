@@ -30,7 +30,7 @@ constexpr size_t weight_gradient_squares(int outputs, int inputs) {
 
 struct WeightGradients {
   static constexpr int kMost = 10;
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int rows = 0;
   bool accumulate = false;
   int share = 1;  // one multiprocessor in so many is used, if others have work to do
@@ -46,7 +46,7 @@ struct WeightGradients {
 inline Gemm gemm_of(const WeightGradients& a, const WeightGradient& p) {
   Gemm g;
   g.dtype = a.dtype;
-  g.out_dtype = Dtype::kFloat;
+  g.out_dtype = Dtype::kF32;
   g.m = p.outputs;
   g.n = g.ldb = g.ldc = p.inputs;
   g.k = a.rows;

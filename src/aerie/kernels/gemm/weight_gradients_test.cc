@@ -2,7 +2,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::weight_gradients_test {
 namespace {
 
 using testing::Backend;
@@ -63,7 +63,7 @@ Outcome run(Backend& b, const Case& c, int share = 1) {
 TEST(WeightGradientsReferenceTest, OneElementByHand) {
   const auto b = testing::reference_backend();
   for (const bool accumulate : {false, true}) {
-    const Outcome a = run(*b, {Dtype::kFloat, 5, accumulate, {{3, 4, 7}, {2, 3, 2}}});
+    const Outcome a = run(*b, {Dtype::kF32, 5, accumulate, {{3, 4, 7}, {2, 3, 2}}});
     EXPECT_EQ(a.code, kOk);
     const std::vector<float> grad = random_values(5 * 2, 3), in = random_values(5 * 3, 4);
     double sum = accumulate ? random_values(2 * 3, 5)[1 * 3 + 2] : 0.0f;
@@ -77,14 +77,14 @@ TEST(WeightGradientsReferenceTest, OneElementByHand) {
 }
 
 const Case kCases[] = {
-    {Dtype::kBf16, 1, false, {{128, 128, 128}}},
-    {Dtype::kHalf, 17, true, {{256, 128, 384}, {128, 256, 128}}},
-    {Dtype::kBf16, 200, true, {{128, 128, 128}, {128, 384, 256}, {256, 128, 256}}},
-    {Dtype::kHalf, 512, false, {{128, 256, 136}, {256, 128, 256}}},
+    {Dtype::kBF16, 1, false, {{128, 128, 128}}},
+    {Dtype::kF16, 17, true, {{256, 128, 384}, {128, 256, 128}}},
+    {Dtype::kBF16, 200, true, {{128, 128, 128}, {128, 384, 256}, {256, 128, 256}}},
+    {Dtype::kF16, 512, false, {{128, 256, 136}, {256, 128, 256}}},
     // More tiles than a device has multiprocessors.
-    {Dtype::kBf16, 72, false, {{1536, 1024, 1536}, {512, 2048, 520}, {128, 128, 128}}},
+    {Dtype::kBF16, 72, false, {{1536, 1024, 1536}, {512, 2048, 520}, {128, 128, 128}}},
     // And alone.
-    {Dtype::kBf16, 40, true, {{128, 128, 128}, {2048, 1280, 2048}, {256, 128, 264}}},
+    {Dtype::kBF16, 40, true, {{128, 128, 128}, {2048, 1280, 2048}, {256, 128, 264}}},
 };
 
 TEST(WeightGradientsGpuTest, EqualTheReference) {
@@ -113,10 +113,10 @@ TEST(WeightGradientsGpuTest, EqualTheReference) {
 
 TEST(WeightGradientsGpuTest, RefusesWhatItDoesNotCover) {
   std::string reason;
-  const Case cases[] = {{Dtype::kFloat, 8, false, {{128, 128, 128}}},
-                        {Dtype::kBf16, 8, false, {{128, 128, 128}, {64, 128, 64}}},
-                        {Dtype::kBf16, 8, false, {{128, 64, 128}}},
-                        {Dtype::kBf16, 8, false, {{128, 128, 130}}}};
+  const Case cases[] = {{Dtype::kF32, 8, false, {{128, 128, 128}}},
+                        {Dtype::kBF16, 8, false, {{128, 128, 128}, {64, 128, 64}}},
+                        {Dtype::kBF16, 8, false, {{128, 64, 128}}},
+                        {Dtype::kBF16, 8, false, {{128, 128, 130}}}};
   for (const Case& c : cases) {
     const auto backend = testing::cuda_backend(&reason);
     if (backend == nullptr) GTEST_SKIP() << reason;
@@ -129,4 +129,4 @@ TEST(WeightGradientsGpuTest, RefusesWhatItDoesNotCover) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::weight_gradients_test

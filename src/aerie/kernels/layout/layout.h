@@ -8,7 +8,7 @@ namespace aerie::kernels {
 
 // out[c] (+)= sum over rows of x[row][c]: the gradient of a bias. columns: a multiple of 8.
 struct BiasGradient {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int rows = 0, columns = 0;
   const int32_t* num_rows = nullptr;  // device scalar: rows from here on are left out; null: none
   const void* x = nullptr;
@@ -26,8 +26,8 @@ constexpr size_t bias_gradient_scratch(int columns) {
 // out[r][b][a] (+)= x[r][a][b], with a change of type: a weight whose columns are numbered
 // (channel, mel) as one numbered (mel, channel), and its gradient back.
 struct SwapInner {
-  Dtype from = Dtype::kFloat;
-  Dtype to = Dtype::kFloat;
+  Dtype from = Dtype::kF32;
+  Dtype to = Dtype::kF32;
   int rows = 0, a = 0, b = 0;
   const void* x = nullptr;
   void* out = nullptr;
@@ -36,7 +36,7 @@ struct SwapInner {
 
 // The same frames in another layout; rows that the first has not are zero.
 struct RepackRows {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, channels = 0;
   RowLayout from, to;
   const void* x = nullptr;

@@ -4,7 +4,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::layout_test {
 namespace {
 
 using testing::Backend;
@@ -39,11 +39,11 @@ AERIE_KERNEL_TEST(BiasGradient, EqualsTheReference) {
 AERIE_KERNEL_TEST(BiasGradient, CountsTheRowsThatAreUsed) {
   const auto reference = testing::reference_backend();
   for (const int32_t used : {0, 1, 333, 900})
-    testing::expect_close(bias_gradient_of(backend, Dtype::kBf16, 700, 264, true, {used}),
-                          bias_gradient_of(*reference, Dtype::kBf16, 700, 264, true, {used}), 1e-6,
+    testing::expect_close(bias_gradient_of(backend, Dtype::kBF16, 700, 264, true, {used}),
+                          bias_gradient_of(*reference, Dtype::kBF16, 700, 264, true, {used}), 1e-6,
                           0, "sum");
-  EXPECT_EQ(bias_gradient_of(backend, Dtype::kBf16, 700, 264, false, {900}),
-            bias_gradient_of(backend, Dtype::kBf16, 700, 264, false));
+  EXPECT_EQ(bias_gradient_of(backend, Dtype::kBF16, 700, 264, false, {900}),
+            bias_gradient_of(backend, Dtype::kBF16, 700, 264, false));
 }
 
 std::vector<float> swapped(Backend& b, Dtype from, Dtype to, bool add, int rows = 7,
@@ -64,17 +64,17 @@ std::vector<float> swapped(Backend& b, Dtype from, Dtype to, bool add, int rows 
 
 AERIE_KERNEL_TEST(SwapInner, EqualsTheReference) {
   const auto reference = testing::reference_backend();
-  EXPECT_EQ(swapped(backend, Dtype::kFloat, Dtype::kBf16, false),
-            swapped(*reference, Dtype::kFloat, Dtype::kBf16, false));
-  EXPECT_EQ(swapped(backend, Dtype::kFloat, Dtype::kFloat, true),
-            swapped(*reference, Dtype::kFloat, Dtype::kFloat, true));
-  EXPECT_EQ(swapped(backend, Dtype::kHalf, Dtype::kFloat, false),
-            swapped(*reference, Dtype::kHalf, Dtype::kFloat, false));
-  EXPECT_EQ(swapped(backend, Dtype::kFloat, Dtype::kBf16, false, 2, 264, 10),
-            swapped(*reference, Dtype::kFloat, Dtype::kBf16, false, 2, 264, 10));
+  EXPECT_EQ(swapped(backend, Dtype::kF32, Dtype::kBF16, false),
+            swapped(*reference, Dtype::kF32, Dtype::kBF16, false));
+  EXPECT_EQ(swapped(backend, Dtype::kF32, Dtype::kF32, true),
+            swapped(*reference, Dtype::kF32, Dtype::kF32, true));
+  EXPECT_EQ(swapped(backend, Dtype::kF16, Dtype::kF32, false),
+            swapped(*reference, Dtype::kF16, Dtype::kF32, false));
+  EXPECT_EQ(swapped(backend, Dtype::kF32, Dtype::kBF16, false, 2, 264, 10),
+            swapped(*reference, Dtype::kF32, Dtype::kBF16, false, 2, 264, 10));
   // Longer rows than shared memory holds.
-  EXPECT_EQ(swapped(backend, Dtype::kFloat, Dtype::kFloat, true, 2, 300, 200),
-            swapped(*reference, Dtype::kFloat, Dtype::kFloat, true, 2, 300, 200));
+  EXPECT_EQ(swapped(backend, Dtype::kF32, Dtype::kF32, true, 2, 300, 200),
+            swapped(*reference, Dtype::kF32, Dtype::kF32, true, 2, 300, 200));
 }
 
 // Packed and back: what has a row in both layouts is there, the rest is zero.
@@ -82,7 +82,7 @@ AERIE_KERNEL_TEST(RepackRows, ThereAndBack) {
   const testing::Packing packing{{3, 9, 1}};
   const int frames = 9, channels = 24;
   const size_t padded = 3 * 9 * 24, packed = packing.num_rows(3, frames) * 24;
-  const std::vector<float> values = random_values(padded, 1, 1.0f, Dtype::kBf16);
+  const std::vector<float> values = random_values(padded, 1, 1.0f, Dtype::kBF16);
   for (const Dtype dtype : testing::kDtypes)
     for (Backend* b : {&backend, testing::reference_backend().release()}) {
       const std::unique_ptr<Backend> owned(b == &backend ? nullptr : b);
@@ -112,4 +112,4 @@ AERIE_KERNEL_TEST(RepackRows, ThereAndBack) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::layout_test

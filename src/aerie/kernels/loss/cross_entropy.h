@@ -11,7 +11,7 @@
 namespace aerie::kernels {
 
 struct CrossEntropy {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int capacity = 0, classes = 0, books = 1;
   void* logits = nullptr;             // (capacity, classes*books), in: logits, out: gradient
   const float* bias = nullptr;        // (classes*books), added to the logits; null: none

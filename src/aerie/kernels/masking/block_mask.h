@@ -39,7 +39,7 @@ struct SelectRows {
 // out[i] = x[rows[i]], zero where rows[i] < 0. With rows = slots of SelectRows it undoes the
 // choice.
 struct GatherRows {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int count = 0, channels = 0;
   const int32_t* rows = nullptr;
   const void* x = nullptr;

@@ -4,7 +4,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::block_mask_test {
 namespace {
 
 using testing::Backend;
@@ -36,7 +36,7 @@ Outcome run(Backend& b, BlockMask m, const std::vector<int32_t>& lengths, int ca
   s.count = b.scratch<int32_t>(1);
   EXPECT_EQ(b.kernels().select_rows(s, nullptr), kOk);
   GatherRows g;
-  g.dtype = Dtype::kBf16;
+  g.dtype = Dtype::kBF16;
   g.count = capacity;
   g.channels = 24;
   g.rows = s.rows;
@@ -136,4 +136,4 @@ AERIE_KERNEL_TEST(SelectRows, AnyNumberOfRows) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::block_mask_test

@@ -4,7 +4,7 @@
 #include "aerie/data/speech/test_corpus.h"
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::mix_rows_test {
 namespace {
 
 using testing::Backend;
@@ -127,4 +127,4 @@ AERIE_KERNEL_TEST(MixRows, SegmentsMayOverlapAndRepeat) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::mix_rows_test

@@ -25,7 +25,7 @@ struct NextNorm {
 };
 
 struct LayerNormForward {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, channels = 0;
   RowLayout layout;
   const float* residual = nullptr;  // null: zero
@@ -47,7 +47,7 @@ struct LayerNormForward {
 };
 
 struct LayerNormBackward {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, channels = 0;
   RowLayout layout;
   const void* normalized = nullptr;  // compute dtype

@@ -4,7 +4,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::layer_norm_test {
 namespace {
 
 using testing::Backend;
@@ -130,23 +130,23 @@ Outcome run(Backend& b, const Case& c, bool use_keep,
 AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
   const auto reference = testing::reference_backend();
   for (const Case& c :
-       {Case{Dtype::kFloat, 1, 1, 8, 0.0, false}, Case{Dtype::kBf16, 2, 13, 176, 0.1, true},
-        Case{Dtype::kHalf, 3, 5, 512, 0.5, true}, Case{Dtype::kFloat, 1, 9, 1024, 0.1, true},
-        Case{Dtype::kFloat, 2, 3, 2048, 1.0, true}, Case{Dtype::kBf16, 2, 13, 176, 0.1, true, true},
-        Case{Dtype::kFloat, 3, 11, 512, 0.1, true, true},
-        Case{Dtype::kFloat, 1, 2, 8, 0.0, false, true},
-        Case{Dtype::kHalf, 1, 9, 1024, 0.1, true, true},
-        Case{Dtype::kFloat, 3, 40, 64, 0.1, true, true, {{3, 40, 17}}},
-        Case{Dtype::kBf16, 2, 13, 176, 0.1, true, false, {{1, 12}}},
+       {Case{Dtype::kF32, 1, 1, 8, 0.0, false}, Case{Dtype::kBF16, 2, 13, 176, 0.1, true},
+        Case{Dtype::kF16, 3, 5, 512, 0.5, true}, Case{Dtype::kF32, 1, 9, 1024, 0.1, true},
+        Case{Dtype::kF32, 2, 3, 2048, 1.0, true}, Case{Dtype::kBF16, 2, 13, 176, 0.1, true, true},
+        Case{Dtype::kF32, 3, 11, 512, 0.1, true, true},
+        Case{Dtype::kF32, 1, 2, 8, 0.0, false, true},
+        Case{Dtype::kF16, 1, 9, 1024, 0.1, true, true},
+        Case{Dtype::kF32, 3, 40, 64, 0.1, true, true, {{3, 40, 17}}},
+        Case{Dtype::kBF16, 2, 13, 176, 0.1, true, false, {{1, 12}}},
         // As many channels as lanes have room for; several rows of a warp.
-        Case{Dtype::kBf16, 2, 61, 512, 0.1, true, false, {{61, 50}}, false},
-        Case{Dtype::kHalf, 1, 7, 2048, 1.0, true, false, {}, false},
-        Case{Dtype::kFloat, 1, 540, 2048, 0.0, true, true, {}, false},
+        Case{Dtype::kBF16, 2, 61, 512, 0.1, true, false, {{61, 50}}, false},
+        Case{Dtype::kF16, 1, 7, 2048, 1.0, true, false, {}, false},
+        Case{Dtype::kF32, 1, 540, 2048, 0.0, true, true, {}, false},
         // So many rows that a warp has two under way, the last one alone; in several turns.
-        Case{Dtype::kBf16, 1, 1061, 256, 0.1, true, false, {}, false},
-        Case{Dtype::kBf16, 1, 1057, 512, 0.1, true, true},
-        Case{Dtype::kHalf, 2, 1601, 256, 0.1, true, true, {{1600, 1601}}},
-        Case{Dtype::kHalf, 1, 3203, 256, 0.0, true, false, {}, false}}) {
+        Case{Dtype::kBF16, 1, 1061, 256, 0.1, true, false, {}, false},
+        Case{Dtype::kBF16, 1, 1057, 512, 0.1, true, true},
+        Case{Dtype::kF16, 2, 1601, 256, 0.1, true, true, {{1600, 1601}}},
+        Case{Dtype::kF16, 1, 3203, 256, 0.0, true, false, {}, false}}) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run(*reference, c, false);
     for (const bool use_keep : {false, true}) {
@@ -175,7 +175,7 @@ AERIE_KERNEL_TEST(LayerNorm, ForwardAndBackwardEqualTheReference) {
 
 // Where rows lie changes nothing in them, dropout's draws included.
 AERIE_KERNEL_TEST(LayerNorm, PackedRowsAreThoseOfThePaddedBatch) {
-  Case c{Dtype::kFloat, 3, 11, 512, 0.3, true};
+  Case c{Dtype::kF32, 3, 11, 512, 0.3, true};
   const auto pack = [&](const std::vector<float>& x) { return c.packing.pack(x, c.frames, 512); };
   const Outcome padded = run(backend, c, false);
   c.packing.rows = {2, 11, 6};
@@ -190,7 +190,7 @@ AERIE_KERNEL_TEST(LayerNorm, PackedRowsAreThoseOfThePaddedBatch) {
 // An infinite value is seen in every gradient of its row: losses are scaled until there is none.
 AERIE_KERNEL_TEST(LayerNorm, InfinityReachesTheGradients) {
   constexpr int kWidth = 512;
-  for (const Dtype dtype : {Dtype::kFloat, Dtype::kBf16, Dtype::kHalf}) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
     std::vector<float> x = random_values(3 * kWidth, 1);
     x[kWidth + 7] = INFINITY;
     LayerNormForward f;
@@ -235,4 +235,4 @@ AERIE_KERNEL_TEST(LayerNorm, RefusesWidthsItCannotDo) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::layer_norm_test

@@ -2,7 +2,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::quantize_test {
 namespace {
 
 using testing::Backend;
@@ -137,4 +137,4 @@ AERIE_KERNEL_TEST(Quantize, SilenceIsDecidedInDouble) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::quantize_test

@@ -5,7 +5,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels::testing {
+namespace aerie::kernels::testing::record_loss_test {
 namespace {
 
 AERIE_KERNEL_TEST(RecordLoss, AddsPartsAndRemembersBadLosses) {
@@ -42,4 +42,4 @@ AERIE_KERNEL_TEST(RecordLoss, AddsPartsAndRemembersBadLosses) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels::testing
+}  // namespace aerie::kernels::testing::record_loss_test

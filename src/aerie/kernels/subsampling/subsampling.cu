@@ -311,7 +311,7 @@ bool covered(const Args& a) {
 }
 
 bool on_tensor_cores(const SubsampleFirst& a) {
-  return a.dtype != Dtype::kFloat && strided(strided(a.bins)) <= kTensorBins;
+  return a.dtype != Dtype::kF32 && strided(strided(a.bins)) <= kTensorBins;
 }
 
 int at_most(int units, int parts) {
@@ -327,7 +327,7 @@ int subsample_first(const SubsampleFirst& a, void* stream) {
     const int rows = at_most(a.batch * strided(strided(a.frames)), ceil_div(kTensorBlocks, side));
     const LaunchShape shape{dim3(unsigned(side), unsigned(rows)), dim3(kTensorThreads),
                             kTensorShared};
-    return a.dtype == Dtype::kBf16 ? launch(stream, shape, first_forward_tensor<Bf16>, a)
+    return a.dtype == Dtype::kBF16 ? launch(stream, shape, first_forward_tensor<Bf16>, a)
                                    : launch(stream, shape, first_forward_tensor<Half>, a);
   }
   const LaunchShape shape{
@@ -352,7 +352,7 @@ int subsample_first_backward(const SubsampleFirstBackward& b, void* stream) {
     const int side = ceil_div(a.channels, kBackChannels), rows = ceil_div(kBackBlocks, side);
     parts = at_most(a.batch * frames2, rows);
     const LaunchShape shape{dim3(unsigned(side), unsigned(parts)), dim3(kBackThreads), kBackShared};
-    AERIE_TRY(a.dtype == Dtype::kBf16 ? launch(stream, shape, first_backward_tensor<Bf16>, b)
+    AERIE_TRY(a.dtype == Dtype::kBF16 ? launch(stream, shape, first_backward_tensor<Bf16>, b)
                                       : launch(stream, shape, first_backward_tensor<Half>, b));
   } else {
     parts = at_most(a.batch * ceil_div(frames2, kUnit), kSubsampleParts);

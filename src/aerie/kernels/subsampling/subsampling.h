@@ -17,7 +17,7 @@ AERIE_HD int strided(int length) {
 }
 
 struct SubsampleFirst {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, bins = 0, channels = 0;
   const float* x = nullptr;          // (B,T,F)
   const int32_t* lengths = nullptr;  // (B), frames of x
@@ -40,7 +40,7 @@ struct SubsampleFirstBackward {
 };
 
 struct SubsampleNext {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, bins = 0, channels = 0;
   const void* x = nullptr;           // (B,T,F,C)
   const float* bias0 = nullptr;      // (C), added to x
@@ -62,7 +62,7 @@ struct SubsampleNextBackward {
 };
 
 struct Relu {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, bins = 0, channels = 0;
   const void* x = nullptr;           // (B,T,F,C)
   const float* bias = nullptr;       // (C); null: none

@@ -2,7 +2,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::subsampling_test {
 namespace {
 
 using testing::Backend;
@@ -14,22 +14,22 @@ struct Case {
   std::vector<int32_t> lengths;
   bool accumulate;
 };
-const Case kCases[] = {{Dtype::kFloat, 1, 1, 4, 8, {1}, false},
-                       {Dtype::kBf16, 3, 24, 20, 16, {24, 17, 1}, true},
-                       {Dtype::kHalf, 2, 19, 13, 8, {18, 0}, false},
-                       {Dtype::kFloat, 1, 40, 80, 264, {33}, true},
-                       {Dtype::kBf16, 2, 42, 80, 24, {42, 23}, false},
-                       {Dtype::kHalf, 1, 13, 77, 136, {12}, true},
-                       {Dtype::kBf16, 1, 21, 88, 24, {21}, false}};
+const Case kCases[] = {{Dtype::kF32, 1, 1, 4, 8, {1}, false},
+                       {Dtype::kBF16, 3, 24, 20, 16, {24, 17, 1}, true},
+                       {Dtype::kF16, 2, 19, 13, 8, {18, 0}, false},
+                       {Dtype::kF32, 1, 40, 80, 264, {33}, true},
+                       {Dtype::kBF16, 2, 42, 80, 24, {42, 23}, false},
+                       {Dtype::kF16, 1, 13, 77, 136, {12}, true},
+                       {Dtype::kBF16, 1, 21, 88, 24, {21}, false}};
 // Many items, most of them empty; and more frames than blocks take at a time: they go on to the
 // next ones, of the same item and of others.
 Case many_items() {
-  Case c{Dtype::kBf16, 404, 7, 9, 8, {}, true};
+  Case c{Dtype::kBF16, 404, 7, 9, 8, {}, true};
   for (int i = 0; i < c.batch; ++i) c.lengths.push_back(i % 396 > 8 ? 0 : i % 8);
   return c;
 }
 Case many_frames() {
-  Case c{Dtype::kBf16, 22, 242, 5, 8, {}, false};
+  Case c{Dtype::kBF16, 22, 242, 5, 8, {}, false};
   for (int i = 0; i < c.batch; ++i) c.lengths.push_back(i % 9 == 5 ? 0 : 242 - i);
   return c;
 }
@@ -178,4 +178,4 @@ AERIE_KERNEL_TEST(Relu, ForwardAndBackwardEqualTheReference) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::subsampling_test

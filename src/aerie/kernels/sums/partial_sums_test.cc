@@ -2,7 +2,7 @@
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels {
+namespace aerie::kernels::partial_sums_test {
 namespace {
 
 using testing::Backend;
@@ -41,4 +41,4 @@ AERIE_KERNEL_TEST(PartialSums, AnEmptyListIsNothing) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels
+}  // namespace aerie::kernels::partial_sums_test

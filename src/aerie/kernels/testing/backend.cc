@@ -97,26 +97,28 @@ std::vector<float> widen(const std::vector<T>& values) {
 
 void* Backend::upload_as(Dtype dtype, const std::vector<float>& values) {
   switch (dtype) {
-    case Dtype::kFloat:
+    case Dtype::kF32:
       return upload(values);
-    case Dtype::kBf16:
+    case Dtype::kBF16:
       return upload(convert<Bf16>(values));
-    case Dtype::kHalf:
+    case Dtype::kF16:
       return upload(convert<Half>(values));
+    default:
+      return nullptr;
   }
-  return nullptr;
 }
 
 std::vector<float> Backend::download_as(Dtype dtype, const void* from, size_t count) {
   switch (dtype) {
-    case Dtype::kFloat:
+    case Dtype::kF32:
       return download(static_cast<const float*>(from), count);
-    case Dtype::kBf16:
+    case Dtype::kBF16:
       return widen(download(static_cast<const Bf16*>(from), count));
-    case Dtype::kHalf:
+    case Dtype::kF16:
       return widen(download(static_cast<const Half*>(from), count));
+    default:
+      return {};
   }
-  return {};
 }
 
 RowLayout Packing::upload(Backend& backend) const {
@@ -187,14 +189,13 @@ void for_each_order(void (*body)(Backend& backend)) {
 
 float round_to(Dtype dtype, float value) {
   switch (dtype) {
-    case Dtype::kFloat:
-      break;
-    case Dtype::kBf16:
+    case Dtype::kBF16:
       return to_float(from_float<Bf16>(value));
-    case Dtype::kHalf:
+    case Dtype::kF16:
       return to_float(from_float<Half>(value));
+    default:
+      return value;
   }
-  return value;
 }
 
 std::vector<float> random_values(size_t count, uint64_t seed, float scale, Dtype dtype) {

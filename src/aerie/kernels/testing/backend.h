@@ -78,17 +78,17 @@ void for_each_order(void (*body)(Backend& backend));
 
 // Repeatable values in [-scale, scale), rounded to dtype.
 std::vector<float> random_values(size_t count, uint64_t seed, float scale = 1.0f,
-                                 Dtype dtype = Dtype::kFloat);
+                                 Dtype dtype = Dtype::kF32);
 float round_to(Dtype dtype, float value);
 
 // |actual - expected| <= absolute + relative * (largest |expected|); reports the worst element.
 void expect_close(const std::vector<float>& actual, const std::vector<float>& expected,
                   double relative, double absolute, const std::string& what);
 
-constexpr Dtype kDtypes[] = {Dtype::kFloat, Dtype::kBf16, Dtype::kHalf};
+constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kBF16, Dtype::kF16};
 // One rounding of the result, and a little for the order of sums.
 inline double tolerance(Dtype dtype) {
-  return dtype == Dtype::kFloat ? 2e-6 : dtype == Dtype::kBf16 ? 8e-3 : 1e-3;
+  return dtype == Dtype::kF32 ? 2e-6 : dtype == Dtype::kBF16 ? 8e-3 : 1e-3;
 }
 
 inline RandomState random_state(uint64_t seed, uint64_t micro_step) {

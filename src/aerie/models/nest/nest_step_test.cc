@@ -105,8 +105,8 @@ class StepOnHost {
     NestParam out;
     out.value = value.const_data_ptr<float>();
     out.compute = out.value;
-    if (dtype_ != Dtype::kFloat) {
-      narrow_.push_back(value.to(dtype_ == Dtype::kBf16 ? at::kBFloat16 : at::kHalf).contiguous());
+    if (dtype_ != Dtype::kF32) {
+      narrow_.push_back(value.to(dtype_ == Dtype::kBF16 ? at::kBFloat16 : at::kHalf).contiguous());
       out.compute = narrow_.back().const_data_ptr();
     }
     at::Tensor grad = at::full_like(value, std::nan(""));
@@ -133,8 +133,8 @@ class StepOnHost {
     p.bands = tables_.bands.data();
     p.silent_tokens = tables_.silent_tokens.data();
     const int64_t positions = config_.frames / 8;
-    const auto options = at::TensorOptions().dtype(dtype_ == Dtype::kFloat  ? at::kFloat
-                                                   : dtype_ == Dtype::kBf16 ? at::kBFloat16
+    const auto options = at::TensorOptions().dtype(dtype_ == Dtype::kF32    ? at::kFloat
+                                                   : dtype_ == Dtype::kBF16 ? at::kBFloat16
                                                                             : at::kHalf);
     positions_ = nn::sinusoid_table(positions - 1, -1, 2 * positions - 1, config_.width, options);
     positions_ = positions_.contiguous();
@@ -213,7 +213,7 @@ TEST(NestStepTest, GradientsEqualAutograd) {
   const NestBatch batch = ragged_batch();
   for (const int extra : {0, 24}) {
     SCOPED_TRACE(extra);
-    StepOnHost step(*model, batch, extra, Dtype::kFloat);
+    StepOnHost step(*model, batch, extra, Dtype::kF32);
     step.run();
     const Reference reference = run_model(*model, batch);
     ASSERT_EQ(step.masked_rows, reference.out.selected.sum().item<int32_t>());
@@ -250,14 +250,14 @@ TEST(NestStepTest, PartsAreAskedForBeforeTheyAreRead) {
   auto model = stirred_model(step_config());
   nn::ParameterRegistry& p = model->parameters();
   const NestBatch batch = ragged_batch();
-  StepOnHost plain(*model, batch, 0, Dtype::kFloat);
+  StepOnHost plain(*model, batch, 0, Dtype::kF32);
   plain.run();
   ASSERT_TRUE(std::isfinite(plain.loss));
 
   at::NoGradGuard no_grad;
   const at::Tensor values = p.flat_params().clone();
   p.flat_params().fill_(std::nan(""));
-  StepOnHost step(*model, batch, 0, Dtype::kFloat);
+  StepOnHost step(*model, batch, 0, Dtype::kF32);
   std::vector<int> asked;
   step.before_part = [&](int part) {
     asked.push_back(part);
@@ -290,7 +290,7 @@ TEST(NestStepTest, OtherOptionsEqualAutograd) {
   auto model = stirred_model(config);
   NestBatch batch = ragged_batch();
   batch.random = {11, 1000, 0};
-  StepOnHost step(*model, batch, 8, Dtype::kFloat);
+  StepOnHost step(*model, batch, 8, Dtype::kF32);
   step.run();
   const Reference reference = run_model(*model, batch);
   EXPECT_NEAR(step.loss, reference.loss, 2e-5 * reference.loss);
@@ -304,7 +304,7 @@ TEST(NestStepTest, OtherOptionsEqualAutograd) {
 TEST(NestStepTest, MixedPrecisionIsAsNearToFloat32AsTheModel) {
   auto model = stirred_model(step_config());
   const NestBatch batch = ragged_batch();
-  StepOnHost step(*model, batch, 8, Dtype::kBf16);
+  StepOnHost step(*model, batch, 8, Dtype::kBF16);
   step.run();
   const auto gradients = [&](const nn::DtypePolicy& policy) {
     run_model(*model, batch, policy);

@@ -54,7 +54,7 @@ struct Trial {
   }
 
   void refresh() {
-    const auto refreshed = ours->refresh(nullptr, {}, kernels::Dtype::kFloat, &control, &bad_loss);
+    const auto refreshed = ours->refresh(nullptr, {}, kernels::Dtype::kF32, &control, &bad_loss);
     EXPECT_TRUE(refreshed.ok()) << refreshed.status().to_string();
   }
 

@@ -38,11 +38,11 @@ static_assert(sizeof(kernels::AdamwControl) <= kBadLoss);
 kernels::Dtype dtype_of(config::Precision precision) {
   switch (precision) {
     case config::Precision::kBf16Mixed:
-      return kernels::Dtype::kBf16;
+      return kernels::Dtype::kBF16;
     case config::Precision::k16Mixed:
-      return kernels::Dtype::kHalf;
+      return kernels::Dtype::kF16;
     default:
-      return kernels::Dtype::kFloat;
+      return kernels::Dtype::kF32;
   }
 }
 
@@ -246,7 +246,7 @@ Status FastEngine::refresh() {
       shadow_ = at::Tensor();
       dtype_ = dtype;
     }
-    if (dtype != kernels::Dtype::kFloat) {
+    if (dtype != kernels::Dtype::kF32) {
       if (!shadow_.defined())
         shadow_ = at::empty_like(registry.flat_params(),
                                  registry.flat_params().options().dtype(torch_type(dtype)));

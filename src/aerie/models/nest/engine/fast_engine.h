@@ -166,7 +166,7 @@ class FastEngine final : public CoreEngine {
   std::unique_ptr<kernels::SideStream> side_;
   std::unique_ptr<BatchIntake> intake_;
 
-  kernels::Dtype dtype_ = kernels::Dtype::kFloat;
+  kernels::Dtype dtype_ = kernels::Dtype::kF32;
   bool stale_ = true;  // what is derived from the core must be made again
   at::Tensor shadow_;  // 16-bit weights; undefined in float32
   at::Tensor statistics_, saved_statistics_, counters_, saved_counters_;

@@ -40,8 +40,8 @@ kernels::RandomState random_state(uint64_t seed, uint64_t micro_step, int64_t fi
 }  // namespace
 
 at::ScalarType torch_type(kernels::Dtype dtype) {
-  return dtype == kernels::Dtype::kFloat  ? at::kFloat
-         : dtype == kernels::Dtype::kBf16 ? at::kBFloat16
+  return dtype == kernels::Dtype::kF32    ? at::kFloat
+         : dtype == kernels::Dtype::kBF16 ? at::kBFloat16
                                           : at::kHalf;
 }
 
@@ -115,7 +115,7 @@ Result<std::unique_ptr<FastEngine::Plan>> FastEngine::make_plan(const Shape& sha
     out.value = value.const_data_ptr<float>();
     out.compute = out.value;
     if (offset < 0) return out;
-    if (dtype_ != kernels::Dtype::kFloat)
+    if (dtype_ != kernels::Dtype::kF32)
       out.compute = static_cast<const uint16_t*>(shadow_.const_data_ptr()) + offset;
     out.grad = registry.flat_grads().mutable_data_ptr<float>() + offset;
     return out;

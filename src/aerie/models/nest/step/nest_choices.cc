@@ -31,7 +31,7 @@ bool cheap_to_recompute(const NestStepConfig& config) {
 }
 
 bool weights_pay(const NestStepConfig& config) {
-  if (!config.training || config.dtype == Dtype::kFloat) return false;
+  if (!config.training || config.dtype == Dtype::kF32) return false;
   AttentionBackward b;
   b.forward.dtype = config.dtype;
   b.forward.batch = config.batch;
@@ -62,7 +62,7 @@ bool gradients_beside(int rows) {
 bool sums_trail(const NestStepConfig& config) {
   // Forward and backward as one graph, H200: 16 x 15 s 7,361 to 7,169 us, 64 x 15 s 0.4 to 2 %
   // less, for a tensor of the feed-forward modules' inner width. Not tried in float32.
-  return config.dtype != Dtype::kFloat;
+  return config.dtype != Dtype::kF32;
 }
 
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid) {

@@ -237,10 +237,10 @@ struct NestMemory {
     s.bn_rstd = take<float>(width);
   }
 
-  bool keeps_weights() const { return c.training && c.keep_weights && c.dtype != Dtype::kFloat; }
+  bool keeps_weights() const { return c.training && c.keep_weights && c.dtype != Dtype::kF32; }
   // For attention's decisions of dropout; null where there are none.
   uint32_t* take_keep() {
-    if (!c.training || c.dropout_att <= 0.0 || c.dtype == Dtype::kFloat) return nullptr;
+    if (!c.training || c.dropout_att <= 0.0 || c.dtype == Dtype::kF32) return nullptr;
     return take<uint32_t>(attention_keep(c.batch, c.heads, frames));
   }
 
@@ -290,7 +290,7 @@ struct NestMemory {
   void take_attention_scratch() {
     attention_weights = take_compute(attention_square(c.batch, c.heads, frames));
     attention_grads = take_compute(attention_square(c.batch, c.heads, frames));
-    if (c.dtype != Dtype::kFloat)
+    if (c.dtype != Dtype::kF32)
       attention_skew = take_compute(attention_skewed(c.batch, c.heads, frames));
     attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
   }

@@ -52,7 +52,7 @@ NestStep::Joined NestStep::find_joined(const NestStepConfig& config, const NestS
   out.qkv = weights && biases;
   // Of widths that are no multiple of what biases are aligned to. Runs in float32 keep the order of
   // their sums.
-  out.qkv_weights = out.qkv || (weights && config.dtype != Dtype::kFloat);
+  out.qkv_weights = out.qkv || (weights && config.dtype != Dtype::kF32);
   for (size_t i = 1; i < params.layers.size(); ++i) {
     const int64_t here = step(params.layers[i - 1].pos.weight, params.layers[i].pos.weight);
     if (i > 1 && here != out.pos_step) {
@@ -327,7 +327,7 @@ int NestStep::position_gradients(Workspace& w) {
   g.c = params_.layers[first].pos.weight.grad;
   g.lda = g.ldb = g.ldc = width;
   g.transpose_a = true;
-  g.out_dtype = Dtype::kFloat;
+  g.out_dtype = Dtype::kF32;
   g.accumulate = config_.accumulate;
   g.count = config_.layers;
   g.step_a = static_cast<int64_t>(w.pos_size);

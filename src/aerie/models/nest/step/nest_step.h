@@ -73,7 +73,7 @@ struct NestStepParams {
 };
 
 struct NestStepConfig {
-  Dtype dtype = Dtype::kFloat;
+  Dtype dtype = Dtype::kF32;
   bool tf32 = false;
   bool training = true;  // dropout, dither and batch statistics; otherwise no gradients either
   int batch = 0;         // items

@@ -38,7 +38,7 @@ class Params {
     if (!flat) return;
     const std::vector<float> nothing(kFlat);
     values_ = backend.upload(nothing);
-    compute_ = dtype == Dtype::kFloat ? values_ : backend.upload_as(dtype, nothing);
+    compute_ = dtype == Dtype::kF32 ? values_ : backend.upload_as(dtype, nothing);
     flat_grads_ = backend.scratch<float>(kFlat);
   }
 
@@ -50,7 +50,7 @@ class Params {
       out = place(values);
     } else {
       out.value = backend_.upload(values);
-      out.compute = dtype_ == Dtype::kFloat ? out.value : backend_.upload_as(dtype_, values);
+      out.compute = dtype_ == Dtype::kF32 ? out.value : backend_.upload_as(dtype_, values);
       out.grad = backend_.scratch<float>(values.size());
     }
     grads_.push_back({name, {out.grad, values.size()}});
@@ -81,10 +81,10 @@ class Params {
     out.value = values_ + used_;
     backend_.write(values_ + used_, values.data(), values.size() * sizeof(float));
     out.compute = static_cast<unsigned char*>(compute_) + used_ * dtype_size(dtype_);
-    if (dtype_ != Dtype::kFloat) {
+    if (dtype_ != Dtype::kF32) {
       std::vector<uint16_t> bits;
       for (const float value : values)
-        bits.push_back(dtype_ == Dtype::kBf16 ? float_to_bf16_bits(value)
+        bits.push_back(dtype_ == Dtype::kBF16 ? float_to_bf16_bits(value)
                                               : float_to_half_bits(value));
       backend_.write(static_cast<uint16_t*>(compute_) + used_, bits.data(), bits.size() * 2);
     }
@@ -336,7 +336,7 @@ void compare(Backend& backend, const NestStepConfig& c, double tolerance, bool f
   const std::vector<int32_t> samples = {10000, 200, 7777};
   // 16-bit chains round at different places: both are measured by what is exact.
   NestStepConfig exact = c;
-  exact.dtype = Dtype::kFloat;
+  exact.dtype = Dtype::kF32;
   const Outcome e = run(*testing::reference_backend(), exact, samples);
   const Outcome a = run(backend, c, samples, flat);
   ASSERT_GT(e.rows, 2);
@@ -359,13 +359,13 @@ void compare(Backend& backend, const NestStepConfig& c, double tolerance, bool f
 }
 
 AERIE_KERNEL_TEST(NestStep, Float32EqualsTheReference) {
-  compare(backend, small(Dtype::kFloat), 1e-4);
+  compare(backend, small(Dtype::kF32), 1e-4);
 }
 
 // Weights that lie one behind the other are multiplied together: the same values.
 AERIE_KERNEL_TEST(NestStep, FlatWeightsGiveTheSame) {
   const std::vector<int32_t> samples = {10000, 200, 7777};
-  NestStepConfig c = small(Dtype::kFloat);
+  NestStepConfig c = small(Dtype::kF32);
   c.layers = 3;
   const Outcome apart = run(backend, c, samples);
   const Outcome flat = run(backend, c, samples, true);
@@ -382,7 +382,7 @@ AERIE_KERNEL_TEST(NestStep, FlatWeightsGiveTheSame) {
 AERIE_KERNEL_TEST(NestStep, PackedRowsGiveTheSame) {
   const std::vector<int32_t> samples = {9000, 25000, 200, 3000, 17777};
   for (const bool overlap : {true, false}) {
-    NestStepConfig c = small(Dtype::kFloat);
+    NestStepConfig c = small(Dtype::kF32);
     c.frames = 160;
     c.masking.allow_overlap = overlap;
     c.masking.rules_of_2_6 = !overlap;
@@ -403,7 +403,7 @@ AERIE_KERNEL_TEST(NestStep, PackedRowsGiveTheSame) {
 
 TEST(NestStep, ComputesAgainWhatStaysNear) {
   NestStepConfig c;
-  c.dtype = Dtype::kBf16;
+  c.dtype = Dtype::kBF16;
   c.feed_forward = 2048;
   c.rows = 2816;  // 16 clips of 15 s
   EXPECT_TRUE(cheap_to_recompute(c));
@@ -420,7 +420,7 @@ TEST(NestStep, ComputesAgainWhatStaysNear) {
 // Computing activations again must change no bit in float32.
 AERIE_KERNEL_TEST(NestStep, RecomputingGivesTheSame) {
   const std::vector<int32_t> samples = {10000, 200, 7777};
-  NestStepConfig c = small(Dtype::kFloat);
+  NestStepConfig c = small(Dtype::kF32);
   c.feed_forward = 4 * c.width;  // its memory has room for what lives between the modules
   c.recompute = false;
   const Outcome kept = run(backend, c, samples);
@@ -435,7 +435,7 @@ AERIE_KERNEL_TEST(NestStep, RecomputingGivesTheSame) {
 AERIE_KERNEL_TEST(NestStep, GradientsBesideGiveTheSame) {
   const std::vector<int32_t> samples = {10000, 200, 7777};
   for (const bool flat : {false, true}) {
-    NestStepConfig c = small(Dtype::kFloat);
+    NestStepConfig c = small(Dtype::kF32);
     c.layers = 3;
     c.feed_forward = 4 * c.width;
     const Outcome one = run(backend, c, samples, flat);
@@ -498,7 +498,7 @@ AERIE_KERNEL_TEST(NestStep, GradientsOfAPartAreFinalBehindIt) {
   const std::vector<int32_t> samples = {10000, 200, 7777};
   for (const int layers : {2, 3})
     for (const Way& way : kWays) {
-      NestStepConfig c = in_way(small(Dtype::kFloat), way);
+      NestStepConfig c = in_way(small(Dtype::kF32), way);
       c.layers = layers;
       SCOPED_TRACE(way.beside ? "beside" : way.trailing ? "trailing" : "plain");
       SCOPED_TRACE(way.late ? "late" : "at once");
@@ -563,7 +563,7 @@ TEST(NestStepTest, PartsThatExchangeSumsAreTheWholeBatch) {
   for (const bool valid_frames : {false, true})
     for (const Way& way : kWays) {
       if (way.late) continue;
-      NestStepConfig c = in_way(small(Dtype::kFloat), way);
+      NestStepConfig c = in_way(small(Dtype::kF32), way);
       c.statistics_of_valid_frames = valid_frames;
       SCOPED_TRACE(way.beside ? "beside" : way.trailing ? "trailing" : "plain");
       const Outcome whole = run(*testing::reference_backend(), c, samples, true);
@@ -620,7 +620,7 @@ TEST(NestStepTest, PartsThatExchangeSumsAreTheWholeBatch) {
 }
 
 AERIE_KERNEL_TEST(NestStep, Bf16IsNearTheReference) {
-  NestStepConfig c = small(Dtype::kBf16);
+  NestStepConfig c = small(Dtype::kBF16);
   for (const bool keep : {false, true}) {
     c.keep_weights = keep;
     compare(backend, c, 0.12);
@@ -630,9 +630,9 @@ AERIE_KERNEL_TEST(NestStep, Bf16IsNearTheReference) {
 // Heads that fill no tile. Flat, weights of queries, keys and values lie one behind the other, but
 // their biases, 88 values each, do not.
 AERIE_KERNEL_TEST(NestStep, NarrowHeadsAreNearTheReference) {
-  for (const auto& [dtype, flat, tolerance] : {std::tuple{Dtype::kFloat, true, 1e-4},
-                                               {Dtype::kBf16, false, 0.12},
-                                               {Dtype::kHalf, true, 0.05}}) {
+  for (const auto& [dtype, flat, tolerance] : {std::tuple{Dtype::kF32, true, 1e-4},
+                                               {Dtype::kBF16, false, 0.12},
+                                               {Dtype::kF16, true, 0.05}}) {
     NestStepConfig c = small(dtype);
     c.heads = 2;
     c.width = c.heads * 44;
@@ -645,7 +645,7 @@ AERIE_KERNEL_TEST(NestStep, NarrowHeadsAreNearTheReference) {
 
 TEST(NestStep, KeepsWeightsThatStayNear) {
   NestStepConfig c;
-  c.dtype = Dtype::kBf16;
+  c.dtype = Dtype::kBF16;
   c.frames = 1504;
   c.batch = 16;
   c.width = 1024;  // 128 values per head
@@ -653,9 +653,9 @@ TEST(NestStep, KeepsWeightsThatStayNear) {
   c.training = false;
   EXPECT_FALSE(weights_pay(c));
   c.training = true;
-  c.dtype = Dtype::kFloat;
+  c.dtype = Dtype::kF32;
   EXPECT_FALSE(weights_pay(c));
-  c.dtype = Dtype::kHalf;
+  c.dtype = Dtype::kF16;
   c.batch = 128;
   EXPECT_FALSE(weights_pay(c));
   c.width = 512;  // on chip with them
@@ -669,7 +669,7 @@ TEST(NestStep, KeepsWeightsThatStayNear) {
 // Attention's weights that stay take memory; dropout's decisions need one array for all layers
 // then.
 TEST(NestStep, KeptWeightsTakeMemory) {
-  NestStepConfig c = small(Dtype::kBf16);
+  NestStepConfig c = small(Dtype::kBF16);
   c.batch = 3;
   c.samples = 16000;
   const NestStepParams params{};
@@ -681,7 +681,7 @@ TEST(NestStep, KeptWeightsTakeMemory) {
   EXPECT_EQ(bytes() - before, layers * (2 * attention_square(c.batch, c.heads, frames) +
                                         4 * attention_shifts(c.batch, c.heads, frames)) -
                                   (layers - 1) * 4 * attention_keep(c.batch, c.heads, frames));
-  c.dtype = Dtype::kFloat;
+  c.dtype = Dtype::kF32;
   const size_t plain = bytes();
   c.keep_weights = false;
   EXPECT_EQ(bytes(), plain);
@@ -692,7 +692,7 @@ TEST(NestStepGpuTest, WideLayersAreNearTheReference) {
   std::string reason;
   const auto backend = testing::cuda_backend(&reason);
   if (backend == nullptr) GTEST_SKIP() << reason;
-  NestStepConfig c = small(Dtype::kBf16);
+  NestStepConfig c = small(Dtype::kBF16);
   c.width = 128;
   c.heads = 2;
   c.feed_forward = 256;
@@ -723,7 +723,7 @@ TEST(NestStepGpuTest, ManyRowsAreNearPlainProducts) {
   PlainProducts plain(*backend);
   std::vector<int32_t> samples;
   for (int i = 0; i < 800; ++i) samples.push_back(5000 + i * 37 % 6000);
-  NestStepConfig c = small(Dtype::kBf16);
+  NestStepConfig c = small(Dtype::kBF16);
   c.layers = 1;
   c.feed_forward = 2048;
   c.recompute = false;
@@ -738,7 +738,7 @@ TEST(NestStepGpuTest, ManyRowsAreNearPlainProducts) {
 }
 
 AERIE_KERNEL_TEST(NestStep, EvaluationGivesTheLossAlone) {
-  NestStepConfig c = small(Dtype::kFloat);
+  NestStepConfig c = small(Dtype::kF32);
   c.training = false;
   const std::vector<int32_t> samples = {10000, 200, 7777};
   const Outcome e = run(*testing::reference_backend(), c, samples);
