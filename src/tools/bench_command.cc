@@ -17,7 +17,7 @@ const Command kBenchCommands[] = {
 #endif
 };
 
-void print_usage() {
+void print_bench_usage() {
   std::printf("usage: aerie bench SUBCOMMAND [ARGS]\n\n");
   for (const Command& command : kBenchCommands)
     std::printf("  %-10s %s\n", command.name, command.summary);
@@ -29,7 +29,7 @@ void print_usage() {
 
 Status run_bench(const std::vector<std::string>& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h") {
-    print_usage();
+    print_bench_usage();
     return args.empty() ? invalid_argument("no subcommand given") : ok_status();
   }
   std::vector<std::string> names;

@@ -127,7 +127,7 @@ trainer:
   precision: bf16-mixed
 )";
 
-struct Request {
+struct PeerBenchRequest {
   config::ConfigArgs base;  // configuration and overrides of all rows
   std::vector<ReferenceRow> rows;
   train::NestMeasureOptions measure;
@@ -135,14 +135,14 @@ struct Request {
   bool json = false;
 };
 
-std::string text_option(const config::ConfigArgs& parsed, const char* name) {
+std::string peer_text_option(const config::ConfigArgs& parsed, const char* name) {
   const auto found = parsed.extra.find(name);
   return found == parsed.extra.end() ? std::string() : found->second;
 }
 
 Status read_integer(const config::ConfigArgs& parsed, const char* name, int64_t low,
                     int64_t& value) {
-  const std::string text = text_option(parsed, name);
+  const std::string text = peer_text_option(parsed, name);
   if (text.empty()) return ok_status();
   auto read = parse_int64(text, low, 1'000'000);
   if (!read.ok()) return invalid_argument(read.status().message()).with_context(name);
@@ -150,8 +150,9 @@ Status read_integer(const config::ConfigArgs& parsed, const char* name, int64_t 
   return ok_status();
 }
 
-Result<Request> read_request(const config::ConfigArgs& parsed, const TempDir& scratch) {
-  Request out;
+Result<PeerBenchRequest> read_peer_request(const config::ConfigArgs& parsed,
+                                           const TempDir& scratch) {
+  PeerBenchRequest out;
   out.base = parsed;
   out.base.extra.clear();
   if (out.base.config_name.empty() && out.base.files.empty()) {
@@ -159,7 +160,7 @@ Result<Request> read_request(const config::ConfigArgs& parsed, const TempDir& sc
     AERIE_RETURN_IF_ERROR(Env::real().write_file(out.base.files.front(), kBaseYaml));
   }
   const auto set = [&](const char* option, const char* key) {
-    const std::string value = text_option(parsed, option);
+    const std::string value = peer_text_option(parsed, option);
     if (!value.empty()) out.base.overrides.push_back(str_cat(key, "=", value));
   };
   set("--d-model", "model.encoder.d_model");
@@ -170,19 +171,19 @@ Result<Request> read_request(const config::ConfigArgs& parsed, const TempDir& sc
   AERIE_RETURN_IF_ERROR(read_integer(parsed, "--steps", 1, out.measure.steps));
   AERIE_RETURN_IF_ERROR(read_integer(parsed, "--warmup", 0, out.measure.warmup));
   AERIE_RETURN_IF_ERROR(read_integer(parsed, "--batch", 1, out.measure.batch_size));
-  if (const std::string text = text_option(parsed, "--seconds"); !text.empty()) {
+  if (const std::string text = peer_text_option(parsed, "--seconds"); !text.empty()) {
     auto value = parse_double(text);
     if (!value.ok()) return invalid_argument(value.status().message()).with_context("--seconds");
     out.measure.seconds = *value;
   }
   out.measure.wait_for_results = parsed.extra.contains("--wait");
   out.measure.stop = [] { return caught_signal() != 0; };
-  out.peer_tree = text_option(parsed, "--peer");
-  if (const std::string python = text_option(parsed, "--python"); !python.empty())
+  out.peer_tree = peer_text_option(parsed, "--peer");
+  if (const std::string python = peer_text_option(parsed, "--python"); !python.empty())
     out.python = python;
   out.json = parsed.extra.contains("--json");
 
-  const std::vector<std::string> wanted = split(text_option(parsed, "--rows"), ',');
+  const std::vector<std::string> wanted = split(peer_text_option(parsed, "--rows"), ',');
   for (const ReferenceRow& row : reference_rows())
     for (const std::string& part : wanted)
       if (row.name.find(part) != std::string::npos) {
@@ -191,7 +192,7 @@ Result<Request> read_request(const config::ConfigArgs& parsed, const TempDir& sc
       }
   if (out.rows.empty())
     return invalid_argument(
-               str_cat("no row's name contains ", text_option(parsed, "--rows"), " (--rows)"))
+               str_cat("no row's name contains ", peer_text_option(parsed, "--rows"), " (--rows)"))
         .with_hint("leave --rows out to see them all");
   return out;
 }
@@ -217,7 +218,7 @@ ordered_json peer_case(const std::string& name, const config::LoadedConfig& load
 }
 
 // Puts the peer's results beside ours; never fails the command.
-void add_peer(const Request& request, const ordered_json& cases, const TempDir& scratch,
+void add_peer(const PeerBenchRequest& request, const ordered_json& cases, const TempDir& scratch,
               ordered_json& rows) {
   const std::string file = scratch.file("cases.json");
   std::map<std::string, ordered_json> results;
@@ -352,7 +353,7 @@ const std::vector<ReferenceRow>& reference_rows() {
 
 Status run_reference_table(const config::ConfigArgs& parsed) {
   const TempDir scratch;
-  AERIE_ASSIGN_OR_RETURN(const Request request, read_request(parsed, scratch));
+  AERIE_ASSIGN_OR_RETURN(const PeerBenchRequest request, read_peer_request(parsed, scratch));
   const SignalCatcher signals;
   ordered_json rows = ordered_json::array(), cases = ordered_json::array();
   for (const ReferenceRow& row : request.rows) {

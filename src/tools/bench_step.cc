@@ -31,7 +31,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-void print_help() {
+void print_bench_step_help() {
   std::printf(
       "usage: aerie bench step [CONFIG] [OPTIONS] [OVERRIDES]\n\n"
       "Times one training step (features to optimizer) on made-up clips whose lengths are spread\n"
@@ -326,7 +326,7 @@ Status run_bench_step(const std::vector<std::string>& args) {
     extra.push_back({name, true});
   AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args, extra));
   if (parsed.help) {
-    print_help();
+    print_bench_step_help();
     return ok_status();
   }
   if (parsed.extra.contains("--reference-table")) return run_reference_table(parsed);

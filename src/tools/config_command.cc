@@ -23,7 +23,7 @@ using config::Finding;
 using config::LoadedConfig;
 using Json = nlohmann::ordered_json;
 
-void print_help() {
+void print_config_help() {
   std::printf(
       "usage: aerie config show     [OPTIONS] [OVERRIDES]   effective values and where each came "
       "from\n"
@@ -200,7 +200,7 @@ Status run_config(const std::vector<std::string>& args) {
   AERIE_ASSIGN_OR_RETURN(const ConfigArgs parsed,
                          config::parse_config_args(args, {{"--json"}, {"--markdown"}}));
   if (parsed.help) {
-    print_help();
+    print_config_help();
     return ok_status();
   }
   const std::vector<std::string> kVerbs = {"show", "validate", "diff", "keys"};

@@ -30,7 +30,7 @@ using archive::NodeTree;
 using archive::OutTensor;
 using archive::Sink;
 
-constexpr const char* kHelp =
+constexpr const char* kConvertHelp =
     "usage: aerie convert IN OUT [--config FILE] [--ema]\n\n"
     "Writes the weights of IN (.nemo, .ckpt, .pt, .safetensors, the folder of a checkpoint of "
     "aerie "
@@ -66,15 +66,15 @@ constexpr const char* kHelp =
 
 constexpr const char* kConfigKey = "model_config";  // in safetensors metadata
 
-struct Options {
+struct ConvertOptions {
   std::string in, out, config;
   bool ema = false;
 };
 
 constexpr const char* kAverages = "ema.safetensors";
 
-Result<Options> parse(const std::vector<std::string>& args) {
-  Options options;
+Result<ConvertOptions> parse_convert_args(const std::vector<std::string>& args) {
+  ConvertOptions options;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
     if (arg == "--config" && i + 1 < args.size()) {
@@ -143,7 +143,8 @@ Status check_whole(const std::vector<OutTensor>& tensors, const config::Value& m
 }
 
 // The text of model_config.yaml, from wherever there is one; empty when there is none.
-Result<std::string> find_config(const Options& options, const AnyArchive& file, std::string* from) {
+Result<std::string> find_config(const ConvertOptions& options, const AnyArchive& file,
+                                std::string* from) {
   if (!options.config.empty()) {
     *from = options.config;
     AERIE_ASSIGN_OR_RETURN(const config::Value value, config::load_yaml(options.config));
@@ -210,11 +211,11 @@ Result<archive::TorchWriter> make_torch(const AnyArchive& file, std::vector<OutT
 Status run_convert(const std::vector<std::string>& args) {
   for (const std::string& arg : args) {
     if (arg == "--help" || arg == "-h") {
-      std::printf("%s", kHelp);
+      std::printf("%s", kConvertHelp);
       return ok_status();
     }
   }
-  AERIE_ASSIGN_OR_RETURN(Options options, parse(args));
+  AERIE_ASSIGN_OR_RETURN(ConvertOptions options, parse_convert_args(args));
   const std::string extension = to_lower(file_extension(options.out));
   if (extension != ".nemo" && extension != ".ckpt" && extension != ".pt" &&
       extension != ".safetensors")

@@ -17,7 +17,7 @@ const Command kDataCommands[] = {
     {"validate", "read everything and list what is broken", run_data_validate},
 };
 
-void print_usage() {
+void print_data_usage() {
   std::printf("usage: aerie data SUBCOMMAND [ARGS]\n\n");
   for (const Command& command : kDataCommands)
     std::printf("  %-10s %s\n", command.name, command.summary);
@@ -37,7 +37,7 @@ std::string kind_of(const std::vector<std::string>& args) {
 
 Status run_data(const std::vector<std::string>& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h") {
-    print_usage();
+    print_data_usage();
     return args.empty() ? invalid_argument("no subcommand given") : ok_status();
   }
   std::vector<std::string> names;

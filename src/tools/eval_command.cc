@@ -13,7 +13,7 @@ namespace aerie::tools {
 
 namespace {
 
-void print_help() {
+void print_eval_help() {
   std::printf(
       "usage: aerie eval --config-path DIR --config-name NAME [options] [overrides]\n"
       "       aerie eval CONFIG.yaml [options] [overrides]\n\n"
@@ -42,7 +42,7 @@ Status run_eval(const std::vector<std::string>& args) {
       config::parse_config_args(
           args, {{"--model", true}, {"--checkpoint", true}, {"--test", false}, {"--json", false}}));
   if (parsed.help) {
-    print_help();
+    print_eval_help();
     return ok_status();
   }
   if (!parsed.cfg.empty()) {

@@ -32,7 +32,7 @@ using archive::printable;
 using archive::TensorInfo;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kHelp =
+constexpr const char* kInspectHelp =
     "usage: aerie inspect FILE [--json] [--no-checksums]\n\n"
     "Shows what a .nemo, .ckpt, .pt, .safetensors, .npy or .npz file, the folder of a checkpoint "
     "of aerie train, or the newest\n"
@@ -49,7 +49,7 @@ constexpr const char* kHelp =
     "checksums in every format.\n"
     "exit code: 0 fine, 3 the file is damaged or of an unknown kind\n";
 
-struct Options {
+struct InspectOptions {
   std::string file;
   bool json = false;
   bool checksums = true;
@@ -134,7 +134,7 @@ class TextReport {
   TextReport(const AnyArchive& file, const Checksums& checksums)
       : file_(file), checksums_(checksums) {}
 
-  void print(const Options& options) {
+  void print(const InspectOptions& options) {
     print_summary(options);
     if (const std::string config = config_of(file_); !config.empty()) print_config(config);
     if (file_.lightning) {
@@ -152,7 +152,7 @@ class TextReport {
   }
 
  private:
-  void print_summary(const Options& options) {
+  void print_summary(const InspectOptions& options) {
     const std::vector<TensorInfo>& tensors = file_.tensors.tensors();
     std::printf("%s: %s, %s\n", printable(options.file).c_str(),
                 archive::file_kind_name(file_.kind), human_bytes(file_.file_bytes).c_str());
@@ -344,7 +344,7 @@ class TextReport {
   int lines_left_ = 400;
 };
 
-Json json_of(const Options& options, const AnyArchive& file, const Checksums& checksums) {
+Json json_of(const InspectOptions& options, const AnyArchive& file, const Checksums& checksums) {
   Json root;
   root["file"] = options.file;
   root["kind"] = archive::file_kind_name(file.kind);
@@ -402,10 +402,10 @@ Json json_of(const Options& options, const AnyArchive& file, const Checksums& ch
 }  // namespace
 
 Status run_inspect(const std::vector<std::string>& args) {
-  Options options;
+  InspectOptions options;
   for (const std::string& arg : args) {
     if (arg == "--help" || arg == "-h") {
-      std::printf("%s", kHelp);
+      std::printf("%s", kInspectHelp);
       return ok_status();
     }
     if (arg == "--json") {

@@ -17,7 +17,7 @@ namespace aerie::tools {
 
 namespace {
 
-void print_help() {
+void print_train_help() {
   std::printf(
       "usage: aerie train --config-path DIR --config-name NAME [options] [overrides]\n\n"
       "Trains NEST as NeMo's masked_token_pred_pretrain.py does with the same configuration.\n\n"
@@ -66,7 +66,7 @@ Status run_train(const std::vector<std::string>& args) {
   ignore_broken_pipes();
   const OwnOptions own = take_own_options(args);
   if (own.help) {
-    print_help();
+    print_train_help();
     return ok_status();
   }
   if (const models::Dialect* dialect = families().dialect_of(own.rest); dialect != nullptr) {

@@ -5,7 +5,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/testing/paths.h"
 
-namespace aerie::archive {
+namespace aerie::archive::npy_test {
 namespace {
 
 std::string npy(std::string_view header, std::string_view data) {
@@ -94,4 +94,4 @@ TEST(NpyTest, ReadsCompressedArchivesOfNumpy) {
 }
 
 }  // namespace
-}  // namespace aerie::archive
+}  // namespace aerie::archive::npy_test

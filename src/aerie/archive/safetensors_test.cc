@@ -7,7 +7,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/testing/mem_env.h"
 
-namespace aerie::archive {
+namespace aerie::archive::safetensors_test {
 namespace {
 
 OutTensor tensor(std::string name, Dtype dtype, std::vector<int64_t> shape, const void* data) {
@@ -158,4 +158,4 @@ TEST(SafetensorsTest, RefusesToWriteNonsense) {
 }
 
 }  // namespace
-}  // namespace aerie::archive
+}  // namespace aerie::archive::safetensors_test

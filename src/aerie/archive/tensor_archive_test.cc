@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace aerie::archive {
+namespace aerie::archive::tensor_archive_test {
 namespace {
 
 SourcePtr counting(int count) {
@@ -95,4 +95,4 @@ TEST(TensorArchiveTest, ChecksTheTypeAskedFor) {
 }
 
 }  // namespace
-}  // namespace aerie::archive
+}  // namespace aerie::archive::tensor_archive_test

@@ -13,7 +13,7 @@
 #include "aerie/archive/zip_writer.h"
 #include "aerie/base/strings.h"
 
-namespace aerie::archive {
+namespace aerie::archive::torch_file_test {
 namespace {
 
 using testing::floats;
@@ -428,4 +428,4 @@ TEST(ZipTest, ChecksEachEntryBeforeItsFirstByteIsUsed) {
 }
 
 }  // namespace
-}  // namespace aerie::archive
+}  // namespace aerie::archive::torch_file_test

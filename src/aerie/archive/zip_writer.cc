@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kLimit32 = 0xffffffff;
 constexpr uint16_t kFlags = 0x808;  // sizes follow the data; names are UTF-8
-constexpr uint64_t kLocalBytes = 30, kCentralBytes = 46;
+constexpr uint64_t kLocalHeaderBytes = 30, kCentralHeaderBytes = 46;
 
 class Record {
  public:
@@ -40,7 +40,7 @@ uint64_t zip64_local_bytes(uint64_t size) {
   return is_large(size) ? 20 : 0;
 }
 uint64_t padding(uint64_t offset, uint64_t name_size, uint64_t size) {
-  const uint64_t start = offset + kLocalBytes + name_size + zip64_local_bytes(size) + 4;
+  const uint64_t start = offset + kLocalHeaderBytes + name_size + zip64_local_bytes(size) + 4;
   return (ZipWriter::kAlignment - start % ZipWriter::kAlignment) % ZipWriter::kAlignment;
 }
 uint64_t descriptor_bytes(uint64_t size) {
@@ -148,9 +148,9 @@ uint64_t zip_size(const std::vector<ZipPlan>& entries) {
   uint64_t offset = 0, directory = 0;
   for (const ZipPlan& entry : entries) {
     const uint64_t name = entry.name.size();
-    directory += kCentralBytes + name + zip64_central_bytes(entry.size, offset);
+    directory += kCentralHeaderBytes + name + zip64_central_bytes(entry.size, offset);
     const uint64_t pad = padding(offset, name, entry.size);
-    offset += kLocalBytes + name + zip64_local_bytes(entry.size) + 4 + pad + entry.size +
+    offset += kLocalHeaderBytes + name + zip64_local_bytes(entry.size) + 4 + pad + entry.size +
               descriptor_bytes(entry.size);
   }
   const uint64_t end64 = needs_end64(entries.size(), directory, offset) ? 76 : 0;

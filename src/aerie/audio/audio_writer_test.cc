@@ -7,7 +7,7 @@
 
 #include "aerie/base/testing/paths.h"
 
-namespace aerie::audio {
+namespace aerie::audio::audio_writer_test {
 namespace {
 
 const std::string kDir = test_data("/audio/");
@@ -97,4 +97,4 @@ TEST(AudioWriterTest, RefusesWhatTheFormatCannotHold) {
 }
 
 }  // namespace
-}  // namespace aerie::audio
+}  // namespace aerie::audio::audio_writer_test

@@ -9,7 +9,7 @@ namespace aerie::audio {
 namespace {
 
 // A header with more chunks than this before its data is not one a recorder wrote.
-constexpr int kMaxChunks = 1000;
+constexpr int kMaxClaimedChunks = 1000;
 
 uint64_t number(std::span<const uint8_t> bytes, bool big_endian) {
   uint64_t value = 0;
@@ -34,7 +34,7 @@ std::optional<ClaimedData> find_chunk(ByteSource& source, const ChunkRules& rule
   const int64_t head_bytes = static_cast<int64_t>(rules.id_bytes + rules.size_bytes);
   uint64_t long_size = 0;
   int64_t at = rules.first;
-  for (int chunk = 0; chunk < kMaxChunks; ++chunk) {
+  for (int chunk = 0; chunk < kMaxClaimedChunks; ++chunk) {
     const std::span<const uint8_t> head = source.view(at, head_bytes);
     if (static_cast<int64_t>(head.size()) < head_bytes) return std::nullopt;
     const std::string_view name(reinterpret_cast<const char*>(head.data()), 4);

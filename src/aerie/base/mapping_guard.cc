@@ -36,7 +36,7 @@ void say(const char* text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-void handle(int signal_number, siginfo_t* info, void*) {
+void handle_bus_error(int signal_number, siginfo_t* info, void*) {
   const bool sent = info->si_code <= 0;  // by a process: there is no address
   const auto address = sent ? 0 : reinterpret_cast<uintptr_t>(info->si_addr);
   for (const Mapping* mapping = mappings.load(); mapping != nullptr; mapping = mapping->next) {
@@ -57,7 +57,7 @@ void handle(int signal_number, siginfo_t* info, void*) {
 
 void install_mapping_guard() {
   struct sigaction action {};
-  action.sa_sigaction = handle;
+  action.sa_sigaction = handle_bus_error;
   action.sa_flags = SA_SIGINFO;
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGBUS, &action, &handler_before);

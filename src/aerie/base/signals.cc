@@ -17,7 +17,7 @@ std::atomic<bool> catching{false};
 static_assert(std::atomic<int>::is_always_lock_free, "must be usable in a signal handler");
 
 // Only async-signal-safe calls here.
-void handle(int signal_number) {
+void handle_stop(int signal_number) {
   int none = 0;
   if (first_signal.compare_exchange_strong(none, signal_number)) return;
   if (signal_number == SIGHUP) return;
@@ -32,7 +32,7 @@ SignalCatcher::SignalCatcher() {
   AERIE_CHECK(!catching.exchange(true), "only one SignalCatcher at a time");
   first_signal = 0;
   struct sigaction action {};
-  action.sa_handler = handle;
+  action.sa_handler = handle_stop;
   // Interrupted reads and writes go on by themselves.
   action.sa_flags = SA_RESTART;
   // One handler at a time, so that "second" is well defined.

@@ -56,8 +56,8 @@ TEST(OptimizerStateTest, CopiedStateContinuesBitForBit) {
         target.copy_(from[i].tensor);
       }
     }
-    const std::string json = step_counts_json(*optimizer, optimizer->step_counts());
-    auto counts = parse_step_counts(*resumed, json);
+    const std::string text = step_counts_json(*optimizer, optimizer->step_counts());
+    auto counts = parse_step_counts(*resumed, text);
     ASSERT_TRUE(counts.ok()) << counts.status().to_string();
     resumed->set_step_counts(*counts);
     EXPECT_TRUE(at::equal(optimizer->step_counts(), resumed->step_counts()));

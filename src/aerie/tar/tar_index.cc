@@ -16,7 +16,7 @@ namespace aerie::tar {
 namespace {
 
 // The index file: header, entries, points, names, then the XXH3-64 of all before it. Little endian.
-constexpr char kMagic[8] = {'A', 'E', 'R', 'T', 'A', 'R', 'I', 'X'};
+constexpr char kIndexMagic[8] = {'A', 'E', 'R', 'T', 'A', 'R', 'I', 'X'};
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kEdgeBytes = 64 * 1024;
 
@@ -150,7 +150,7 @@ std::optional<size_t> TarIndex::find(std::string_view wanted) const {
 
 std::string TarIndex::serialize() const {
   FileHeader header{};
-  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  std::memcpy(header.magic, kIndexMagic, sizeof(kIndexMagic));
   header.version = kVersion;
   header.compression = static_cast<uint32_t>(compression_);
   header.tar_size = stamp_.size;
@@ -180,7 +180,7 @@ Result<TarIndex> TarIndex::deserialize(std::string_view bytes) {
   FileHeader header;
   if (bytes.size() < sizeof(header) + 8) return bad;
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return bad;
+  if (std::memcmp(header.magic, kIndexMagic, sizeof(kIndexMagic)) != 0) return bad;
   if (header.version != kVersion) return unsupported("tar index file of another version");
   uint64_t stored = 0;
   std::memcpy(&stored, bytes.data() + bytes.size() - 8, 8);

@@ -29,7 +29,7 @@ Status mem_error(const char* what, const std::string& path, int error_number) {
 }
 
 // One spelling per name: absolute, no doubled or trailing slashes, no "." parts.
-std::string normal(const std::string& path) {
+std::string rooted(const std::string& path) {
   std::string out;
   for (const std::string& part : split(path, '/'))
     if (!part.empty() && part != ".") out += "/" + part;
@@ -110,7 +110,7 @@ class MemEnv final : public Env {
   Result<std::unique_ptr<WritableFile>> open_writable(const std::string& path,
                                                       WriteMode mode) override {
     const std::lock_guard lock(mutex_);
-    const std::string name = normal(path);
+    const std::string name = rooted(path);
     AERIE_RETURN_IF_ERROR(check_parent("create", path));
     auto found = nodes_.find(name);
     if (found == nodes_.end()) {
@@ -131,7 +131,7 @@ class MemEnv final : public Env {
 
   Result<FileStat> stat(const std::string& path) override {
     const std::lock_guard lock(mutex_);
-    const auto found = nodes_.find(normal(path));
+    const auto found = nodes_.find(rooted(path));
     if (found == nodes_.end()) return mem_error("find", path, ENOENT);
     FileStat out;
     out.is_dir = found->second.is_dir();
@@ -146,7 +146,7 @@ class MemEnv final : public Env {
 
   Result<std::vector<DirEntry>> list_dir(const std::string& path) override {
     const std::lock_guard lock(mutex_);
-    const std::string name = normal(path);
+    const std::string name = rooted(path);
     AERIE_RETURN_IF_ERROR(check_dir("list", path, name));
     std::vector<DirEntry> out;
     for (auto [it, end] = below(name); it != end; ++it) {
@@ -161,7 +161,7 @@ class MemEnv final : public Env {
 
   Status create_dir(const std::string& path) override {
     const std::lock_guard lock(mutex_);
-    const std::string name = normal(path);
+    const std::string name = rooted(path);
     if (const auto found = nodes_.find(name); found != nodes_.end()) {
       if (found->second.is_dir()) return ok_status();
       return mem_error("create folder", path, EEXIST);
@@ -173,8 +173,8 @@ class MemEnv final : public Env {
 
   Status rename(const std::string& from, const std::string& to) override {
     const std::lock_guard lock(mutex_);
-    const std::string source = normal(from);
-    const std::string target = normal(to);
+    const std::string source = rooted(from);
+    const std::string target = rooted(to);
     const auto found = nodes_.find(source);
     if (found == nodes_.end()) return mem_error("rename", from, ENOENT);
     if (source == target) return ok_status();
@@ -201,7 +201,7 @@ class MemEnv final : public Env {
 
   Status remove_file(const std::string& path) override {
     const std::lock_guard lock(mutex_);
-    const auto found = nodes_.find(normal(path));
+    const auto found = nodes_.find(rooted(path));
     if (found == nodes_.end()) return mem_error("remove", path, ENOENT);
     if (found->second.is_dir()) return mem_error("remove", path, EISDIR);
     nodes_.erase(found);
@@ -210,7 +210,7 @@ class MemEnv final : public Env {
 
   Status remove_dir(const std::string& path) override {
     const std::lock_guard lock(mutex_);
-    const std::string name = normal(path);
+    const std::string name = rooted(path);
     AERIE_RETURN_IF_ERROR(check_dir("remove folder", path, name));
     if (name == "/") return mem_error("remove folder", path, EBUSY);
     if (const auto [it, end] = below(name); it != end)
@@ -221,12 +221,12 @@ class MemEnv final : public Env {
 
   Status fsync_dir(const std::string& path) override {
     const std::lock_guard lock(mutex_);
-    return check_dir("open folder", path, normal(path));
+    return check_dir("open folder", path, rooted(path));
   }
 
   Result<uint64_t> free_space(const std::string& path) override {
     const std::lock_guard lock(mutex_);
-    if (nodes_.find(normal(path)) == nodes_.end()) return mem_error("inspect", path, ENOENT);
+    if (nodes_.find(rooted(path)) == nodes_.end()) return mem_error("inspect", path, ENOENT);
     return uint64_t{1} << 40;
   }
 
@@ -251,12 +251,12 @@ class MemEnv final : public Env {
   }
 
   Status check_parent(const char* what, const std::string& path) {
-    return check_dir(what, path, parent_path(normal(path)));
+    return check_dir(what, path, parent_path(rooted(path)));
   }
 
   Result<std::shared_ptr<MemFile>> find_file(const std::string& path) {
     const std::lock_guard lock(mutex_);
-    const auto found = nodes_.find(normal(path));
+    const auto found = nodes_.find(rooted(path));
     if (found == nodes_.end()) return mem_error("open", path, ENOENT);
     if (found->second.is_dir()) return io_error(str_cat("'", path, "' is a folder, not a file"));
     return found->second.file;

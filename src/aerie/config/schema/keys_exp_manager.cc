@@ -8,17 +8,10 @@ namespace {
 
 constexpr std::string_view kOtherLogger =
     "the run goes on without it; metrics.jsonl and TensorBoard files are written";
-constexpr std::string_view kSeveral = "training on several devices";
+constexpr std::string_view kOnSeveral = "training on several devices";
 constexpr std::string_view kStraggler = "NVIDIA's straggler detection is not built in";
 constexpr std::string_view kFault = "NVIDIA's fault-tolerance launcher is not built in";
 constexpr std::string_view kIpl = "pseudo-label rounds do not apply to NEST";
-
-Result<double> parse_time(const Value& value) {
-  return parse_duration(value, false);
-}
-Result<double> parse_seconds(const Value& value) {
-  return parse_duration(value, true);
-}
 
 // NeMo's older key for folder and name in one.
 void read_filepath(const NodeReader& node, std::string_view key, CheckpointCallbackConfig& out) {
@@ -228,9 +221,9 @@ const FieldKeys<ExpManagerConfig>& exp_manager_fields() {
     keys.key("step_timing_kwargs.buffer_size", &T::step_timing_buffer_size,
              works("Steps whose times are put together.").nullable());
     keys.flag("log_local_rank_0_only", &T::log_local_rank_0_only,
-              later("One log file per machine.", kSeveral));
+              later("One log file per machine.", kOnSeveral));
     keys.flag("log_global_rank_0_only", &T::log_global_rank_0_only,
-              later("One log file.", kSeveral));
+              later("One log file.", kOnSeveral));
     keys.flag("disable_validation_on_resume", &T::disable_validation_on_resume,
               works("Do not repeat the validation of the restored step."));
     keys.row("ema", "map|null", "",

@@ -10,13 +10,6 @@ namespace {
 constexpr std::string_view kSeveral = "training on several devices";
 constexpr std::string_view kPython = "it takes Python objects";
 
-Result<double> parse_time(const Value& value) {
-  return parse_duration(value, false);
-}
-Result<double> parse_seconds(const Value& value) {
-  return parse_duration(value, true);
-}
-
 // A name; a mapping is read by the rows below it.
 void read_strategy(const NodeReader& node, std::string_view key, TrainerConfig& out) {
   const Value* value = node.find(key);

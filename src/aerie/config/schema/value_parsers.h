@@ -16,6 +16,12 @@ Result<DevicesConfig> parse_devices(const Value& value);
 // "DD:HH:MM:SS", or {days, hours, minutes, seconds, weeks} with or without `_target_`; numbers are
 // seconds where `numbers_are_seconds`. Result in seconds.
 Result<double> parse_duration(const Value& value, bool numbers_are_seconds);
+inline Result<double> parse_time(const Value& value) {
+  return parse_duration(value, false);
+}
+inline Result<double> parse_seconds(const Value& value) {
+  return parse_duration(value, true);
+}
 // Lightning's rule: an int is a count, a float up to 1 a share, a larger whole float a count.
 Result<BatchLimit> parse_batch_limit(const Value& value);
 // Any of Lightning's spellings; those that aerie refuses are errors.

@@ -11,7 +11,7 @@
 
 #include "aerie/base/testing/paths.h"
 
-namespace aerie::data {
+namespace aerie::data::augment_test {
 namespace {
 
 using nlohmann::json;
@@ -536,4 +536,4 @@ TEST(AugmentTest, RefusesImpossibleRanges) {
 }
 
 }  // namespace
-}  // namespace aerie::data
+}  // namespace aerie::data::augment_test

@@ -7,7 +7,7 @@
 #include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
-namespace aerie::data {
+namespace aerie::data::dataset_report_test {
 namespace {
 
 std::shared_ptr<const AudioDataset> open(const config::DatasetConfig& config) {
@@ -157,4 +157,4 @@ TEST(ValidateTest, LinesWithoutAMemberAreBroken) {
 }
 
 }  // namespace
-}  // namespace aerie::data
+}  // namespace aerie::data::dataset_report_test

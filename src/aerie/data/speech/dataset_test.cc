@@ -12,7 +12,7 @@
 #include "aerie/data/speech/test_corpus.h"
 #include "aerie/data/storage.h"
 
-namespace aerie::data {
+namespace aerie::data::dataset_test {
 namespace {
 
 Result<std::shared_ptr<const AudioDataset>> try_open(const config::DatasetConfig& config,
@@ -634,4 +634,4 @@ TEST(StorageTest, FileSystemsAreKnownByTheirNumbers) {
 }
 
 }  // namespace
-}  // namespace aerie::data
+}  // namespace aerie::data::dataset_test

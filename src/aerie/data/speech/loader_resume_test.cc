@@ -8,7 +8,7 @@
 #include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
-namespace aerie::data {
+namespace aerie::data::loader_resume_test {
 namespace {
 
 using Counts = std::map<uint32_t, int>;
@@ -214,4 +214,4 @@ TEST(LoaderResumeTest, CountsSurviveTheEndOfAnEpochToo) {
 }
 
 }  // namespace
-}  // namespace aerie::data
+}  // namespace aerie::data::loader_resume_test

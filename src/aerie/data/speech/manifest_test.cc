@@ -14,7 +14,7 @@
 #include "aerie/data/speech/manifest_line.h"
 #include "aerie/data/speech/manifest_path.h"
 
-namespace aerie::data {
+namespace aerie::data::manifest_test {
 namespace {
 
 void write(const std::string& path, const std::string& text) {
@@ -450,4 +450,4 @@ TEST(ManifestIndexTest, CountsLinesAcrossBlocks) {
 }
 
 }  // namespace
-}  // namespace aerie::data
+}  // namespace aerie::data::manifest_test

@@ -45,7 +45,7 @@ bool has_energy(const audio::AudioView& view) {
          std::any_of(view.samples, view.samples + view.frames, [](float s) { return s != 0.0f; });
 }
 
-int16_t to_int16(double sample) {
+int16_t clipped_int16(double sample) {
   return static_cast<int16_t>(std::clamp(std::nearbyint(sample * 32768.0), -32768.0, 32767.0));
 }
 
@@ -56,7 +56,7 @@ void write_samples(const audio::AudioView& view, float* out) {
 void write_samples(const audio::AudioView& view, int16_t* out) {
   if (view.pcm16 == out) return;  // read straight into place
   for (int64_t i = 0; i < view.frames; ++i)
-    out[i] = view.pcm16 != nullptr ? view.pcm16[i] : to_int16(view.samples[i]);
+    out[i] = view.pcm16 != nullptr ? view.pcm16[i] : clipped_int16(view.samples[i]);
 }
 
 void add_to(float& sample, double value) {
@@ -64,7 +64,7 @@ void add_to(float& sample, double value) {
 }
 
 void add_to(int16_t& sample, double value) {
-  sample = to_int16(sample / 32768.0 + value);
+  sample = clipped_int16(sample / 32768.0 + value);
 }
 
 }  // namespace

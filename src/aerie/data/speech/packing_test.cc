@@ -11,7 +11,7 @@
 #include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
-namespace aerie::data {
+namespace aerie::data::packing_test {
 namespace {
 
 std::shared_ptr<SampleSet> set_of(std::vector<double> durations) {
@@ -182,4 +182,4 @@ TEST(PackingTest, BatchesLargerThanTheFirstEpochsFitTheBudget) {
 }
 
 }  // namespace
-}  // namespace aerie::data
+}  // namespace aerie::data::packing_test

@@ -3,7 +3,7 @@
 #include "aerie/models/nest/test_util.h"
 #include "aerie/nn/device_draws.h"
 
-namespace aerie::nest {
+namespace aerie::nest::draws_test {
 namespace {
 
 struct MaskCase {
@@ -103,4 +103,4 @@ TEST(DrawnStepTest, LossAndGradientsAreThoseOfTheHostsDraws) {
 }
 
 }  // namespace
-}  // namespace aerie::nest
+}  // namespace aerie::nest::draws_test

@@ -1,7 +1,7 @@
 // Analytic against numeric derivatives in float64, for every parameter tensor of toy models.
 #include "aerie/models/nest/test_util.h"
 
-namespace aerie::nest {
+namespace aerie::nest::gradient_test {
 namespace {
 
 config::ModelConfig toy_config() {
@@ -148,4 +148,4 @@ TEST(GradientTest, PostConvWithTrainedSubsamplingAndValidFrames) {
 }
 
 }  // namespace
-}  // namespace aerie::nest
+}  // namespace aerie::nest::gradient_test

@@ -7,7 +7,7 @@
 
 #include "aerie/models/nest/test_util.h"
 
-namespace aerie::nest {
+namespace aerie::nest::recompute_test {
 namespace {
 
 // Bytes that torch's CPU allocator has out, now and at most, since the watch began.
@@ -153,4 +153,4 @@ TEST(RecomputeTest, EvaluationIsNotConcerned) {
 }
 
 }  // namespace
-}  // namespace aerie::nest
+}  // namespace aerie::nest::recompute_test

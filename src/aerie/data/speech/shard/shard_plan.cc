@@ -16,10 +16,6 @@ namespace {
 
 constexpr size_t kMaxBadLinesShown = 20;
 
-Env& env_of(const ShardOptions& options) {
-  return options.env != nullptr ? *options.env : Env::real();
-}
-
 bool is_file(Env& env, const std::string& path) {
   const Result<FileStat> info = env.stat(path);
   return info.ok() && info->is_regular;

@@ -38,6 +38,9 @@ struct ShardOptions {
   int workers = 1;
   Env* env = nullptr;
 };
+inline Env& env_of(const ShardOptions& options) {
+  return options.env != nullptr ? *options.env : Env::real();
+}
 
 struct ShardEntry {
   std::string line;  // the manifest line

@@ -22,10 +22,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Env& env_of(const ShardOptions& options) {
-  return options.env != nullptr ? *options.env : Env::real();
-}
-
 // "0.25" -> "0_25", "12" -> "12_0": numbers in names must not hold a ".".
 std::string number_in_name(const Json& number) {
   std::string text = number.is_number_float() ? python_repr(number.get<double>()) : number.dump();

@@ -14,7 +14,7 @@ namespace aerie::data::synth {
 
 namespace {
 
-constexpr double kRate = kSampleRate;
+constexpr double kNoiseRate = kSampleRate;
 constexpr double kTwoPi = 2.0 * std::numbers::pi;
 
 // Noise that falls by about 3 dB an octave: a sum of low-passed white noises.
@@ -23,7 +23,7 @@ class PinkNoise final {
   explicit PinkNoise(WhiteNoise& white) : white_(white) {
     double hz = 20.0;
     for (LowPass& stage : stages_) {
-      stage.set(hz, kRate);
+      stage.set(hz, kNoiseRate);
       hz *= 4.0;
     }
   }
@@ -72,7 +72,7 @@ void add_hum(WhiteNoise& white, RandomStream& random, std::vector<float>& out) {
   const double fan = random.uniform(0.02, 0.5);
   PinkNoise air(white);
   for (size_t i = 0; i < out.size(); ++i) {
-    const double t = static_cast<double>(i) / kRate;
+    const double t = static_cast<double>(i) / kNoiseRate;
     double hum = 0.0;
     for (int h = 0; h < kHarmonics; ++h)
       hum += level[h] * std::sin(kTwoPi * mains_hz * (h + 1) * t + phase[h]);
@@ -83,7 +83,7 @@ void add_hum(WhiteNoise& white, RandomStream& random, std::vector<float>& out) {
 
 // A steady low rumble and vehicles that swell and fade, each with tyre noise and an engine tone.
 void add_traffic(WhiteNoise& white, RandomStream& random, std::vector<float>& out) {
-  const double length_s = static_cast<double>(out.size()) / kRate;
+  const double length_s = static_cast<double>(out.size()) / kNoiseRate;
   struct Vehicle {
     double at_s, width_s, gain, engine_hz, engine_level, tyre_hz;
   };
@@ -96,12 +96,12 @@ void add_traffic(WhiteNoise& white, RandomStream& random, std::vector<float>& ou
                random.uniform(0.05, 0.4),
                random.uniform(600.0, 2500.0)};
   LowPass rumble[2];
-  for (LowPass& stage : rumble) stage.set(random.uniform(80.0, 300.0), kRate);
+  for (LowPass& stage : rumble) stage.set(random.uniform(80.0, 300.0), kNoiseRate);
   std::vector<LowPass> tyres(vehicles.size());
-  for (size_t v = 0; v < vehicles.size(); ++v) tyres[v].set(vehicles[v].tyre_hz, kRate);
+  for (size_t v = 0; v < vehicles.size(); ++v) tyres[v].set(vehicles[v].tyre_hz, kNoiseRate);
   const double rumble_gain = random.uniform(2.0, 6.0);
   for (size_t i = 0; i < out.size(); ++i) {
-    const double t = static_cast<double>(i) / kRate;
+    const double t = static_cast<double>(i) / kNoiseRate;
     const double x = white.next();
     double sum = rumble_gain * rumble[1].run(rumble[0].run(x));
     for (size_t v = 0; v < vehicles.size(); ++v) {
@@ -124,21 +124,22 @@ void add_clicks(WhiteNoise& white, RandomStream& random, std::vector<float>& out
   PinkNoise floor(white);
   const double floor_gain = random.uniform(0.02, 0.15);
   for (float& value : out) value += static_cast<float>(floor_gain * floor.next());
-  double at = -std::log(1.0 - random.uniform()) / per_s * kRate;
+  double at = -std::log(1.0 - random.uniform()) / per_s * kNoiseRate;
   while (at < static_cast<double>(out.size())) {
     const double hz = random.uniform(500.0, 6000.0);
     const double decay_s = random.uniform(0.001, 0.02);
     const double gain = std::exp(0.7 * random.normal());
     const double noisy = random.uniform(0.0, 1.0);
     const size_t begin = static_cast<size_t>(at);
-    const size_t end = std::min(out.size(), begin + static_cast<size_t>(8.0 * decay_s * kRate) + 1);
+    const size_t end =
+        std::min(out.size(), begin + static_cast<size_t>(8.0 * decay_s * kNoiseRate) + 1);
     for (size_t i = begin; i < end; ++i) {
-      const double t = static_cast<double>(i - begin) / kRate;
+      const double t = static_cast<double>(i - begin) / kNoiseRate;
       const double tone = std::sin(kTwoPi * hz * t);
       out[i] += static_cast<float>(gain * std::exp(-t / decay_s) *
                                    (tone + noisy * (white.next() - tone)));
     }
-    at += -std::log(1.0 - random.uniform()) / per_s * kRate;
+    at += -std::log(1.0 - random.uniform()) / per_s * kNoiseRate;
   }
 }
 

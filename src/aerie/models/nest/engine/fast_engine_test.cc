@@ -17,7 +17,7 @@
 #include "aerie/models/nest/engine/test_util.h"
 #include "aerie/models/nest/nest_task.h"
 
-namespace aerie::train {
+namespace aerie::train::fast_engine_test {
 namespace {
 
 // Heads 64 wide, as those of the larger sizes.
@@ -576,4 +576,4 @@ TEST(FastEngineTest, CoversHeadsOfManyWidths) {
 }
 
 }  // namespace
-}  // namespace aerie::train
+}  // namespace aerie::train::fast_engine_test

@@ -12,7 +12,7 @@
 #include "aerie/models/nest/engine/reference_engine.h"
 #include "aerie/models/nest/engine/test_util.h"
 
-namespace aerie::train {
+namespace aerie::train::ranks_test {
 namespace {
 
 config::RunConfig ranks_config() {
@@ -411,4 +411,4 @@ TEST(RanksTest, TwoRanksAreOneRankWithTheWholeBatch) {
 }
 
 }  // namespace
-}  // namespace aerie::train
+}  // namespace aerie::train::ranks_test

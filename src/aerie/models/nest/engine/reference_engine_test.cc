@@ -8,7 +8,7 @@
 #include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/models/nest/engine/test_util.h"
 
-namespace aerie::train {
+namespace aerie::train::reference_engine_test {
 namespace {
 
 // The engine hands batches to the converter unseen, so a number may stand for one.
@@ -313,4 +313,4 @@ TEST(ReferenceEngineTest, SnapshotInsideAWindowIsRefused) {
 }
 
 }  // namespace
-}  // namespace aerie::train
+}  // namespace aerie::train::reference_engine_test

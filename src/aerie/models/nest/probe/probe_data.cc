@@ -16,7 +16,7 @@
 namespace aerie::probe {
 namespace {
 
-using Json = nlohmann::json;
+using LineJson = nlohmann::json;
 
 constexpr int kNoiseAttempts = 20;
 // The stream of the order of lines; mixing draws use the line's number as position.
@@ -50,7 +50,7 @@ Result<std::vector<float>> read_line(Env& env, const data::Manifest& manifest, u
 }  // namespace
 
 Status parse_labels(std::string_view line, Utterance& out, const std::vector<std::string>& fields) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const LineJson json = LineJson::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return data_error("the line is not a JSON object");
   out.phonemes.clear();
   out.speaker.clear();
@@ -75,7 +75,7 @@ Status parse_labels(std::string_view line, Utterance& out, const std::vector<std
   if (phonemes == json.end() || phonemes->is_null()) return ok_status();
   if (!phonemes->is_array()) return data_error("`phonemes` is not a list");
   double before = 0.0;
-  for (const Json& entry : *phonemes) {
+  for (const LineJson& entry : *phonemes) {
     if (!entry.is_array() || entry.size() != 3 || !entry[0].is_string() || !entry[1].is_number() ||
         !entry[2].is_number())
       return data_error(

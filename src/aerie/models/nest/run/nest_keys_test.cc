@@ -8,7 +8,7 @@
 #include "aerie/models/nest/run/nest_eval.h"
 #include "aerie/models/nest/run/run_test_util.h"
 
-namespace aerie::train {
+namespace aerie::train::nest_keys_test {
 namespace {
 
 using metrics::RecordKind;
@@ -382,4 +382,4 @@ TEST(DataKeysTest, MixingInEitherPlaceGivesTheSameRun) {
 }
 
 }  // namespace
-}  // namespace aerie::train
+}  // namespace aerie::train::nest_keys_test

@@ -11,7 +11,7 @@
 #include "aerie/models/nest/run/run_test_util.h"
 #include "aerie/train/run_changes.h"
 
-namespace aerie::train {
+namespace aerie::train::nest_resume_test {
 namespace {
 
 using metrics::RecordKind;
@@ -240,4 +240,4 @@ TEST(NestResumeTest, TensorBoardFilesAreWhereNeMosAre) {
 }
 
 }  // namespace
-}  // namespace aerie::train
+}  // namespace aerie::train::nest_resume_test
