@@ -276,7 +276,7 @@ Status run_bench_data(const std::vector<std::string>& args) {
     return found == parsed.extra.end() ? std::string() : found->second;
   };
   // As in training on this machine. The Python peers mix on the CPU.
-  const config::MixOn mix_on = input.aerie.data.mix_on;
+  const config::MixOn mix_on = input.aerie.audio.mix_on;
   options.consumer_mixes =
       mix_on == config::MixOn::kGpu ||
       (mix_on == config::MixOn::kAuto && text("--peer").empty() && !device::driver().gpus.empty());
@@ -287,7 +287,7 @@ Status run_bench_data(const std::vector<std::string>& args) {
   if (const std::string dtype = text("--dtype"); !dtype.empty()) {
     if (dtype != "float32" && dtype != "int16")
       return invalid_argument("--dtype must be float32 or int16");
-    input.aerie.data.batch_dtype =
+    input.aerie.audio.batch_dtype =
         dtype == "int16" ? config::BatchDtype::kInt16 : config::BatchDtype::kFloat32;
   }
   std::vector<int64_t> worker_counts{dataset_config.num_workers};

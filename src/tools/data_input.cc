@@ -98,7 +98,7 @@ Result<DataInput> read_data_input(const ConfigArgs& args, bool train_only) {
   if (!text("--max-duration").empty()) {
     AERIE_ASSIGN_OR_RETURN(dataset.max_duration, number_option(args, "--max-duration", 0, 0, 1e9));
   }
-  out.aerie.data.skip_bad_lines = args.extra.contains("--skip-bad-lines");
+  out.aerie.audio.skip_bad_lines = args.extra.contains("--skip-bad-lines");
   out.parts.push_back({manifest, dataset});
   return out;
 }

@@ -15,7 +15,7 @@ struct DataInput {
     config::DatasetConfig dataset;
   };
   std::vector<Part> parts;
-  config::AerieConfig aerie;
+  config::SpeechAerieConfig aerie;
 };
 
 // Options every such command takes besides those of the configuration.

@@ -127,9 +127,9 @@ Result<std::vector<std::string>> expand_noise_manifests(const config::DatasetCon
   return out;
 }
 
-Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::DatasetConfig& config,
-                                                               const config::AerieConfig& aerie,
-                                                               const Options& options) {
+Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(
+    const config::DatasetConfig& config, const config::SpeechAerieConfig& aerie,
+    const Options& options) {
   std::shared_ptr<AudioDataset> out(new AudioDataset);
   const bool compat = aerie.compat_nemo_2_6;
   AERIE_ASSIGN_OR_RETURN(const auto manifest_groups, expand_manifests(config));
@@ -142,8 +142,8 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
   ManifestOptions manifest_options;
   manifest_options.min_duration_s = config.min_duration;
   manifest_options.max_duration_s = config.max_duration;
-  manifest_options.skip_bad_lines = aerie.data.skip_bad_lines;
-  manifest_options.index_dir = aerie.data.index_dir;
+  manifest_options.skip_bad_lines = aerie.audio.skip_bad_lines;
+  manifest_options.index_dir = aerie.audio.index_dir;
   manifest_options.quiet = options.quiet;
   manifest_options.env = options.env;
   AERIE_ASSIGN_OR_RETURN(out->manifest_, Manifest::open(files, manifest_options));
@@ -169,10 +169,10 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
       first_file = group_files[g];
     }
     TarShards::Options tar_options;
-    tar_options.index_dir = aerie.data.index_dir;
+    tar_options.index_dir = aerie.audio.index_dir;
     tar_options.compat_nemo = compat;
     tar_options.quiet = options.quiet;
-    tar_options.keep_names = !aerie.data.cache_dir.empty();
+    tar_options.keep_names = !aerie.audio.cache_dir.empty();
     tar_options.num_threads = options.num_threads;
     tar_options.env = options.env;
     AERIE_ASSIGN_OR_RETURN(out->shards_, TarShards::open(groups, out->manifest_, tar_options));
@@ -247,20 +247,20 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(const config::Dat
   const uint64_t key[3] = {out->manifest_.fingerprint(), n, set->sharded ? 1u : 0u};
   out->fingerprint_ = xxhash64({reinterpret_cast<const char*>(key), sizeof(key)});
   out->set_ = std::move(set);
-  if (!aerie.data.cache_dir.empty()) AERIE_RETURN_IF_ERROR(out->open_pack(aerie, options));
+  if (!aerie.audio.cache_dir.empty()) AERIE_RETURN_IF_ERROR(out->open_pack(aerie, options));
   return std::shared_ptr<const AudioDataset>(std::move(out));
 }
 
 SampleReader::SampleReader(const AudioDataset& dataset) : audio(dataset.read_options()) {}
 
-Status AudioDataset::open_pack(const config::AerieConfig& aerie, const Options& options) {
+Status AudioDataset::open_pack(const config::SpeechAerieConfig& aerie, const Options& options) {
   PackCache::Options cache;
-  cache.dir = expand_user(aerie.data.cache_dir);
+  cache.dir = expand_user(aerie.audio.cache_dir);
   cache.settings = pack_settings(read_options_);
   cache.sample_rate = read_options_.sample_rate;
-  cache.build = aerie.data.build_cache;
-  cache.encoding = aerie.data.cache_format == config::CacheFormat::kFlac ? PackEncoding::kFlac
-                                                                         : PackEncoding::kPcm16;
+  cache.build = aerie.audio.build_cache;
+  cache.encoding = aerie.audio.cache_format == config::CacheFormat::kFlac ? PackEncoding::kFlac
+                                                                          : PackEncoding::kPcm16;
   cache.num_samples = set_->size();
   for (const double duration : set_->lengths)
     if (!std::isnan(duration)) cache.total_s += duration;
@@ -275,10 +275,10 @@ Status AudioDataset::open_pack(const config::AerieConfig& aerie, const Options& 
     log_info("data", "packed cache: ", packed->size(), " samples, ", packed->total_s() / 3600,
              " hours");
   else if (packed->num_skipped() > 0)
-    log_warn("data", aerie.data.cache_dir, " holds audio packed with other settings only (",
+    log_warn("data", aerie.audio.cache_dir, " holds audio packed with other settings only (",
              packed->num_skipped(), " shards): not used");
   else if (!cache.build)
-    log_info("data", aerie.data.cache_dir,
+    log_info("data", aerie.audio.cache_dir,
              " holds no packed audio; `aerie data pack` or aerie.data.build_cache=true makes it");
   return ok_status();
 }

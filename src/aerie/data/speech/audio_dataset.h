@@ -16,9 +16,9 @@
 #include "aerie/base/env.h"
 #include "aerie/base/retry.h"
 #include "aerie/base/status.h"
-#include "aerie/config/schema/aerie_config.h"
 #include "aerie/data/dataset.h"
 #include "aerie/data/speech/config/dataset_config.h"
+#include "aerie/data/speech/config/speech_aerie_config.h"
 #include "aerie/data/speech/manifest.h"
 #include "aerie/data/speech/pack_cache.h"
 #include "aerie/data/speech/tar_shards.h"
@@ -54,7 +54,7 @@ class AudioDataset final : public Dataset {
   };
 
   static Result<std::shared_ptr<const AudioDataset>> open(const config::DatasetConfig& config,
-                                                          const config::AerieConfig& aerie,
+                                                          const config::SpeechAerieConfig& aerie,
                                                           const Options& options);
 
   const std::shared_ptr<const SampleSet>& samples() const override { return set_; }
@@ -90,7 +90,7 @@ class AudioDataset final : public Dataset {
 
  private:
   AudioDataset() = default;
-  Status open_pack(const config::AerieConfig& aerie, const Options& options);
+  Status open_pack(const config::SpeechAerieConfig& aerie, const Options& options);
   Result<audio::AudioView> read_source(uint64_t i, SampleReader& reader) const;
   Result<audio::AudioView> read_once(uint64_t i, SampleReader& reader) const;
   // The sample from the packed cache, when it is there and its source has not changed.

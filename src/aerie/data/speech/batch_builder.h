@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "aerie/config/schema/aerie_config.h"
 #include "aerie/data/batch_assembler.h"
 #include "aerie/data/speech/audio_dataset.h"
 #include "aerie/data/speech/augment.h"
+#include "aerie/data/speech/config/speech_aerie_config.h"
 #include "aerie/data/speech/noise.h"
 #include "aerie/data/speech/padding.h"
 #include "aerie/data/speech/perturb.h"

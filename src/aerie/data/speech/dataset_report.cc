@@ -65,7 +65,7 @@ std::vector<HistogramBin> make_histogram(const std::vector<double>& sorted, int 
 // What a loader with this configuration would do, by the loader's own reckoning.
 Result<PaddingEstimate> estimate_padding(const AudioDataset& dataset,
                                          const config::DatasetConfig& config, std::string strategy,
-                                         const config::AerieConfig& aerie) {
+                                         const config::SpeechAerieConfig& aerie) {
   SpeechLoaderOptions loader;
   loader.seed = aerie.seed;
   AERIE_ASSIGN_OR_RETURN(const Sampler::Options options,
@@ -181,7 +181,7 @@ Result<DatasetReport> report_dataset(const AudioDataset& dataset,
   out.histogram = make_histogram(sorted, options.num_bins);
   // Short clips are as long as they are filled up to: edges below that would part nothing.
   std::vector<double> filled = sorted;
-  for (double& d : filled) d = std::max(d, options.aerie.data.min_audio_len_secs);
+  for (double& d : filled) d = std::max(d, options.aerie.audio.min_audio_len_secs);
   out.duration_bins = estimate_duration_bins(filled, 8);
 
   const uint64_t probes = std::min<uint64_t>(options.probes, dataset.size());

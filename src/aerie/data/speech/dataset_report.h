@@ -52,7 +52,7 @@ struct ReportOptions {
   uint64_t probes = 500;  // recordings whose headers are read, evenly spaced; 0: none
   int num_bins = 16;
   int num_threads = 1;
-  config::AerieConfig aerie;  // of the run: what the loader goes by
+  config::SpeechAerieConfig aerie;  // of the run: what the loader goes by
 };
 Result<DatasetReport> report_dataset(const AudioDataset& dataset,
                                      const config::DatasetConfig& config,

@@ -49,7 +49,7 @@ TEST(DatasetReportTest, CountsWhatIsThere) {
 }
 
 // Padding of a whole epoch as the loader really has it.
-double loader_padding(const config::DatasetConfig& config, const config::AerieConfig& aerie) {
+double loader_padding(const config::DatasetConfig& config, const config::SpeechAerieConfig& aerie) {
   SpeechLoaderOptions options;
   options.seed = aerie.seed;
   options.quiet = true;
@@ -89,7 +89,7 @@ TEST(DatasetReportTest, PaddingIsThatOfTheLoader) {
         ReportOptions options;
         options.probes = 0;
         options.aerie = TestCorpus::aerie();
-        options.aerie.data.min_audio_len_secs = min_s;
+        options.aerie.audio.min_audio_len_secs = min_s;
         options.aerie.data.max_shapes = 5;
         const DatasetReport report = *report_dataset(*open(config), config, options);
         ASSERT_FALSE(report.padding.empty());

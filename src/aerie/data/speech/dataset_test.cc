@@ -16,7 +16,7 @@ namespace aerie::data::dataset_test {
 namespace {
 
 Result<std::shared_ptr<const AudioDataset>> try_open(const config::DatasetConfig& config,
-                                                     const config::AerieConfig& aerie) {
+                                                     const config::SpeechAerieConfig& aerie) {
   AudioDataset::Options options;
   options.quiet = true;
   options.num_threads = 2;
@@ -24,7 +24,7 @@ Result<std::shared_ptr<const AudioDataset>> try_open(const config::DatasetConfig
 }
 
 std::shared_ptr<const AudioDataset> open(const config::DatasetConfig& config,
-                                         const config::AerieConfig& aerie = {}) {
+                                         const config::SpeechAerieConfig& aerie = {}) {
   auto dataset = try_open(config, aerie);
   EXPECT_TRUE(dataset.ok()) << dataset.status().to_string();
   return *dataset;
@@ -108,7 +108,7 @@ TEST(AudioDatasetTest, ChannelsAreChosenOrAveraged) {
   EXPECT_FLOAT_EQ(read(*left, 0)[100], 100.0f / 32768.0f);
   EXPECT_FLOAT_EQ(read(*left, 2)[100], 100.0f / 32768.0f);
   // NeMo leaves the channels alone and fails later.
-  config::AerieConfig compat;
+  config::SpeechAerieConfig compat;
   compat.compat_nemo_2_6 = true;
   const auto nemo = open(config_of(dir.file("m.json")), compat);
   SampleReader reader(*nemo);
@@ -183,7 +183,7 @@ TEST(TarShardsTest, SubNamesAndSeveralOffsetsUseTheSameMember) {
   EXPECT_EQ(read(*dataset, 4), std::vector<float>(all.begin() + 8000, all.begin() + 12000));
   EXPECT_EQ(dataset->shards()->report().unmatched_rows, 0u);
   // NeMo finds no member for the -subN lines.
-  config::AerieConfig compat;
+  config::SpeechAerieConfig compat;
   compat.compat_nemo_2_6 = true;
   EXPECT_EQ(open(t.config, compat)->size(), 3u);
 }
@@ -346,7 +346,7 @@ TEST(TarShardsTest, ChannelSelectorIsHonouredUnlessCompatible) {
   t.config.channel_selector.kind = config::ChannelSelector::Kind::kIndices;
   t.config.channel_selector.indices = {1};
   EXPECT_FLOAT_EQ(read(*open(t.config), 0)[7], 300.0f / 32768.0f);
-  config::AerieConfig compat;
+  config::SpeechAerieConfig compat;
   compat.compat_nemo_2_6 = true;
   const auto nemo = open(t.config, compat);
   SampleReader reader(*nemo);
@@ -380,7 +380,7 @@ TEST(TarShardsTest, LinesBelongToTheShardTheyName) {
   EXPECT_EQ(shard_of[1], t.dir.file("audio_1.tar"));
   EXPECT_EQ(shard_of[2], t.dir.file("audio_1.tar"));
   EXPECT_EQ(shard_of[3], t.dir.file("audio_0.tar"));  // says nothing: the first
-  config::AerieConfig compat;
+  config::SpeechAerieConfig compat;
   compat.compat_nemo_2_6 = true;
   EXPECT_EQ(open(t.config, compat)->size(), 8u);
 }
@@ -403,8 +403,8 @@ TEST(PackedCacheTest, SamplesComeFromTheCacheAndChangesAreNoticed) {
   build.out_dir = corpus.dir.file("cache");
   build.read.sample_rate = 16000;
   ASSERT_EQ(build_pack(build)->num_packed, 12u);
-  config::AerieConfig aerie;
-  aerie.data.cache_dir = build.out_dir;
+  config::SpeechAerieConfig aerie;
+  aerie.audio.cache_dir = build.out_dir;
   const auto dataset = open(config_of(corpus.manifest), aerie);
   ASSERT_NE(dataset->cache(), nullptr);
   EXPECT_EQ(dataset->cache()->set()->size(), 12u);
@@ -438,8 +438,8 @@ TEST(PackedCacheTest, MembersOfArchivesAreFound) {
   build.out_dir = corpus.dir.file("cache");
   build.read.sample_rate = 16000;
   ASSERT_EQ(build_pack(build)->num_packed, 12u);
-  config::AerieConfig aerie;
-  aerie.data.cache_dir = build.out_dir;
+  config::SpeechAerieConfig aerie;
+  aerie.audio.cache_dir = build.out_dir;
   config::DatasetConfig config = config_of(corpus.tar_manifest);
   config.is_tarred = true;
   config.tarred_audio_filepaths = TestCorpus::paths(corpus.tar_pattern);

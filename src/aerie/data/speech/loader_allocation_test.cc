@@ -52,8 +52,8 @@ void operator delete[](void* data, size_t) noexcept {
 namespace aerie::data {
 namespace {
 
-double allocations_per_sample(const config::DatasetConfig& config, const config::AerieConfig& aerie,
-                              MixPlace mix) {
+double allocations_per_sample(const config::DatasetConfig& config,
+                              const config::SpeechAerieConfig& aerie, MixPlace mix) {
   AudioDataset::Options open;
   open.quiet = true;
   const auto dataset = *AudioDataset::open(config, aerie, open);
@@ -85,15 +85,15 @@ TEST(LoaderAllocationTest, NothingPerSampleInTheSteadyState) {
   augmentor.noise_ratio = 0.5;
   config.batch_augmentor = augmentor;
   config.augmentor = {{"gain", 0.5, config::GainPerturbation{}}};
-  config::AerieConfig aerie = TestCorpus::aerie();
+  config::SpeechAerieConfig aerie = TestCorpus::aerie();
   aerie.data.max_shapes = 1;
   for (const int64_t workers : {0, 2}) {
     config.num_workers = workers;
     // A few per batch of 64 (plans of mixes and epochs), none per sample.
     EXPECT_LT(allocations_per_sample(config, aerie, MixPlace::kCpu), 0.5) << workers;
-    aerie.data.batch_dtype = config::BatchDtype::kInt16;
+    aerie.audio.batch_dtype = config::BatchDtype::kInt16;
     EXPECT_LT(allocations_per_sample(config, aerie, MixPlace::kConsumer), 0.5) << workers;
-    aerie.data.batch_dtype = config::BatchDtype::kAuto;
+    aerie.audio.batch_dtype = config::BatchDtype::kAuto;
   }
   corpus.make_tar(4);
   config.is_tarred = true;

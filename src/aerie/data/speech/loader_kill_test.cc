@@ -20,7 +20,7 @@ constexpr int kCorpusSize = 40;
 struct Case {
   std::string name;
   config::DatasetConfig config;
-  config::AerieConfig aerie;
+  config::SpeechAerieConfig aerie;
 };
 
 class LoaderKillTest : public testing::Test {
@@ -54,8 +54,8 @@ class LoaderKillTest : public testing::Test {
     concat.config.is_concat = true;
     cases_.push_back(concat);
     Case cached{"cached", plain, TestCorpus::aerie()};
-    cached.aerie.data.cache_dir = corpus_.dir.file("cache");
-    cached.aerie.data.build_cache = true;
+    cached.aerie.audio.cache_dir = corpus_.dir.file("cache");
+    cached.aerie.audio.build_cache = true;
     cases_.push_back(cached);
   }
 

@@ -18,7 +18,7 @@ TEST(LoaderTest, BadAudioIsSkippedSilencedOrFatal) {
   ASSERT_TRUE(Env::real().remove_file(corpus.dir.file("utt7.wav")).ok());
   config::DatasetConfig config = corpus.config(5);
   config.shuffle = false;
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   aerie.max_bad_fraction = 0.2;
   for (const int64_t workers : {0, 3}) {
     config.num_workers = workers;
@@ -73,7 +73,7 @@ TEST(LoaderTest, TooManyBadSamplesStopTheRunWithTheirNames) {
   for (const int i : {5, 6, 11}) write_file(corpus.dir.file(str_cat("utt", i, ".wav")), "broken");
   config::DatasetConfig config = corpus.config(4);
   config.shuffle = false;
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   aerie.max_bad_fraction = 0.05;  // two of forty
   for (const int64_t workers : {0, 4}) {
     config.num_workers = workers;
@@ -102,7 +102,7 @@ TEST(LoaderTest, EmptyAndCutRecordingsAreBadSamples) {
     write_file(corpus.manifest, lines);
     config::DatasetConfig config = corpus.config(5);
     config.shuffle = false;
-    config::AerieConfig aerie = corpus.aerie();
+    config::SpeechAerieConfig aerie = corpus.aerie();
     aerie.max_bad_fraction = 0.2;
     auto loader = make(config, aerie);
     std::vector<uint32_t> ids;
@@ -172,7 +172,7 @@ TEST(LoaderTest, ReadErrorsThatPassAreNoBadSamples) {
       config.tarred_audio_filepaths = TestCorpus::paths(corpus.tar_pattern);
     }
     config.num_workers = 2;
-    const config::AerieConfig aerie = corpus.aerie();
+    const config::SpeechAerieConfig aerie = corpus.aerie();
     const std::vector<uint64_t> want = hashes(*make(config, aerie), 3);
     const auto open_with = [&](FlakyEnv& env, double total_s) {
       AudioDataset::Options options;
@@ -206,7 +206,7 @@ TEST(LoaderTest, BatchesThatNoMachineHoldsNameTheLine) {
   TestCorpus corpus(10);
   std::ofstream(corpus.manifest, std::ios::app) << TestCorpus::line("utt0.wav", 999'000);
   config::DatasetConfig config = corpus.config(1 << 14);
-  const config::AerieConfig aerie = corpus.aerie();
+  const config::SpeechAerieConfig aerie = corpus.aerie();
   const Status status = make_speech_loader(open(config, aerie), config, aerie, quiet()).status();
   EXPECT_EQ(status.code(), StatusCode::kDataError) << status.to_string();
   EXPECT_NE(status.to_string().find("train.json:11 (utt0.wav), 999000 s"), std::string::npos)
@@ -217,8 +217,8 @@ TEST(LoaderTest, BatchesThatNoMachineHoldsNameTheLine) {
 TEST(LoaderTest, RepeatedAudioIsNotCounted) {
   TestCorpus corpus(12);
   config::DatasetConfig config = corpus.config(4);
-  config::AerieConfig aerie = corpus.aerie();
-  aerie.data.min_audio_len_secs = 1.0;  // all of them are shorter
+  config::SpeechAerieConfig aerie = corpus.aerie();
+  aerie.audio.min_audio_len_secs = 1.0;  // all of them are shorter
   double seconds = 0.0, want = 0.0;
   for (const auto& samples : corpus.samples) want += static_cast<double>(samples.size()) / 16000;
   auto loader = make(config, aerie);
@@ -254,7 +254,7 @@ TEST(LoaderTest, MemoryStaysWithinTheBudget) {
   TestCorpus corpus(60);
   config::DatasetConfig config = corpus.config(8);
   config.num_workers = 4;
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   CountingAllocator allocator;
   SpeechLoaderOptions options = quiet();
   options.allocator = &allocator;
@@ -286,7 +286,7 @@ TEST(LoaderTest, UnknownDurationsAreReadWhole) {
   TestCorpus corpus(20, 1, false);
   config::DatasetConfig config = corpus.config(4);
   config.shuffle = false;
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   config.max_duration = 0.1;  // says nothing about unknown ones, but is all we know
   for (const int64_t workers : {0, 3}) {
     config.num_workers = workers;
@@ -316,7 +316,7 @@ TEST(LoaderTest, SamplesBeyondTheBudgetAreBadOnes) {
   config::DatasetConfig config = corpus.config(3);
   config.shuffle = false;
   config.num_workers = 1;
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   aerie.max_bad_fraction = 0.1;
   aerie.data.memory_budget_gib = 3e-3;
   auto loader = make(config, aerie);

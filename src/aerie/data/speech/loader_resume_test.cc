@@ -76,7 +76,7 @@ TEST(LoaderResumeTest, WithOtherBatchesEachSampleOfTheEpochComesOnce) {
          {std::pair<int64_t, int64_t>{3, 5}, {8, 3}, {4, 8}, {7, 2}, {2, 30}}) {
       for (const bool earlier_version : {false, true}) {
         if (item.buckets && after > 8) continue;  // more than the clips of a bucket
-        config::AerieConfig aerie = TestCorpus::aerie();
+        config::SpeechAerieConfig aerie = TestCorpus::aerie();
         if (item.virtual_ranks > 1) aerie.data.virtual_ranks = item.virtual_ranks;
         const std::string what = str_cat(item.name, ", ", before, " then ", after);
         Counts seen;
@@ -153,7 +153,7 @@ TEST(LoaderResumeTest, BadSamplesCountOverRestarts) {
     write_file(corpus.dir.file(str_cat("utt", i, ".wav")), "no audio");
   config::DatasetConfig config = corpus.config(4);
   config.num_workers = 1;
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   aerie.max_bad_fraction = 0.06;  // two of forty
   std::vector<BadSample> reported;
   SpeechLoaderOptions options = quiet();
@@ -198,7 +198,7 @@ TEST(LoaderResumeTest, CountsSurviveTheEndOfAnEpochToo) {
   TestCorpus corpus(12);
   write_file(corpus.dir.file("utt5.wav"), "no audio");
   config::DatasetConfig config = corpus.config(4);
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   aerie.max_bad_fraction = 1.0;
   auto first = make(config, aerie);
   Counts seen;

@@ -112,7 +112,7 @@ TEST(LoaderTest, VirtualRanksGiveTheSameBatchesToAnyWorld) {
   corpus.add_noise(3);
   config::DatasetConfig config = corpus.config(3);
   config.batch_augmentor = augmentor();
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   aerie.data.virtual_ranks = 4;
   const auto dataset = open(config, aerie);
   // step -> lane -> hash
@@ -147,7 +147,7 @@ TEST(LoaderTest, VirtualRanksGiveTheSameBatchesToAnyWorld) {
 TEST(LoaderTest, OtherNumberOfRanksContinuesPlainDataAtTheSameSample) {
   TestCorpus corpus(48);
   config::DatasetConfig config = corpus.config(2);
-  const config::AerieConfig aerie = corpus.aerie();
+  const config::SpeechAerieConfig aerie = corpus.aerie();
   const auto dataset = open(config, aerie);
   // Two ranks do 6 steps of 4 samples; one rank goes on with 12 steps of 2.
   std::multiset<uint32_t> seen;
@@ -256,7 +256,7 @@ TEST(LoaderTest, CompatibleModeKeepsRawNoiseOfSkippedItems) {
   corpus.add_noise(4, 700);  // shorter than the utterances
   config::DatasetConfig config = corpus.config(4);
   config.batch_augmentor = augmentor(0.0);
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   {
     auto loader = make(config, aerie);
     const SpeechBatch* batch = speech_batch(*loader->next());
@@ -306,8 +306,8 @@ TEST(LoaderTest, TheConsumerCanMixFromThePlan) {
   config::DatasetConfig config = corpus.config(8);
   config.batch_augmentor = augmentor(0.9);
   for (const auto dtype : {config::BatchDtype::kFloat32, config::BatchDtype::kInt16}) {
-    config::AerieConfig aerie = corpus.aerie();
-    aerie.data.batch_dtype = dtype;
+    config::SpeechAerieConfig aerie = corpus.aerie();
+    aerie.audio.batch_dtype = dtype;
     SpeechLoaderOptions here = quiet(), there = quiet();
     there.mix = MixPlace::kConsumer;
     auto mixed = make(config, aerie, here);
@@ -378,7 +378,7 @@ TEST(LoaderTest, SpeedMakesRowsLonger) {
 TEST(LoaderTest, BatchesHaveFewShapes) {
   TestCorpus corpus(200);
   config::DatasetConfig config = corpus.config(2);
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   aerie.data.max_shapes = 3;
   auto loader = make(config, aerie);
   EXPECT_LE(row_lengths(*loader).size(), 3u);
@@ -474,10 +474,10 @@ TEST(LoaderTest, TheFirstEpochFillsThePackedCache) {
   TestCorpus corpus(30);
   config::DatasetConfig config = corpus.config(4);
   config.num_workers = 2;
-  config::AerieConfig aerie = corpus.aerie();
+  config::SpeechAerieConfig aerie = corpus.aerie();
   const std::vector<uint64_t> expected = hashes(*make(config, aerie), 24);
-  aerie.data.cache_dir = corpus.dir.file("cache");
-  aerie.data.build_cache = true;
+  aerie.audio.cache_dir = corpus.dir.file("cache");
+  aerie.audio.build_cache = true;
   {
     auto loader = make(config, aerie);
     EXPECT_EQ(hashes(*loader, 24), expected);  // three epochs, the later ones from the cache
@@ -485,7 +485,7 @@ TEST(LoaderTest, TheFirstEpochFillsThePackedCache) {
   // All of it is there: the recordings are no longer needed.
   for (int i = 0; i < 30; ++i)
     ASSERT_TRUE(Env::real().remove_file(corpus.dir.file(str_cat("utt", i, ".wav"))).ok());
-  aerie.data.build_cache = false;
+  aerie.audio.build_cache = false;
   EXPECT_EQ(hashes(*make(config, aerie), 24), expected);
 }
 

@@ -13,7 +13,7 @@
 namespace aerie::data {
 
 inline std::shared_ptr<const AudioDataset> open(const config::DatasetConfig& config,
-                                                const config::AerieConfig& aerie) {
+                                                const config::SpeechAerieConfig& aerie) {
   AudioDataset::Options options;
   options.quiet = true;
   auto dataset = AudioDataset::open(config, aerie, options);
@@ -29,7 +29,7 @@ inline SpeechLoaderOptions quiet(uint64_t seed = 7) {
 }
 
 inline std::unique_ptr<Loader> make(const config::DatasetConfig& config,
-                                    const config::AerieConfig& aerie,
+                                    const config::SpeechAerieConfig& aerie,
                                     const SpeechLoaderOptions& options = quiet()) {
   auto loader = make_speech_loader(open(config, aerie), config, aerie, options);
   EXPECT_TRUE(loader.ok()) << loader.status().to_string();

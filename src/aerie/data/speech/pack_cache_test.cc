@@ -217,13 +217,13 @@ TEST(PackCacheTest, ReadingDoesNotDependOnWhatIsPacked) {
   write_file(dir.file("m.json"), lines);
   config::DatasetConfig config;
   config.manifest_filepath = TestCorpus::paths(dir.file("m.json"));
-  config::AerieConfig aerie;
-  aerie.data.build_cache = true;
+  config::SpeechAerieConfig aerie;
+  aerie.audio.build_cache = true;
   for (const bool int_values : {false, true}) {
     for (const auto format : {config::CacheFormat::kPcm16, config::CacheFormat::kFlac}) {
       config.int_values = int_values;
-      aerie.data.cache_format = format;
-      aerie.data.cache_dir =
+      aerie.audio.cache_format = format;
+      aerie.audio.cache_dir =
           dir.file(str_cat("cache", int_values, format == config::CacheFormat::kFlac));
       AudioDataset::Options open;
       open.quiet = true;

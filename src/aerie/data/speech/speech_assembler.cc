@@ -96,7 +96,8 @@ SamplingConfig sampling_config(const config::DatasetConfig& config) {
   return out;
 }
 
-LoaderConfig loader_config(const config::DatasetConfig& config, const config::AerieConfig& aerie) {
+LoaderConfig loader_config(const config::DatasetConfig& config,
+                           const config::SpeechAerieConfig& aerie) {
   static_assert(config::DatasetConfig::kAutoWorkers == LoaderConfig::kAutoWorkers);
   LoaderConfig out;
   out.num_workers = config.num_workers;
@@ -105,7 +106,7 @@ LoaderConfig loader_config(const config::DatasetConfig& config, const config::Ae
   out.virtual_ranks = aerie.data.virtual_ranks;
   out.memory_budget_gib = aerie.data.memory_budget_gib;
   out.max_bad_fraction = aerie.max_bad_fraction;
-  out.shuffle_level = aerie.data.shuffle_level == config::ShuffleLevel::kShard
+  out.shuffle_level = aerie.audio.shuffle_level == config::ShuffleLevel::kShard
                           ? ShuffleLevel::kShard
                           : ShuffleLevel::kSample;
   out.compat_nemo = aerie.compat_nemo_2_6;
@@ -138,9 +139,9 @@ AugmentConfig augment_config(const config::DatasetConfig& config, bool compat_ne
   return out;
 }
 
-int64_t loader_min_samples(const config::AerieConfig& aerie, int sample_rate) {
+int64_t loader_min_samples(const config::SpeechAerieConfig& aerie, int sample_rate) {
   return std::max<int64_t>(1,
-                           audio::min_length_samples(aerie.data.min_audio_len_secs, sample_rate));
+                           audio::min_length_samples(aerie.audio.min_audio_len_secs, sample_rate));
 }
 
 PlanShapes plan_shapes(const EpochPlan& plan, const AudioDataset& dataset,
@@ -180,7 +181,7 @@ PlanShapes plan_shapes(const EpochPlan& plan, const AudioDataset& dataset,
 
 Result<std::unique_ptr<SpeechAssembler>> SpeechAssembler::make(
     std::shared_ptr<const AudioDataset> dataset, const config::DatasetConfig& config,
-    const config::AerieConfig& aerie, const SpeechLoaderOptions& options) {
+    const config::SpeechAerieConfig& aerie, const SpeechLoaderOptions& options) {
   std::unique_ptr<SpeechAssembler> out(new SpeechAssembler());
   BuildRules& rules = out->rules_;
   const int rate = dataset->read_options().sample_rate;
@@ -192,11 +193,11 @@ Result<std::unique_ptr<SpeechAssembler>> SpeechAssembler::make(
   AERIE_ASSIGN_OR_RETURN(rules.perturber, Perturber::make(config.augmentor, rate));
   rules.seed = options.seed;
   rules.min_samples = loader_min_samples(aerie, rate);
-  rules.pad_mode = aerie.data.pad_audio_mode == config::PadAudioMode::kRepeat
+  rules.pad_mode = aerie.audio.pad_audio_mode == config::PadAudioMode::kRepeat
                        ? audio::PadMode::kRepeat
                        : audio::PadMode::kZero;
   rules.on_bad = aerie.on_bad_audio;
-  rules.dtype = aerie.data.batch_dtype == config::BatchDtype::kInt16 ? Dtype::kI16 : Dtype::kF32;
+  rules.dtype = aerie.audio.batch_dtype == config::BatchDtype::kInt16 ? Dtype::kI16 : Dtype::kF32;
   rules.mix = options.mix;
   rules.want_noise = options.want_noise;
   rules.has_noise = dataset->noise() != nullptr && dataset->noise()->size() > 0;
@@ -296,7 +297,7 @@ Status SpeechAssembler::too_large(uint64_t batch_bytes, uint64_t machine_bytes) 
 
 Result<std::unique_ptr<Loader>> make_speech_loader(std::shared_ptr<const AudioDataset> dataset,
                                                    const config::DatasetConfig& config,
-                                                   const config::AerieConfig& aerie,
+                                                   const config::SpeechAerieConfig& aerie,
                                                    const SpeechLoaderOptions& options) {
   AERIE_ASSIGN_OR_RETURN(auto assembler, SpeechAssembler::make(dataset, config, aerie, options));
   return Loader::make(std::move(dataset), std::move(assembler), sampling_config(config),

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "aerie/base/status.h"
-#include "aerie/config/schema/aerie_config.h"
 #include "aerie/data/batch_assembler.h"
 #include "aerie/data/loader.h"
 #include "aerie/data/speech/audio_dataset.h"
 #include "aerie/data/speech/batch_builder.h"
 #include "aerie/data/speech/config/dataset_config.h"
+#include "aerie/data/speech/config/speech_aerie_config.h"
 
 namespace aerie::data {
 
@@ -27,10 +27,11 @@ struct SpeechLoaderOptions : LoaderOptions {
 // --- the keys of a dataset node and of `aerie:` as the data engine's core takes them ---
 Batching batching_of(const config::DatasetConfig& config);
 SamplingConfig sampling_config(const config::DatasetConfig& config);
-LoaderConfig loader_config(const config::DatasetConfig& config, const config::AerieConfig& aerie);
+LoaderConfig loader_config(const config::DatasetConfig& config,
+                           const config::SpeechAerieConfig& aerie);
 AugmentConfig augment_config(const config::DatasetConfig& config, bool compat_nemo);
 // Samples that shorter recordings are filled up to.
-int64_t loader_min_samples(const config::AerieConfig& aerie, int sample_rate);
+int64_t loader_min_samples(const config::SpeechAerieConfig& aerie, int sample_rate);
 
 // The batches of an epoch as the manifest lets expect them (of a large one, evenly spaced ones).
 struct PlanShapes {
@@ -47,7 +48,7 @@ class SpeechAssembler final : public BatchAssembler {
  public:
   static Result<std::unique_ptr<SpeechAssembler>> make(std::shared_ptr<const AudioDataset> dataset,
                                                        const config::DatasetConfig& config,
-                                                       const config::AerieConfig& aerie,
+                                                       const config::SpeechAerieConfig& aerie,
                                                        const SpeechLoaderOptions& options);
 
   Result<BatchSizes> measure(const Sampler& sampler, const EpochPlan& first_epoch) override;
@@ -78,7 +79,7 @@ class SpeechAssembler final : public BatchAssembler {
 // A loader of speech by the keys of its configuration.
 Result<std::unique_ptr<Loader>> make_speech_loader(std::shared_ptr<const AudioDataset> dataset,
                                                    const config::DatasetConfig& config,
-                                                   const config::AerieConfig& aerie,
+                                                   const config::SpeechAerieConfig& aerie,
                                                    const SpeechLoaderOptions& options);
 
 // Row lengths that the batches of such a loader are padded to.

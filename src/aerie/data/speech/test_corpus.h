@@ -10,8 +10,8 @@
 #include "aerie/base/philox.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
-#include "aerie/config/schema/aerie_config.h"
 #include "aerie/data/speech/config/dataset_config.h"
+#include "aerie/data/speech/config/speech_aerie_config.h"
 #include "aerie/tar/tar_writer.h"
 
 namespace aerie::data {
@@ -115,9 +115,9 @@ class TestCorpus {
     out.groups = {{one}};
     return out;
   }
-  static config::AerieConfig aerie() {
-    config::AerieConfig out;
-    out.data.min_audio_len_secs = 0.06;
+  static config::SpeechAerieConfig aerie() {
+    config::SpeechAerieConfig out;
+    out.audio.min_audio_len_secs = 0.06;
     return out;
   }
 

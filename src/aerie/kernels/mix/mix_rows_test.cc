@@ -15,8 +15,8 @@ std::unique_ptr<data::Loader> open(const data::TestCorpus& corpus, data::MixPlac
   config.batch_augmentor = config::BatchAugmentorConfig{};
   config.batch_augmentor->prob = 0.8;
   config.batch_augmentor->noise_ratio = 0.5;
-  config::AerieConfig aerie = data::TestCorpus::aerie();
-  aerie.data.batch_dtype = dtype;
+  config::SpeechAerieConfig aerie = data::TestCorpus::aerie();
+  aerie.audio.batch_dtype = dtype;
   data::AudioDataset::Options open_options;
   open_options.quiet = true;
   data::SpeechLoaderOptions options;

@@ -6,8 +6,8 @@
 namespace aerie::config {
 namespace {
 
-const FieldKeys<AerieDataConfig>& audio_data_keys() {
-  using T = AerieDataConfig;
+const FieldKeys<AudioConfig>& audio_data_keys() {
+  using T = AudioConfig;
   static const FieldKeys<T> kKeys = [] {
     FieldKeys<T> keys("aerie.data");
     keys.key("cache_dir", &T::cache_dir, works("Folder of the packed audio cache; null: none."));
@@ -52,8 +52,8 @@ const FieldKeys<AerieDataConfig>& audio_data_keys() {
   return kKeys;
 }
 
-const FieldKeys<AerieConfig>& audio_keys() {
-  using T = AerieConfig;
+const FieldKeys<SpeechAerieConfig>& audio_keys() {
+  using T = SpeechAerieConfig;
   static const FieldKeys<T> kKeys = [] {
     FieldKeys<T> keys("aerie");
     keys.choice(
@@ -62,7 +62,7 @@ const FieldKeys<AerieConfig>& audio_keys() {
         works("A recording that cannot be read: leave it out, use silence, or stop."));
     keys.key("max_bad_fraction", &T::max_bad_fraction,
              works("Stop when more than this share of the recordings was bad.").range("[0,1]"));
-    keys.child("data", &T::data, audio_data_keys());
+    keys.child("data", &T::audio, audio_data_keys());
     return keys;
   }();
   return kKeys;
@@ -91,8 +91,8 @@ void add_speech_keys(SchemaParts& parts) {
   parts.idle_rules.insert(parts.idle_rules.end(), rules.begin(), rules.end());
 }
 
-void build_aerie_speech(const NodeReader& aerie, AerieConfig& out) {
-  if (aerie.given("compat")) out.data.shuffle_level = ShuffleLevel::kShard;
+void build_aerie_speech(const NodeReader& aerie, SpeechAerieConfig& out) {
+  if (aerie.given("compat")) out.audio.shuffle_level = ShuffleLevel::kShard;
   audio_keys().read(aerie, out);
 }
 

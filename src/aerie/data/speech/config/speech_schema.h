@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
-#include "aerie/config/schema/aerie_config.h"
 #include "aerie/config/schema/checks.h"
 #include "aerie/config/schema/node_reader.h"
 #include "aerie/config/schema/schema.h"
 #include "aerie/data/speech/config/dataset_config.h"
+#include "aerie/data/speech/config/speech_aerie_config.h"
 
 namespace aerie::config {
 
@@ -22,7 +22,7 @@ void check_datasets(CheckContext& context);
 void build_datasets(const NodeReader& model, int64_t sample_rate, SpeechDatasets& out);
 
 // The keys of `aerie:` that concern audio.
-void build_aerie_speech(const NodeReader& aerie, AerieConfig& out);
+void build_aerie_speech(const NodeReader& aerie, SpeechAerieConfig& out);
 
 // NeMo's metric prefix of a validation or test set: the file's stem (or the name itself when it is
 // no path), '-' to '_', without "manifest" and "dataset", ending in '_'. Empty when nothing is

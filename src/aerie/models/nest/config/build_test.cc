@@ -143,7 +143,7 @@ TEST(BuildTest, CompatChangesDefaultsOnly) {
   const NestAerieConfig compat = check_stock({{"aerie.compat", "nemo-2.6"}}).run.aerie;
   EXPECT_TRUE(compat.compat_nemo_2_6);
   EXPECT_EQ(compat.empty_mask, EmptyMask::kNan);
-  EXPECT_EQ(compat.data.shuffle_level, ShuffleLevel::kShard);
+  EXPECT_EQ(compat.audio.shuffle_level, ShuffleLevel::kShard);
   EXPECT_EQ(compat.validation_seed, ValidationSeed::kRandom);
   const NestAerieConfig both =
       check_stock({{"aerie.compat", "nemo-2.6"}, {"aerie.empty_mask", "zero"}}).run.aerie;

@@ -10,6 +10,7 @@
 #include "aerie/config/schema/loop_config.h"
 #include "aerie/config/schema/optim_config.h"
 #include "aerie/data/speech/config/dataset_config.h"
+#include "aerie/data/speech/config/speech_aerie_config.h"
 #include "aerie/models/nest/config/model_config.h"
 
 namespace aerie::config {
@@ -39,7 +40,7 @@ enum class EmptyMask { kZero, kNan };
 enum class BatchNormFrames { kPadded, kValid };
 
 // The `aerie:` node with the keys that only NEST has.
-struct NestAerieConfig : AerieConfig {
+struct NestAerieConfig : SpeechAerieConfig {
   TokensPrecision tokens_precision = TokensPrecision::kFloat32;
   EmptyMask empty_mask = EmptyMask::kZero;  // compat: kNan unless set
   bool train_pre_encode = false;            // mask_position post_conv: gradients into subsampling

@@ -31,8 +31,8 @@ class BatchTensorsTest : public ::testing::Test {
     config.batch_augmentor = augmentor;
   }
   std::unique_ptr<data::Loader> open(data::MixPlace mix, config::BatchDtype dtype) {
-    config::AerieConfig aerie = corpus.aerie();
-    aerie.data.batch_dtype = dtype;
+    config::SpeechAerieConfig aerie = corpus.aerie();
+    aerie.audio.batch_dtype = dtype;
     aerie.max_bad_fraction = 0.5;
     data::AudioDataset::Options options;
     options.quiet = true;

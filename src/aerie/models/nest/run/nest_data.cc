@@ -35,7 +35,7 @@ class Opener {
     loader_options.consumer_batches =
         static_cast<int>(std::max<int64_t>(2, run_.trainer.accumulate_grad_batches + 1));
     // Whoever takes the batches mixes; the samples are the same.
-    const config::MixOn mix = run_.aerie.data.mix_on;
+    const config::MixOn mix = run_.aerie.audio.mix_on;
     if (mix == config::MixOn::kGpu || (mix == config::MixOn::kAuto && options_.gpu))
       loader_options.mix = data::MixPlace::kConsumer;
     loader_options.packing = options_.packing;
