@@ -3,7 +3,7 @@
 #   make          build
 #   make test     build and run all tests
 #   make train    build and run the quick start: make a corpus, pre-train a small NEST on it, report
-#   make sanitize run the torch-free tests under address+undefined and thread sanitizers, some built by clang
+#   make sanitize run the torch-free tests under address+undefined (clang) and thread sanitizers (gcc)
 #   make tidy     run clang-tidy on what changed since main
 #   make format   rewrite our sources with clang-format
 #   make fuzz     run every fuzz target for FUZZ_SECONDS (default 60) seconds

@@ -31,8 +31,8 @@ if(AERIE_BUILD_FUZZ)
   target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# aerie_optimize_sanitized(name...): libraries that do most of the work of their tests. The ubsan preset compiles the others
-# without optimisation, which takes half the time and hides nothing from it.
+# aerie_optimize_sanitized(name...): libraries that do most of the work of their tests. Sanitizers' trees compile the others
+# without optimisation, which takes half the time and hides nothing.
 function(aerie_optimize_sanitized)
   foreach(name ${ARGN})
     if(AERIE_SANITIZE)
