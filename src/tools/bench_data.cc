@@ -21,7 +21,9 @@
 #include "aerie/device/gpu.h"
 #include "bench_command.h"
 #include "data_input.h"
+#include "data_kind.h"
 #include "json_output.h"
+#include "nuscenes_input.h"
 
 namespace aerie::tools {
 
@@ -237,7 +239,10 @@ Status run_peers(const std::string& folder, const config::DatasetConfig& dataset
 
 }  // namespace
 
-Status run_bench_data(const std::vector<std::string>& args) {
+Status run_bench_data(const std::vector<std::string>& given) {
+  std::vector<std::string> args = given;
+  AERIE_ASSIGN_OR_RETURN(const DataKind kind, take_kind(args));
+  if (kind == DataKind::kNuscenes) return run_nuscenes_bench(args);
   std::vector<config::ExtraOption> extra = data_input_options();
   for (const char* name :
        {"--seconds", "--warmup", "--workers", "--consumer-ms", "--mix", "--dtype", "--peer"})

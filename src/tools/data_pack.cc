@@ -15,7 +15,9 @@
 #include "aerie/tar/brace_expand.h"
 #include "cli.h"
 #include "data_command.h"
+#include "data_kind.h"
 #include "json_output.h"
+#include "nuscenes_input.h"
 
 namespace aerie::tools {
 
@@ -64,7 +66,10 @@ void print_text(const PackBuildOptions& options, const PackBuildReport& report, 
 
 }  // namespace
 
-Status run_data_pack(const std::vector<std::string>& args) {
+Status run_data_pack(const std::vector<std::string>& given) {
+  std::vector<std::string> args = given;
+  AERIE_ASSIGN_OR_RETURN(const DataKind kind, take_kind(args));
+  if (kind == DataKind::kNuscenes) return run_nuscenes_pack(args);
   CLI::App app(
       "Decodes, resamples and cuts every segment of a manifest once and stores it as 16-bit\n"
       "samples (or FLAC, or floats) in files that training maps into memory. Samples that it "

@@ -8,10 +8,15 @@
 #include "aerie/data/speech/dataset_report.h"
 #include "data_command.h"
 #include "data_input.h"
+#include "data_kind.h"
+#include "nuscenes_input.h"
 
 namespace aerie::tools {
 
-Status run_data_stats(const std::vector<std::string>& args) {
+Status run_data_stats(const std::vector<std::string>& given) {
+  std::vector<std::string> args = given;
+  AERIE_ASSIGN_OR_RETURN(const DataKind kind, take_kind(args));
+  if (kind == DataKind::kNuscenes) return run_nuscenes_stats(args);
   std::vector<config::ExtraOption> options = data_input_options();
   options.push_back({"--json", false});
   options.push_back({"--probe", true});
