@@ -248,7 +248,7 @@ Status SmallTables::join_calibrations() {
     if (channel >= 0 && channel < kNumCameras && !has_intrinsic_[row])
       return join_error(table_path(dir, "calibrated_sensor"), row, "camera_intrinsic",
                         str_cat("it is empty, but the sensor is ", sensor_channels_[sensor]));
-    calibration_channels[row] = static_cast<int8_t>(channel);
+    calibration_channels[row] = channel;
   }
   return ok_status();
 }

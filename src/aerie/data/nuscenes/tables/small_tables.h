@@ -47,7 +47,7 @@ struct SmallTables {
   std::string dir;
   TokenTable calibration_tokens;
   std::vector<index_format::CalibrationRecord> calibrations;
-  std::vector<int8_t> calibration_channels;  // place among our seven; -1: another sensor
+  std::vector<int> calibration_channels;  // place among our seven; -1: another sensor
   TokenTable instance_tokens;
   std::vector<uint16_t> instance_categories;
   std::vector<std::string> categories;

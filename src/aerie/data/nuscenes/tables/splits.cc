@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 
 #include <nlohmann/json.hpp>
@@ -111,7 +112,10 @@ void sort_samples(const NuscenesIndex& index, SampleOrder order, std::vector<uin
     Token scene;
     int64_t timestamp_us;
     uint32_t table_row, sample;
-    auto operator<=>(const Key&) const = default;
+    bool operator<(const Key& other) const {
+      return std::tie(scene, timestamp_us, table_row, sample) <
+             std::tie(other.scene, other.timestamp_us, other.table_row, other.sample);
+    }
   };
   std::vector<Key> keys;
   keys.reserve(samples.size());

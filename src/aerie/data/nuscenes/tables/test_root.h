@@ -24,9 +24,14 @@ struct TestRoot {
   Env& env;
   TempDir dir;  // the same names are used in memory
   std::string root = dir.file("data"), cache = dir.file("cache");
-  TestTables tables = TestTables::make({"scene-0061", "scene-0103"}, 4);
+  TestTables tables = two_scenes();
   NuscenesIndex::Options options;
 
+  // Made once, copied often.
+  static const TestTables& two_scenes() {
+    static const TestTables made = TestTables::make({"scene-0061", "scene-0103"}, 4);
+    return made;
+  }
   std::string tables_dir() const { return root + "/v1.0-mini"; }
   std::string path(std::string_view table) const { return table_path(tables_dir(), table); }
   TestRow& row(std::string_view table, size_t number) {

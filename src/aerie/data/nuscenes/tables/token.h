@@ -1,7 +1,6 @@
 // A token of a nuScenes table: 32 hexadecimal digits, kept as 128 bits.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,8 +11,11 @@ namespace aerie::nuscenes {
 
 struct Token {
   uint64_t hi = 0, lo = 0;
+  bool operator==(const Token&) const = default;
   // The order of the digits as text, which is what sorting by token means elsewhere.
-  auto operator<=>(const Token&) const = default;
+  friend bool operator<(const Token& a, const Token& b) {
+    return a.hi != b.hi ? a.hi < b.hi : a.lo < b.lo;
+  }
 };
 
 // Exactly 32 digits, either case. The form without a Status is for millions of rows.
