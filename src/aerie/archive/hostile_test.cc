@@ -308,13 +308,67 @@ std::vector<Case> pickle_cases() {
        "a name is cut short or longer"},
       {"pickle of 20 MB", ".pt", [] { return pickled(std::string(20000000, 'N')); },
        "at most 16777216 are accepted"},
-      {"legacy file", ".pt",
-       [] {
-         return std::string(
-             "\x80\x02\x8a\nl\xfc\x9c"
-             "F\xf9 j\xa8P\x19.");
+  };
+}
+
+// torch's format from before 1.6.
+std::vector<Case> legacy_cases() {
+  using testing::legacy_torch;
+  const std::string six(24, '\1');
+  const auto tensor = [] { return Pickle().tensor("0", 6, 0, {2, 3}, {3, 1}).stop(); };
+  const auto changed = [=](const std::function<void(std::string&)>& change) {
+    return [=] {
+      std::string file = legacy_torch(tensor(), {{"0", six}}, 4);
+      change(file);
+      return file;
+    };
+  };
+  return {
+      {"legacy file that ends behind its magic number", ".pt",
+       changed([](std::string& file) { file.resize(15); }), "protocol"},
+      {"legacy file without storages", ".pt", [=] { return legacy_torch(tensor(), {}, 4); },
+       "storage '0' is missing"},
+      {"legacy file cut short", ".pt", changed([](std::string& file) { file.pop_back(); }),
+       "cut short"},
+      {"legacy file cut in a count", ".pt",
+       changed([](std::string& file) { file.resize(file.size() - 28); }), "before its storages do"},
+      {"legacy file with more behind it", ".pt", changed([](std::string& file) { file += 'x'; }),
+       "behind its end"},
+      {"legacy storage that belongs to nothing", ".pt",
+       [=] {
+         return legacy_torch(tensor(), {{"0", six}, {"1", six}}, 4);
        },
-       "before 1.6"},
+       "belongs to nothing"},
+      {"legacy storage there twice", ".pt",
+       [=] {
+         return legacy_torch(tensor(), {{"0", six}, {"0", six}}, 4);
+       },
+       "there twice"},
+      {"legacy storage of another size", ".pt",
+       [=] {
+         return legacy_torch(tensor(), {{"0", std::string(28, '\1')}}, 4);
+       },
+       "holds 7 elements"},
+      {"legacy storage larger than the file", ".pt",
+       [] {
+         return legacy_torch(Pickle().tensor("0", 1 << 20, 0, {2}, {1}).stop(),
+                             {{"0", std::string(8, '\1')}}, 4);
+       },
+       "larger than the file"},
+      {"legacy tensor outside its storage", ".pt",
+       [=] {
+         return legacy_torch(Pickle().tensor("0", 6, 4, {2, 3}, {3, 1}).stop(), {{"0", six}}, 4);
+       },
+       ""},
+      {"legacy file that calls", ".pt",
+       [=] {
+         return legacy_torch(Pickle().global("os", "system").str("x").raw("\x85R").stop(), {}, 4);
+       },
+       "os.system"},
+      {"legacy file of another protocol", ".pt", changed([](std::string& file) { file[19] = 2; }),
+       "unknown protocol"},
+      {"legacy file of a big-endian machine", ".pt",
+       changed([](std::string& file) { file[file.find('\x88')] = '\x89'; }), "big-endian"},
   };
 }
 
@@ -613,6 +667,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pickle, HostileTest, ::testing::ValuesIn(pickle_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Legacy, HostileTest, ::testing::ValuesIn(legacy_cases()), case_name);
 INSTANTIATE_TEST_SUITE_P(Zip, HostileTest, ::testing::ValuesIn(zip_cases()), case_name);
 INSTANTIATE_TEST_SUITE_P(Tar, HostileTest, ::testing::ValuesIn(tar_cases()), case_name);
 INSTANTIATE_TEST_SUITE_P(Other, HostileTest, ::testing::ValuesIn(other_cases()), case_name);

@@ -74,8 +74,10 @@ Status Machine::persistent(NodeId id) {
   };
   if (!tree().is(id, NodeKind::kTuple)) return bad("is not a tuple");
   const std::vector<NodeId>& parts = tree().items(id);
-  // ('storage', type, key, location, numel); old files add a sixth, always None.
+  // ('storage', type, key, location, numel); old files add a sixth, None since torch 0.4.
   if (parts.size() < 5 || parts.size() > 6) return bad("does not have five parts");
+  if (parts.size() == 6 && !tree().is(parts[5], NodeKind::kNone))
+    return bad("is a view of another");
   if (tree().as_string(parts[0]) != "storage") return bad("is of an unknown kind");
   const GlobalInfo type = role_of(parts[1]);
   if (type.role != GlobalRole::kStorage && type.role != GlobalRole::kUntypedStorage)
@@ -84,14 +86,16 @@ Status Machine::persistent(NodeId id) {
   if (!key) return bad("has no key");
   const auto count = tree().is(parts[4], NodeKind::kInt) ? tree().as_int(parts[4]) : std::nullopt;
   if (!count || *count < 0) return bad("has no size");
-  AERIE_ASSIGN_OR_RETURN(const StorageRef ref, resolve_(*key));
   Storage storage;
-  storage.ref = ref;
   uint64_t element = 1;
   if (type.role == GlobalRole::kStorage) {
     storage.dtype = type.dtype;
     element = dtype_size(type.dtype);
   }
+  if (static_cast<uint64_t>(*count) > UINT64_MAX / 2 / element) return bad("has no possible size");
+  AERIE_ASSIGN_OR_RETURN(const StorageRef ref,
+                         resolve_(*key, static_cast<uint64_t>(*count) * element));
+  storage.ref = ref;
   if (static_cast<uint64_t>(*count) > ref.bytes / element)
     return data_error(str_cat("storage ", quoted(*key), " claims ", *count, " elements of ",
                               element, " bytes, the file holds ", ref.bytes, " bytes of it"));

@@ -30,8 +30,11 @@ class Machine final {
   Machine(std::string_view bytes, const StorageResolver& resolve, const PickleOptions& options)
       : bytes_(bytes), resolve_(resolve), options_(options) {}
 
+  // Up to the stop, behind which nothing may stand.
   Status run();
+  Status run_to_stop();
   size_t position() const { return op_at_; }
+  size_t used() const { return at_; }  // after the stop: the pickle's length
   Unpickled take() { return std::move(out_); }
 
  private:

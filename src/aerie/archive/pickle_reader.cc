@@ -10,6 +10,12 @@ namespace aerie::archive {
 namespace detail {
 
 Status Machine::run() {
+  AERIE_RETURN_IF_ERROR(run_to_stop());
+  if (at_ != bytes_.size()) return data_error("has bytes behind its end");
+  return ok_status();
+}
+
+Status Machine::run_to_stop() {
   if (bytes_.size() > options_.limits.max_bytes)
     return data_error(str_cat("holds ", bytes_.size(), " bytes, at most ",
                               options_.limits.max_bytes, " are accepted"));
@@ -26,7 +32,6 @@ Status Machine::run() {
     if (elements_ > 2 * bytes_.size() || tree().text_bytes() > 4 * bytes_.size() + 65536)
       return data_error("unfolds to far more than it holds");
   }
-  if (at_ != bytes_.size()) return data_error("has bytes behind its end");
   return ok_status();
 }
 
@@ -321,6 +326,16 @@ Result<Unpickled> unpickle(std::string_view bytes, const std::string& where,
   detail::Machine machine(bytes, resolve, options);
   const Status status = machine.run();
   if (!status.ok()) return status.with_context(str_cat(where, ": byte ", machine.position()));
+  return machine.take();
+}
+
+Result<Unpickled> unpickle_first(std::string_view bytes, const std::string& where,
+                                 const StorageResolver& resolve, const PickleOptions& options,
+                                 size_t& used) {
+  detail::Machine machine(bytes.substr(0, options.limits.max_bytes), resolve, options);
+  const Status status = machine.run_to_stop();
+  if (!status.ok()) return status.with_context(str_cat(where, ": byte ", machine.position()));
+  used = machine.used();
   return machine.take();
 }
 

@@ -44,8 +44,9 @@ struct StorageRef {
   uint32_t index = 0;  // into the storages of the archive under construction
   uint64_t bytes = 0;  // that exist
 };
-// Finds the storage with this key ("0", "1", ...).
-using StorageResolver = std::function<Result<StorageRef>(std::string_view key)>;
+// Finds the storage with this key ("0", "1", ...), which the pickle says holds so many bytes.
+using StorageResolver =
+    std::function<Result<StorageRef>(std::string_view key, uint64_t claimed_bytes)>;
 
 struct Unpickled {
   NodeTree tree;
@@ -56,5 +57,9 @@ struct Unpickled {
 // `where` names the pickle in messages.
 Result<Unpickled> unpickle(std::string_view bytes, const std::string& where,
                            const StorageResolver& resolve, const PickleOptions& options = {});
+// The first of several pickles one behind the other; `used` becomes its length.
+Result<Unpickled> unpickle_first(std::string_view bytes, const std::string& where,
+                                 const StorageResolver& resolve, const PickleOptions& options,
+                                 size_t& used);
 
 }  // namespace aerie::archive

@@ -171,4 +171,19 @@ std::string deflate_bomb(uint64_t zeros) {
   return compress({}, zeros, -MAX_WBITS);
 }
 
+std::string legacy_torch(const std::string& pickle,
+                         const std::vector<std::pair<std::string, std::string>>& storages,
+                         size_t element_bytes) {
+  std::string out("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
+  out += Pickle().num(1001).stop();
+  out += Pickle().op('}').str("little_endian").raw("\x88").op('s').stop();
+  out += pickle;
+  Pickle keys;
+  keys.op(']');
+  for (const auto& [key, bytes] : storages) keys.str(key).op('a');
+  out += keys.stop();
+  for (const auto& [key, bytes] : storages) out += le(bytes.size() / element_bytes, 8) + bytes;
+  return out;
+}
+
 }  // namespace aerie::archive::testing

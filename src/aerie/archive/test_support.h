@@ -44,6 +44,12 @@ class Pickle {
   std::string text_;
 };
 
+// A file of torch before 1.6: this pickle, then storages in their order, of elements of so many
+// bytes.
+std::string legacy_torch(const std::string& pickle,
+                         const std::vector<std::pair<std::string, std::string>>& storages,
+                         size_t element_bytes);
+
 // A zip archive whose headers may lie.
 struct RawEntry {
   std::string name;

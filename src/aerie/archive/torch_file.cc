@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "aerie/archive/legacy_torch_file.h"
 #include "aerie/archive/text.h"
 #include "aerie/archive/zip_reader.h"
 #include "aerie/base/strings.h"
@@ -10,18 +11,11 @@
 namespace aerie::archive {
 namespace {
 
-constexpr std::string_view kLegacyMagic{"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19",
-                                        14};
-
 Status not_torch(const ByteSource& source) {
   char head[262] = {};
   const auto size = static_cast<size_t>(std::min<uint64_t>(source.size(), sizeof head));
   AERIE_RETURN_IF_ERROR(source.read(0, head, size));
   const std::string_view start(head, size);
-  if (starts_with(start, kLegacyMagic))
-    return data_error("written in torch's format from before 1.6, which is not read")
-        .with_context(source.name())
-        .with_hint("load it in Python and torch.save it again");
   if (starts_with(start, "\x80"))
     return data_error("a bare pickle, not a file of torch.save").with_context(source.name());
   if (size == sizeof head && start.substr(257, 5) == "ustar")
@@ -97,6 +91,17 @@ class Namer {
   std::unordered_set<NodeId> seen_;
 };
 
+Result<TorchFile> torch_file_of(Unpickled unpickled, std::vector<SourcePtr> storages,
+                                const std::string& name) {
+  TorchFile file;
+  file.tree = std::move(unpickled.tree);
+  file.root = unpickled.root;
+  Namer(file.tree, unpickled.tensors).run(file.root);
+  AERIE_ASSIGN_OR_RETURN(
+      file.tensors, TensorArchive::make(name, std::move(storages), std::move(unpickled.tensors)));
+  return file;
+}
+
 }  // namespace
 
 const TensorInfo* TorchFile::tensor(NodeId id) const {
@@ -104,6 +109,11 @@ const TensorInfo* TorchFile::tensor(NodeId id) const {
 }
 
 Result<TorchFile> read_torch_file(SourcePtr source, const PickleOptions& options) {
+  AERIE_ASSIGN_OR_RETURN(const bool legacy, is_legacy_torch_file(*source));
+  if (legacy) {
+    AERIE_ASSIGN_OR_RETURN(LegacyTorchFile parts, read_legacy_torch_file(source, options));
+    return torch_file_of(std::move(parts.unpickled), std::move(parts.storages), source->name());
+  }
   auto opened = ZipReader::open(source);
   if (!opened.ok()) {
     AERIE_RETURN_IF_ERROR(not_torch(*source));
@@ -136,7 +146,7 @@ Result<TorchFile> read_torch_file(SourcePtr source, const PickleOptions& options
 
   std::vector<SourcePtr> storages;
   std::unordered_map<std::string, uint32_t> by_key;
-  const StorageResolver resolve = [&](std::string_view key) -> Result<StorageRef> {
+  const StorageResolver resolve = [&](std::string_view key, uint64_t) -> Result<StorageRef> {
     const auto known = by_key.find(std::string(key));
     if (known != by_key.end()) return StorageRef{known->second, storages[known->second]->size()};
     const ZipEntry* entry = zip.find(str_cat(prefix, "data/", key));
@@ -153,13 +163,7 @@ Result<TorchFile> read_torch_file(SourcePtr source, const PickleOptions& options
   AERIE_ASSIGN_OR_RETURN(
       Unpickled unpickled,
       unpickle(bytes, str_cat(source->name(), ": ", printable(pickle->name)), resolve, options));
-  TorchFile file;
-  file.tree = std::move(unpickled.tree);
-  file.root = unpickled.root;
-  Namer(file.tree, unpickled.tensors).run(file.root);
-  AERIE_ASSIGN_OR_RETURN(file.tensors, TensorArchive::make(source->name(), std::move(storages),
-                                                           std::move(unpickled.tensors)));
-  return file;
+  return torch_file_of(std::move(unpickled), std::move(storages), source->name());
 }
 
 Result<TensorArchive> state_dict_of(const TorchFile& file, NodeId dict) {

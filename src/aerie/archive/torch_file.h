@@ -1,7 +1,8 @@
 // What torch.save writes: a zip of data.pkl and one entry per storage. Read through the restricted
-// unpickler; written so that torch.load(weights_only=True) accepts it.
+// unpickler; written so that torch.load(weights_only=True) accepts it. The format from before torch
+// 1.6 (legacy_torch_file.h) is read as well.
 //
-// TorchScript archives and files from before torch 1.6 are refused with a message that says so.
+// TorchScript archives are refused with a message that says so.
 #pragma once
 
 #include <cstdint>

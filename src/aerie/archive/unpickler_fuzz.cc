@@ -14,7 +14,7 @@ using namespace aerie::archive;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const StorageResolver resolve = [](std::string_view key) -> Result<StorageRef> {
+  const StorageResolver resolve = [](std::string_view key, uint64_t) -> Result<StorageRef> {
     if (key.size() != 1) return data_error("no such storage");
     return StorageRef{0, 96};
   };
@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tensors[i].shape = out->tensors[i].shape;
   }
   if (const auto written = write_pickle(out->tree, out->root, tensors); written.ok()) {
-    const StorageResolver any = [&](std::string_view key) -> Result<StorageRef> {
+    const StorageResolver any = [&](std::string_view key, uint64_t) -> Result<StorageRef> {
       const size_t index = static_cast<size_t>(std::stoul(std::string(key)));
       return StorageRef{0, tensors[index].nbytes()};
     };
@@ -41,6 +41,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto again = unpickle(*written, "again", any, roomy);
     AERIE_CHECK(again.ok(), "what we wrote cannot be read: ", again.status().to_string());
   }
+  // The same in torch's old format, one storage of whatever size behind it.
+  const std::string old =
+      testing::legacy_torch(std::string(bytes), {{"0", std::string(96, '\1')}}, 4);
+  if (const auto legacy = read_torch_file(borrowed_source(old.data(), old.size(), "fuzz"));
+      legacy.ok())
+    for (const TensorInfo& info : legacy->tensors.tensors()) (void)legacy->tensors.read(info);
   // The same through the whole file format and the Lightning reader.
   const std::string file = testing::torch_zip(std::string(bytes), {{"0", std::string(96, '\1')}});
   (void)read_lightning_checkpoint(borrowed_source(file.data(), file.size(), "fuzz"));
