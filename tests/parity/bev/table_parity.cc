@@ -8,6 +8,7 @@
 #include "aerie/data/nuscenes/tables/frames.h"
 #include "aerie/geometry/matrix.h"
 #include "aerie/models/bev/metrics/map_iou.h"
+#include "aerie/models/bev/weights/swin_names.h"
 #include "hash_uniform.h"
 #include "parity.h"
 
@@ -139,6 +140,12 @@ void check_matrices(const Fixture& fixture, Checks& checks) {
   if (fixture.has("poses")) check_poses(fixture, checks);
   if (fixture.has("bev_aug_params")) check_bev_augmentation(fixture, checks);
   if (fixture.has("image_aug_params")) check_image_augmentation(fixture, checks);
+  if (fixture.has("merge_official")) {
+    const std::vector<float> got =
+        merged_to_mmdet(fixture.floats("merge_official"), fixture.shape("merge_official").back());
+    checks.near("matrices merge", "merge_mmdet", std::vector<double>(got.begin(), got.end()),
+                fixture.numbers("merge_mmdet"), 0.0);
+  }
   if (fixture.has("hash_uniform")) check_hash(fixture, checks);
 }
 
