@@ -1,8 +1,9 @@
 #include "aerie/raster/validity.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
+
+#include "aerie/raster/exact.h"
 
 namespace aerie::raster {
 
@@ -28,19 +29,6 @@ Place place_in(std::span<const Point> ring, const Point& p) {
 }
 
 }  // namespace
-
-int side_of(const Point& a, const Point& b, const Point& c) {
-  const double left = (b.x - a.x) * (c.y - a.y), right = (b.y - a.y) * (c.x - a.x);
-  const double area = left - right;
-  // Rounding of six operations stays below this share of the sum.
-  const double doubt = 1e-15 * (std::abs(left) + std::abs(right));
-  if (area > doubt) return 1;
-  if (area < -doubt) return -1;
-  __extension__ typedef __float128 Quad;
-  const Quad exact = (Quad{b.x} - Quad{a.x}) * (Quad{c.y} - Quad{a.y}) -
-                     (Quad{b.y} - Quad{a.y}) * (Quad{c.x} - Quad{a.x});
-  return exact > 0 ? 1 : exact < 0 ? -1 : 0;
-}
 
 bool ValidityChecker::spend(uint64_t work) {
   if (work > work_left_) {

@@ -53,7 +53,4 @@ class ValidityChecker {
   std::vector<std::vector<Point>> rings_;  // without repeated points
 };
 
-// Which side of a-b holds c: 1 left, -1 right, 0 none. Exact for coordinates of ordinary size.
-int side_of(const Point& a, const Point& b, const Point& c);
-
 }  // namespace aerie::raster

@@ -1,7 +1,10 @@
 #include "aerie/data/nuscenes/map/map_patch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+
+#include "aerie/raster/exact.h"
 
 namespace aerie::nuscenes {
 
@@ -23,6 +26,16 @@ bool PatchDrawer::draw(const MapExpansion& map, MapLayer layer, const MapPatch& 
                patch.rows / patch.height};
   rect_ = {-to_cells_.half_width, -to_cells_.half_height, to_cells_.half_width,
            to_cells_.half_height};
+
+  // With the operations of shapely's rotate, in their order.
+  const auto corner = [&](double corner_x, double corner_y) {
+    const double sin = -turn_.sin;
+    return raster::Point{turn_.cos * corner_x - sin * corner_y + (x - x * turn_.cos + y * sin),
+                         sin * corner_x + turn_.cos * corner_y + (y - x * sin - y * turn_.cos)};
+  };
+  const double right = x + to_cells_.half_width, left = x - to_cells_.half_width;
+  const double top = y + to_cells_.half_height, bottom = y - to_cells_.half_height;
+  corners_ = {corner(right, bottom), corner(right, top), corner(left, top)};
 
   // The upright rectangle around the patch, and a bit more: strokes are wider than lines.
   const double margin = 2.0 / std::min(to_cells_.scale_x, to_cells_.scale_y);
@@ -90,6 +103,18 @@ void PatchDrawer::stroke_run(const raster::MaskView& canvas) {
   run_.clear();
 }
 
+// Lines are truncated to cells, so the last bit decides where they leave the patch on the right or
+// at the top: cell 200 or 199. The devkit cuts on the map, rounds, and turns what it has cut.
+raster::Point PatchDrawer::rounded_cut(const raster::Point& cut, const raster::Point& from,
+                                       const raster::Point& to) const {
+  raster::Point rounded = cut;
+  if (cut.x == rect_.max_x)
+    rounded.x = std::min(cut.x, turn_(raster::crossing_of(from, to, corners_[0], corners_[1])).x);
+  if (cut.y == rect_.max_y)
+    rounded.y = std::min(cut.y, turn_(raster::crossing_of(from, to, corners_[1], corners_[2])).y);
+  return rounded;
+}
+
 void PatchDrawer::draw_line(std::span<const raster::Point> line, bool exact,
                             const raster::MaskView& canvas) {
   run_.clear();
@@ -108,6 +133,8 @@ void PatchDrawer::draw_line(std::span<const raster::Point> line, bool exact,
       const bool entered = a.x != from.x || a.y != from.y, left = b.x != to.x || b.y != to.y;
       if (!inside || entered) stroke_run(canvas);
       if (inside) {
+        if (entered) a = rounded_cut(a, line[i - 1], line[i]);
+        if (left) b = rounded_cut(b, line[i - 1], line[i]);
         if (run_.empty()) run_.push_back(truncated(a));
         run_.push_back(truncated(b));
         if (left) stroke_run(canvas);

@@ -1,7 +1,9 @@
 // One layer of a map on a canvas: what lies in a rotated rectangle around the car.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "aerie/data/nuscenes/map/map_expansion.h"
@@ -48,11 +50,15 @@ class PatchDrawer {
   void sample_polygon(const MapExpansion& map, const MapExpansion::Shape& shape,
                       const raster::MaskView& canvas);
   void draw_line(std::span<const raster::Point> line, bool exact, const raster::MaskView& canvas);
+  raster::Point rounded_cut(const raster::Point& cut, const raster::Point& from,
+                            const raster::Point& to) const;
   void stroke_run(const raster::MaskView& canvas);
 
   Turn turn_{};
   ToCells to_cells_{};
   raster::Rect rect_;
+  // Corners of the patch on the map: right bottom, right top, left top.
+  std::array<raster::Point, 3> corners_;
   MapBounds area_;  // of the map, around the patch
   std::vector<uint32_t> hits_;
   raster::Rings rings_;
