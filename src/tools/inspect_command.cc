@@ -23,7 +23,6 @@ namespace aerie::tools {
 namespace {
 
 using archive::AnyArchive;
-using archive::human_bytes;
 using archive::kNoNode;
 using archive::NodeId;
 using archive::NodeKind;
@@ -155,7 +154,8 @@ class TextReport {
   void print_summary(const InspectOptions& options) {
     const std::vector<TensorInfo>& tensors = file_.tensors.tensors();
     std::printf("%s: %s, %s\n", printable(options.file).c_str(),
-                archive::file_kind_name(file_.kind), human_bytes(file_.file_bytes).c_str());
+                archive::file_kind_name(file_.kind),
+                archive::human_bytes(file_.file_bytes).c_str());
     if (file_.nemo) {
       std::printf("  members   %s%s\n", members().c_str(),
                   file_.nemo->compressed ? " (compressed)" : "");
@@ -171,7 +171,7 @@ class TextReport {
       by_type += str_cat(by_type.empty() ? "" : ", ", count, " ", type);
     std::printf("  tensors   %s (%s), %s elements, %s\n", group_digits(tensors.size()).c_str(),
                 by_type.empty() ? "none" : by_type.c_str(), group_digits(elements).c_str(),
-                human_bytes(file_.tensors.total_bytes()).c_str());
+                archive::human_bytes(file_.tensors.total_bytes()).c_str());
     if (!checksums_.of_all.empty()) std::printf("  checksum  %s\n", checksums_.of_all.c_str());
   }
 
@@ -180,7 +180,8 @@ class TextReport {
     for (size_t i = 0; i < file_.nemo->members.size(); ++i) {
       if (i == 20) return str_cat(out, ", ", file_.nemo->members.size() - i, " more");
       const archive::NemoMember& member = file_.nemo->members[i];
-      out += str_cat(i == 0 ? "" : ", ", printable(member.name), " ", human_bytes(member.size));
+      out += str_cat(i == 0 ? "" : ", ", printable(member.name), " ",
+                     archive::human_bytes(member.size));
     }
     return out;
   }
@@ -302,7 +303,7 @@ class TextReport {
     int inner = depth;
     if (!name.empty()) {
       std::printf("%s%s  %zu tensor%s, %s\n", indent.c_str(), printable(name).c_str(), branch.count,
-                  branch.count == 1 ? "" : "s", human_bytes(branch.bytes).c_str());
+                  branch.count == 1 ? "" : "s", archive::human_bytes(branch.bytes).c_str());
       ++inner;
     }
     const std::string leaf_indent(static_cast<size_t>(2 * inner), ' ');
@@ -312,7 +313,8 @@ class TextReport {
       const size_t skip = common_parts(info.name, name_of_path());
       std::printf("%s%-*s %-8s %-18s %10s%s%s\n", leaf_indent.c_str(), name_width,
                   printable(info.name.substr(skip)).c_str(), dtype_name(info.dtype),
-                  archive::shape_text(info.shape).c_str(), human_bytes(info.nbytes()).c_str(),
+                  archive::shape_text(info.shape).c_str(),
+                  archive::human_bytes(info.nbytes()).c_str(),
                   checksums_.of_tensor.empty() ? "" : "  ",
                   checksums_.of_tensor.empty() ? "" : checksums_.of_tensor[i].c_str());
     }
