@@ -81,8 +81,8 @@ Status run_data_synth_nuscenes(const std::vector<std::string>& args) {
       "that drives through it, with all 13 tables, the map expansion of four locations, boxes and\n"
       "small point files. It also loads in the nuscenes-devkit. The same options always give the\n"
       "same files.\n"
-      "  tiny         10 scenes of 4 samples, about 35 MB\n"
-      "  small        10 scenes of 40 samples, a larger town, about 350 MB\n"
+      "  tiny         10 scenes of 4 samples, about 43 MB\n"
+      "  small        10 scenes of 40 samples, a larger town, about 430 MB\n"
       "  tables-only  rows and map records as many as v1.0-trainval has (850 scenes, 2.6 million\n"
       "               rows of sample_data), about 2.7 GB, no pictures or points",
       "aerie data synth --kind nuscenes");

@@ -25,7 +25,16 @@ constexpr std::array<std::array<double, 2>, kRays> kRayOffsets = {
 // Directions are linear in the pixel: direction(u, v) = u * right + v * down + origin.
 struct Directions {
   Vec3 right, down, origin;
-  Vec3 at(double u, double v) const { return u * right + (v * down + origin); }
+  // Written out: it is asked for six million times a picture.
+  Vec3 at(double u, double v) const {
+    return {u * right.x + (v * down.x + origin.x), u * right.y + (v * down.y + origin.y),
+            u * right.z + (v * down.z + origin.z)};
+  }
+  // Whether a whole pixel looks up.
+  bool is_above_horizon(int u, int v) const {
+    const double corner = u * right.z + (v * down.z + origin.z);
+    return corner + std::min(0.0, right.z) + std::min(0.0, down.z) > 0.0;
+  }
 };
 
 // A box in its own frame: |x| <= half length, |y| <= half width, 0 <= z <= height.
@@ -192,6 +201,10 @@ class Painter final {
   }
 
   Colour pixel(int u, int v) {
+    const bool maybe_box = std::any_of(active_.begin(), active_.end(),
+                                       [&](const Box* box) { return u >= box->u0 && u < box->u1; });
+    if (!maybe_box && directions_.is_above_horizon(u, v))
+      return sky(directions_.at(u + 0.5, v + 0.5));
     Colour sum{0, 0, 0};
     Ground last = Ground::kTerrain;
     Colour last_colour{0, 0, 0};
@@ -202,8 +215,9 @@ class Painter final {
       const double depth = d.z < 0.0 ? -eye_.z / d.z : 1e30;
       Hit hit;
       hit.depth = depth;
-      for (const Box* box : active_)
-        if (u >= box->u0 && u < box->u1) enter(*box, x, y, hit.depth, &hit);
+      if (maybe_box)
+        for (const Box* box : active_)
+          if (u >= box->u0 && u < box->u1) enter(*box, x, y, hit.depth, &hit);
       if (hit.box != nullptr) {
         sum = sum + hazy(shade_box(hit), hit.depth);
         continue;

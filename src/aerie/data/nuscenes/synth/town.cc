@@ -333,9 +333,18 @@ Town make_town(const TownOptions& options) {
   if (!options.counts) {
     town = Builder(options).build();
   } else {
-    // Each node brings about 2.5 road segments; grow until the scarcest layer is full.
+    // What a node brings of each layer, roughly; a little less to begin with, then more until the
+    // scarcest layer is full.
+    const MapCounts& counts = *options.counts;
+    double nodes = 16.0;
+    const std::pair<int, double> brings[] = {
+        {counts.segments, 2.7},  {counts.blocks, 3.4},        {counts.lanes, 4.9},
+        {counts.crossings, 2.0}, {counts.walkways, 6.0},      {counts.stop_lines, 2.5},
+        {counts.carparks, 1.2},  {counts.road_dividers, 1.5}, {counts.lane_dividers, 1.6},
+        {counts.lights, 1.0}};
+    for (const auto& [count, each] : brings) nodes = std::max(nodes, 0.95 * count / each);
     TownOptions grown = options;
-    for (double nodes = 100.0;; nodes *= 1.08) {
+    for (;; nodes *= 1.06) {
       const double columns = std::sqrt(nodes * options.width / options.height);
       grown.columns = std::max(2, static_cast<int>(std::lround(columns)));
       grown.rows = std::max(2, static_cast<int>(std::lround(nodes / columns)));
