@@ -139,21 +139,23 @@ bool JsonScanner::read_string(std::string_view& out) {
 bool JsonScanner::scan_string(std::string_view& raw, bool& escaped) {
   if (!take('"', "a string")) return false;
   const size_t begin = place_;
-  for (; place_ < text_.size(); ++place_) {
-    const char c = text_[place_];
-    if (c == '"') {
-      raw = text_.substr(begin, place_ - begin);
-      ++place_;
-      return true;
-    }
-    if (static_cast<unsigned char>(c) < 0x20) return fail("a control character inside a string");
-    if (c == '\\') {
-      escaped = true;
-      ++place_;
-    }
+  while (true) {
+    const size_t quote = text_.find('"', place_);
+    const size_t end = std::min(quote, text_.size());
+    const std::string_view piece = text_.substr(place_, end - place_);
+    if (std::any_of(piece.begin(), piece.end(),
+                    [](char c) { return static_cast<unsigned char>(c) < 0x20; }))
+      return fail("a control character inside a string");
+    place_ = end;
+    if (quote == std::string_view::npos) return fail("the text ends inside a string");
+    ++place_;
+    raw = text_.substr(begin, quote - begin);
+    escaped = escaped || piece.find('\\') != std::string_view::npos;
+    // A quote after an odd number of backslashes belongs to the string.
+    const size_t last = raw.find_last_not_of('\\');
+    const size_t slashes = raw.size() - (last == std::string_view::npos ? 0 : last + 1);
+    if (slashes % 2 == 0) return true;
   }
-  place_ = text_.size();
-  return fail("the text ends inside a string");
 }
 
 bool JsonScanner::decode(std::string_view raw, std::string_view& out) {

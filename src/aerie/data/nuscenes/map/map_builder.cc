@@ -35,13 +35,13 @@ std::string_view kind_name(Kind kind) {
   return "no value";
 }
 
-Status wrong_type(std::string_view where, std::string_view key, Kind kind,
-                  std::string_view wanted) {
-  return data_error(str_cat(where, ": key '", key, "' is ", kind_name(kind), ", not ", wanted));
+Status wrong_type(const RowName& where, std::string_view key, Kind kind, std::string_view wanted) {
+  return data_error(
+      str_cat(where.text(), ": key '", key, "' is ", kind_name(kind), ", not ", wanted));
 }
 
-Status missing_key(std::string_view where, std::string_view key) {
-  return data_error(str_cat(where, ": key '", key, "' is missing"));
+Status missing_key(const RowName& where, std::string_view key) {
+  return data_error(str_cat(where.text(), ": key '", key, "' is missing"));
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ Status MapBuilder::read_top() {
 
 Status MapBuilder::read_version() {
   if (const Kind kind = scanner_.peek(); kind != Kind::kString)
-    return wrong_type("top level", "version", kind, "a string");
+    return data_error(str_cat("key 'version' is ", kind_name(kind), ", not a string"));
   std::string_view text;
   if (!scanner_.read_string(text)) return scanner_.error();
   map_->version_ = text;
@@ -129,9 +129,9 @@ Status MapBuilder::for_rows(std::string_view layer, const Row& row) {
   uint32_t number = 0;
   for (bool first = true; scanner_.next_element(first); ++number) {
     if (number == UINT32_MAX) return too_many("rows");
-    const std::string where = row_name(layer, number);
+    const RowName where{layer, number};
     if (const Kind kind = scanner_.peek(); kind != Kind::kObject && kind != Kind::kNothing)
-      return data_error(str_cat(where, " is ", kind_name(kind), ", not an object"));
+      return data_error(str_cat(where.text(), " is ", kind_name(kind), ", not an object"));
     if (!scanner_.begin_object()) break;
     AERIE_RETURN_IF_ERROR(row(number, where));
   }
@@ -139,13 +139,13 @@ Status MapBuilder::for_rows(std::string_view layer, const Row& row) {
                            : ok_status();
 }
 
-Status MapBuilder::read_token(const std::string& row, std::string_view key, std::string_view& out) {
+Status MapBuilder::read_token(const RowName& row, std::string_view key, std::string_view& out) {
   if (const Kind kind = scanner_.peek(); kind != Kind::kString && kind != Kind::kNothing)
     return wrong_type(row, key, kind, "a string");
-  return scanner_.read_string(out) ? ok_status() : scanner_.error().with_context(row);
+  return scanner_.read_string(out) ? ok_status() : scanner_.error().with_context(row.text());
 }
 
-Status MapBuilder::read_tokens(const std::string& row, std::string_view key, Tokens& out) {
+Status MapBuilder::read_tokens(const RowName& row, std::string_view key, Tokens& out) {
   if (const Kind kind = scanner_.peek(); kind != Kind::kArray && kind != Kind::kNothing)
     return wrong_type(row, key, kind, "a list");
   scanner_.begin_array();
@@ -153,15 +153,15 @@ Status MapBuilder::read_tokens(const std::string& row, std::string_view key, Tok
     if (out.size() == UINT32_MAX) return too_many("tokens");
     AERIE_RETURN_IF_ERROR(read_token(row, key, out.emplace_back()));
   }
-  return scanner_.failed() ? scanner_.error().with_context(row) : ok_status();
+  return scanner_.failed() ? scanner_.error().with_context(row.text()) : ok_status();
 }
 
-Status MapBuilder::read_coordinate(const std::string& row, std::string_view key, double& out) {
+Status MapBuilder::read_coordinate(const RowName& row, std::string_view key, double& out) {
   if (const Kind kind = scanner_.peek(); kind != Kind::kNumber && kind != Kind::kNothing)
     return wrong_type(row, key, kind, "a number");
-  if (!scanner_.read_number(out)) return scanner_.error().with_context(row);
+  if (!scanner_.read_number(out)) return scanner_.error().with_context(row.text());
   if (!(std::abs(out) <= kMaxCoordinate))
-    return data_error(str_cat(row, ": key '", key, "' is ", out, ", not a place on a map"))
+    return data_error(str_cat(row.text(), ": key '", key, "' is ", out, ", not a place on a map"))
         .with_hint("coordinates are metres within +-1e7");
   return ok_status();
 }
@@ -170,7 +170,7 @@ Status MapBuilder::read_nodes() {
   has_nodes_ = true;
   node_tokens_.clear();
   node_points_.clear();
-  return for_rows("node", [&](uint32_t, const std::string& where) {
+  return for_rows("node", [&](uint32_t, const RowName& where) {
     std::string_view key, token;
     raster::Point point;
     bool has_token = false, has_x = false, has_y = false;
@@ -188,7 +188,7 @@ Status MapBuilder::read_nodes() {
         scanner_.skip();
       }
     }
-    if (scanner_.failed()) return scanner_.error().with_context(where);
+    if (scanner_.failed()) return scanner_.error().with_context(where.text());
     if (!has_token) return missing_key(where, "token");
     if (!has_x) return missing_key(where, "x");
     if (!has_y) return missing_key(where, "y");
@@ -198,15 +198,15 @@ Status MapBuilder::read_nodes() {
   });
 }
 
-Status MapBuilder::read_holes(const std::string& row, Outlines& out) {
+Status MapBuilder::read_holes(const RowName& row, Outlines& out) {
   if (const Kind kind = scanner_.peek(); kind != Kind::kArray && kind != Kind::kNothing)
     return wrong_type(row, "holes", kind, "a list");
   scanner_.begin_array();
   uint32_t hole = 0;
   for (bool first = true; scanner_.next_element(first); ++hole) {
-    const std::string where = str_cat(row, ", hole ", hole);
+    const RowName where{row.layer, row.row, hole};
     if (const Kind kind = scanner_.peek(); kind != Kind::kObject && kind != Kind::kNothing)
-      return data_error(str_cat(where, " is ", kind_name(kind), ", not an object"));
+      return data_error(str_cat(where.text(), " is ", kind_name(kind), ", not an object"));
     if (!scanner_.begin_object()) break;
     std::string_view key;
     bool has_nodes = false;
@@ -221,13 +221,13 @@ Status MapBuilder::read_holes(const std::string& row, Outlines& out) {
     }
     if (!scanner_.failed() && !has_nodes) return missing_key(where, "node_tokens");
   }
-  return scanner_.failed() ? scanner_.error().with_context(row) : ok_status();
+  return scanner_.failed() ? scanner_.error().with_context(row.text()) : ok_status();
 }
 
 Status MapBuilder::read_outlines(const OutlineKeys& keys, Outlines& out) {
   out = Outlines{};
   out.present = true;
-  const auto read_row = [&](uint32_t, const std::string& where) {
+  const auto read_row = [&](uint32_t, const RowName& where) {
     std::string_view key, token;
     bool has_token = false, has_ring = false, has_holes = keys.holes.empty();
     out.ring_begin.push_back(static_cast<uint32_t>(out.node_begin.size()));
@@ -247,7 +247,7 @@ Status MapBuilder::read_outlines(const OutlineKeys& keys, Outlines& out) {
         scanner_.skip();
       }
     }
-    if (scanner_.failed()) return scanner_.error().with_context(where);
+    if (scanner_.failed()) return scanner_.error().with_context(where.text());
     if (!has_token) return missing_key(where, "token");
     if (!has_ring) return missing_key(where, keys.ring);
     if (!has_holes) return missing_key(where, keys.holes);
@@ -272,7 +272,7 @@ Status MapBuilder::read_layer(MapLayer layer) {
   const std::string_view wanted = many                   ? "polygon_tokens"
                                   : is_line_layer(layer) ? "line_token"
                                                          : "polygon_token";
-  return for_rows(name_of(layer), [&](uint32_t number, const std::string& where) {
+  return for_rows(name_of(layer), [&](uint32_t number, const RowName& where) {
     records.num_rows = number + 1;
     std::string_view key;
     bool found = false;
@@ -287,7 +287,7 @@ Status MapBuilder::read_layer(MapLayer layer) {
       else
         AERIE_RETURN_IF_ERROR(read_token(where, key, records.shapes.emplace_back()));
     }
-    if (scanner_.failed()) return scanner_.error().with_context(where);
+    if (scanner_.failed()) return scanner_.error().with_context(where.text());
     if (!found) return missing_key(where, wanted);
     records.row.resize(records.shapes.size(), number);
     return ok_status();

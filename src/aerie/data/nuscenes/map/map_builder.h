@@ -31,7 +31,14 @@ class TokenRows {
 // For messages.
 Status too_many(std::string_view what);
 std::string shortened(std::string_view token);
-std::string row_name(std::string_view layer, uint32_t row);
+// Which row of which layer; made into words only when something is wrong.
+struct RowName {
+  static constexpr uint32_t kNoHole = UINT32_MAX;
+  std::string_view layer;
+  uint32_t row = 0;
+  uint32_t hole = kNoHole;
+  std::string text() const;  // "layer 'polygon', row 3, hole 0"
+};
 
 class MapBuilder {
  public:
@@ -64,11 +71,11 @@ class MapBuilder {
   Status read_version();
   Status read_nodes();
   Status read_outlines(const OutlineKeys& keys, Outlines& out);
-  Status read_holes(const std::string& row, Outlines& out);
+  Status read_holes(const RowName& row, Outlines& out);
   Status read_layer(MapLayer layer);
-  Status read_tokens(const std::string& row, std::string_view key, Tokens& out);
-  Status read_token(const std::string& row, std::string_view key, std::string_view& out);
-  Status read_coordinate(const std::string& row, std::string_view key, double& out);
+  Status read_tokens(const RowName& row, std::string_view key, Tokens& out);
+  Status read_token(const RowName& row, std::string_view key, std::string_view& out);
+  Status read_coordinate(const RowName& row, std::string_view key, double& out);
   // Goes through the rows of a list; `row` reads the members of one.
   template <typename Row>
   Status for_rows(std::string_view layer, const Row& row);
@@ -76,7 +83,7 @@ class MapBuilder {
   Status resolve_layer(MapLayer layer, const TokenRows& nodes, const TokenRows& outlines);
   Status resolve_shape(const Outlines& outlines, uint32_t row, bool is_line,
                        const TokenRows& nodes);
-  Status check_validity(MapExpansion::Shape& shape, const std::string& where);
+  Status check_validity(MapExpansion::Shape& shape, const RowName& where);
   Status in_file(Status status) const;
 
   std::string name_;

@@ -17,8 +17,10 @@ std::string shortened(std::string_view token) {
   return token.size() <= kEnough ? std::string(token) : str_cat(token.substr(0, kEnough), "...");
 }
 
-std::string row_name(std::string_view layer, uint32_t row) {
-  return str_cat("layer '", layer, "', row ", row);
+std::string RowName::text() const {
+  std::string words = str_cat("layer '", layer, "', row ", row);
+  if (hole != kNoHole) words += str_cat(", hole ", hole);
+  return words;
 }
 
 TokenRows::TokenRows(const std::vector<std::string_view>& tokens) : tokens_(tokens) {
@@ -49,7 +51,7 @@ Status MapBuilder::resolve_layer(MapLayer layer, const TokenRows& nodes,
   for (size_t i = 0; i < records.shapes.size(); ++i) {
     const uint32_t row = outlines.find(records.shapes[i]);
     if (row == TokenRows::kNone)
-      return data_error(str_cat(row_name(name_of(layer), records.row[i]), ": no ",
+      return data_error(str_cat(RowName{name_of(layer), records.row[i]}.text(), ": no ",
                                 is_line ? "line" : "polygon", " has the token '",
                                 shortened(records.shapes[i]), "'"));
     if (known[row] == TokenRows::kNone) {
@@ -59,7 +61,7 @@ Status MapBuilder::resolve_layer(MapLayer layer, const TokenRows& nodes,
     MapExpansion::Shape& shape = map_->shapes_[known[row]];
     if (layer != MapLayer::kDrivableArea && checked_[known[row]] == 0) {
       checked_[known[row]] = 1;
-      if (!is_line) AERIE_RETURN_IF_ERROR(check_validity(shape, row_name("polygon", row)));
+      if (!is_line) AERIE_RETURN_IF_ERROR(check_validity(shape, {"polygon", row}));
     }
     out.shapes.push_back(known[row]);
   }
@@ -78,7 +80,7 @@ Status MapBuilder::resolve_shape(const Outlines& outlines, uint32_t row, bool is
       const uint32_t node = nodes.find(outlines.nodes[i]);
       if (node == TokenRows::kNone)
         return data_error(
-            str_cat(row_name(is_line ? "line" : "polygon", row), ", ",
+            str_cat(RowName{is_line ? "line" : "polygon", row}.text(), ", ",
                     is_line || ring == outlines.ring_begin[row] ? "node " : "a hole's node ",
                     i - outlines.node_begin[ring], ": no node has the token '",
                     shortened(outlines.nodes[i]), "'"));
@@ -108,7 +110,7 @@ Status MapBuilder::resolve_shape(const Outlines& outlines, uint32_t row, bool is
   return ok_status();
 }
 
-Status MapBuilder::check_validity(MapExpansion::Shape& shape, const std::string& where) {
+Status MapBuilder::check_validity(MapExpansion::Shape& shape, const RowName& where) {
   std::vector<std::span<const raster::Point>> rings;
   for (uint32_t i = 0; i < shape.num_rings; ++i) rings.push_back(map_->ring(shape, i));
   switch (validity_.check(rings)) {
@@ -120,7 +122,7 @@ Status MapBuilder::check_validity(MapExpansion::Shape& shape, const std::string&
     case raster::Validity::kGivenUp:
       break;
   }
-  return data_error(str_cat(where,
+  return data_error(str_cat(where.text(),
                             ": too many edges lie over each other to tell whether it is a "
                             "polygon"))
       .with_hint("no real map is like this one: fetch it again");
