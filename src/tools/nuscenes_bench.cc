@@ -39,6 +39,7 @@ struct BenchOptions {
   std::string workers;   // "1,8"
   std::string profiles;  // "bf,seed"
   std::string peer;
+  std::string maps_root, location = "boston-seaport";
   bool json = false;
 };
 
@@ -176,6 +177,55 @@ Result<PeerRow> run_image_peer(const std::string& folder, const std::string& pyt
   return out;
 }
 
+// The devkit's masks at the same places.
+Result<PeerRow> run_mask_peer(const std::string& folder, const std::string& python,
+                              const std::string& root, const std::vector<MaskPose>& poses,
+                              double seconds) {
+  const std::string script = join_path(folder, "nuscenes_masks.py");
+  const TempDir scratch;
+  std::string text;
+  for (const MaskPose& pose : poses)
+    text += str_cat(pose.location, " ", pose.x, " ", pose.y, " ", pose.yaw, "\n");
+  AERIE_RETURN_IF_ERROR(Env::real().write_file(scratch.file("poses.txt"), text));
+  AERIE_ASSIGN_OR_RETURN(const ProcessOutput output,
+                         run_process({python, script, "--root", root, "--poses",
+                                      scratch.file("poses.txt"), "--seconds", str_cat(seconds)},
+                                     {"OMP_NUM_THREADS=1"}));
+  AERIE_ASSIGN_OR_RETURN(ordered_json line, json_line(output, script));
+  PeerRow out;
+  out.name = "nuscenes-devkit";
+  for (const char* library : {"opencv", "shapely"})
+    if (line.contains(library) && line[library].is_string())
+      out.versions +=
+          str_cat(out.versions.empty() ? "" : ", ", library, " ", line[library].get<std::string>());
+  out.ms_per_sample = number_of(line, {"cpu_ms_per_sample", "ms_per_sample"});
+  out.line = std::move(line);
+  return out;
+}
+
+// A map with no samples around it, for maps of real record counts (bench/peers/stand_in_map.py).
+struct MapRow {
+  std::string location;
+  double masks = 0.0;
+  std::optional<PeerRow> peer;
+};
+Result<MapRow> measure_map_root(const BenchOptions& options, const std::string& python) {
+  MapRow out;
+  out.location = options.location;
+  const std::string root = expand_user(options.maps_root);
+  AERIE_ASSIGN_OR_RETURN(
+      const auto map,
+      nuscenes::MapExpansion::load(
+          Env::real(), join_path(root, str_cat("maps/expansion/", options.location, ".json"))));
+  std::vector<MaskPose> poses;
+  AERIE_ASSIGN_OR_RETURN(out.masks, measure_map(*map, options.location, {}, options.stages, poses));
+  if (!options.peer.empty()) {
+    AERIE_ASSIGN_OR_RETURN(
+        out.peer, run_mask_peer(options.peer, python, root, poses, 5 * options.stages.seconds));
+  }
+  return out;
+}
+
 ordered_json to_json(const ProfileRows& rows) {
   const StageTimes& s = rows.stages;
   ordered_json out{{"profile", s.profile},
@@ -302,6 +352,10 @@ Status run_nuscenes_bench(const std::vector<std::string>& args) {
       ->check(CLI::Range(1, 100000));
   app.add_option("--workers", options.workers, "threads of the loader, a list as 1,8; empty: none")
       ->capture_default_str();
+  app.add_option("--maps-root,--maps_root", options.maps_root,
+                 "also draw masks at random places of a map below this folder "
+                 "(bench/peers/stand_in_map.py makes one with real record counts)");
+  app.add_option("--location", options.location, "the map of --maps-root")->capture_default_str();
   app.add_option("--peer", options.peer, "folder of nuscenes_images.py and nuscenes_masks.py");
   app.add_flag("--json", options.json, "machine-readable output");
   bool help = false;
@@ -312,7 +366,8 @@ Status run_nuscenes_bench(const std::vector<std::string>& args) {
   std::vector<std::string> profiles = split(options.profiles, ',');
   if (!input.profile.empty()) profiles = {input.profile};
   if (!input.config_file.empty() && input.profile.empty()) profiles = {""};
-  const char* const python = std::getenv("AERIE_PYTHON");
+  const char* const named = std::getenv("AERIE_PYTHON");
+  const std::string python = named != nullptr ? named : "python3";
   ordered_json all{{"cpu", cpu_name()}, {"cores", cpu_count()}};
   all["profiles"] = ordered_json::array();
   for (const std::string& profile : profiles) {
@@ -324,6 +379,8 @@ Status run_nuscenes_bench(const std::vector<std::string>& args) {
     DataConfig config = parts.parts[0].config;
     ProfileRows rows;
     std::vector<PeerCase> cases;
+    std::vector<MaskPose> poses;
+    std::string root;
     options.stages.seed = parts.aerie.seed;
     {
       // All cameras, each sample once: what stages and peers compare.
@@ -331,7 +388,9 @@ Status run_nuscenes_bench(const std::vector<std::string>& args) {
       plain.num_cameras = 0;
       plain.sampler.type = nuscenes::SamplerType::kRandom;
       AERIE_ASSIGN_OR_RETURN(const auto dataset, NuscenesDataset::open(plain, open));
-      AERIE_ASSIGN_OR_RETURN(rows.stages, measure_stages(*dataset, options.stages, cases));
+      AERIE_ASSIGN_OR_RETURN(rows.stages, measure_stages(*dataset, options.stages, cases, poses));
+      root = std::string(dataset->index().root());
+      if (plain.gt.task != nuscenes::GtTaskChoice::kMap) poses.clear();
       rows.stages.profile = profile.empty() ? "of the file" : profile;
     }
     for (const int64_t workers : counts) {
@@ -349,14 +408,36 @@ Status run_nuscenes_bench(const std::vector<std::string>& args) {
       rows.loaders.push_back(std::move(row));
     }
     if (!options.peer.empty() && caught_signal() == 0) {
-      AERIE_ASSIGN_OR_RETURN(
-          rows.images, run_image_peer(options.peer, python != nullptr ? python : "python3", cases,
-                                      rows.stages.samples, 3 * options.stages.seconds));
+      AERIE_ASSIGN_OR_RETURN(rows.images,
+                             run_image_peer(options.peer, python, cases, rows.stages.samples,
+                                            3 * options.stages.seconds));
+      if (!poses.empty()) {
+        AERIE_ASSIGN_OR_RETURN(rows.masks, run_mask_peer(options.peer, python, root, poses,
+                                                         3 * options.stages.seconds));
+      }
     }
     if (options.json)
       all["profiles"].push_back(to_json(rows));
     else
       print_text(rows);
+  }
+  if (!options.maps_root.empty() && caught_signal() == 0) {
+    AERIE_ASSIGN_OR_RETURN(const MapRow row, measure_map_root(options, python));
+    const double ratio = row.peer ? row.peer->ms_per_sample / std::max(1e-9, row.masks) : 0.0;
+    if (options.json) {
+      all["map"] = {{"location", row.location}, {"masks_cpu_ms", row.masks}};
+      if (row.peer) {
+        all["map"]["peer"] = {{"cpu_ms_per_sample", row.peer->ms_per_sample},
+                              {"line", row.peer->line}};
+        all["map"]["ratio"] = ratio;
+      }
+    } else {
+      std::printf("map %s: masks %.3f CPU ms a sample", printable(row.location).c_str(), row.masks);
+      if (row.peer)
+        std::printf("; nuscenes-devkit %.2f, %.0fx (%s)", row.peer->ms_per_sample, ratio,
+                    printable(row.peer->versions).c_str());
+      std::printf("\n");
+    }
   }
   if (options.json) print_document(all);
   return ok_status();

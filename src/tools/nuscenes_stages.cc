@@ -1,10 +1,12 @@
 #include "nuscenes_stages.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <functional>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/philox.h"
 #include "aerie/base/signals.h"
 #include "aerie/data/nuscenes/sample_reader.h"
 #include "aerie/image/jpeg.h"
@@ -25,6 +27,24 @@ double thread_cpu_s() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+// Median CPU milliseconds of `work` divided by `count`, over rounds.
+Result<double> median_ms(const std::function<Status()>& work, size_t count, double seconds,
+                         uint64_t& rounds) {
+  AERIE_RETURN_IF_ERROR(work());
+  std::vector<double> times;
+  const Stopwatch watch;
+  while (times.size() < 3 || watch.elapsed_s() < seconds) {
+    if (caught_signal() != 0) return cancelled("stopped");
+    const double begin = thread_cpu_s();
+    AERIE_RETURN_IF_ERROR(work());
+    times.push_back(1e3 * (thread_cpu_s() - begin) / static_cast<double>(count));
+  }
+  rounds = std::max<uint64_t>(rounds, times.size());
+  const auto middle = times.begin() + static_cast<ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
 struct Picture {
   std::vector<uint8_t> bytes;
   nuscenes::CameraFrame frame;
@@ -36,9 +56,10 @@ class StageBench {
   StageBench(const nuscenes::NuscenesDataset& dataset, const StageOptions& options)
       : dataset_(dataset), options_(options), rules_(dataset.rules()) {}
 
-  Result<StageTimes> run(std::vector<PeerCase>& cases) {
+  Result<StageTimes> run(std::vector<PeerCase>& cases, std::vector<MaskPose>& poses) {
     AERIE_ASSIGN_OR_RETURN(reader_, SampleReader::make(dataset_));
     AERIE_RETURN_IF_ERROR(load(cases));
+    AERIE_RETURN_IF_ERROR(list_poses(poses));
     out_.height = rules_.height();
     out_.width = rules_.width();
     picture_ = image::Image(rules_.width(), rules_.height());
@@ -82,21 +103,26 @@ class StageBench {
     return ok_status();
   }
 
-  // Median CPU milliseconds a sample of `work`, which goes over all samples once.
-  Result<double> rounds(const std::function<Status()>& work) {
-    AERIE_RETURN_IF_ERROR(work());
-    std::vector<double> times;
-    const Stopwatch watch;
-    while (times.size() < 3 || watch.elapsed_s() < options_.seconds) {
-      if (caught_signal() != 0) return cancelled("stopped");
-      const double begin = thread_cpu_s();
-      AERIE_RETURN_IF_ERROR(work());
-      times.push_back(1e3 * (thread_cpu_s() - begin) / static_cast<double>(entries_.size()));
+  // Where the devkit has to look for the same masks: the patch of BEVFusion's loader.
+  Status list_poses(std::vector<MaskPose>& poses) {
+    for (const uint64_t entry : entries_) {
+      const uint32_t sample = dataset_.sample_of(entry);
+      AERIE_ASSIGN_OR_RETURN(const nuscenes::SampleFrames frames,
+                             nuscenes::sample_frames(dataset_.index(), sample, rules_.reference,
+                                                     rules_.motion_compensation));
+      AERIE_ASSIGN_OR_RETURN(const Mat4 back,
+                             inverse(reader_->bev_augmentation(entry, options_.epoch, options_.seed)
+                                         .matrix_before_flips()));
+      const Mat4 patch = frames.reference_to_global * back;
+      const uint32_t scene = dataset_.index().sample(sample).scene;
+      poses.push_back({std::string(dataset_.index().scene(scene).location), patch(0, 3),
+                       patch(1, 3), std::atan2(patch(1, 0), patch(0, 0))});
     }
-    out_.rounds = std::max<uint64_t>(out_.rounds, times.size());
-    std::nth_element(times.begin(), times.begin() + static_cast<ptrdiff_t>(times.size() / 2),
-                     times.end());
-    return times[times.size() / 2];
+    return ok_status();
+  }
+
+  Result<double> rounds(const std::function<Status()>& work) {
+    return median_ms(work, entries_.size(), options_.seconds, out_.rounds);
   }
 
   Status images(DecodeMode mode) {
@@ -184,8 +210,41 @@ class StageBench {
 }  // namespace
 
 Result<StageTimes> measure_stages(const nuscenes::NuscenesDataset& dataset,
-                                  const StageOptions& options, std::vector<PeerCase>& cases) {
-  return StageBench(dataset, options).run(cases);
+                                  const StageOptions& options, std::vector<PeerCase>& cases,
+                                  std::vector<MaskPose>& poses) {
+  return StageBench(dataset, options).run(cases, poses);
+}
+
+Result<double> measure_map(const nuscenes::MapExpansion& map, const std::string& location,
+                           const nuscenes::GroundTruthOptions& gt, const StageOptions& options,
+                           std::vector<MaskPose>& poses) {
+  constexpr int kPlaces = 100;
+  constexpr double kPi = 3.14159265358979323846;
+  AERIE_ASSIGN_OR_RETURN(auto maker, nuscenes::GroundTruthMaker::make(gt));
+  RandomStream random(options.seed, Purpose::kTest, options.epoch, 0);
+  // Corners of shapes: where there is something to draw.
+  std::vector<raster::Point> corners;
+  for (int layer = 0; layer < nuscenes::kNumMapLayers; ++layer)
+    for (uint32_t i = 0; i < map.num_shapes(static_cast<nuscenes::MapLayer>(layer)); ++i) {
+      const auto& shape = map.shape(static_cast<nuscenes::MapLayer>(layer), i);
+      if (shape.num_rings > 0 && !map.ring(shape, 0).empty())
+        corners.push_back(map.ring(shape, 0)[0]);
+    }
+  if (corners.empty()) return data_error("has no shapes").with_context(map.path());
+  for (int i = 0; i < kPlaces; ++i) {
+    const raster::Point& at = corners[random.below(corners.size())];
+    poses.push_back({location, at.x, at.y, random.uniform(-kPi, kPi)});
+  }
+  std::vector<uint8_t> mask(maker.num_bytes());
+  uint64_t rounds = 0;
+  return median_ms(
+      [&]() -> Status {
+        for (const MaskPose& pose : poses)
+          AERIE_RETURN_IF_ERROR(maker.draw(map, rigid(rotation_z(pose.yaw), {pose.x, pose.y, 0.0}),
+                                           nuscenes::BevAugmentation(), mask.data()));
+        return ok_status();
+      },
+      poses.size(), options.seconds, rounds);
 }
 
 }  // namespace aerie::tools

@@ -34,6 +34,12 @@ struct PeerCase {
   nuscenes::ImageAugmentation draw;
 };
 
+// A piece of map that is drawn: nuscenes_masks.py --poses reads location, x, y and yaw.
+struct MaskPose {
+  std::string location;
+  double x = 0.0, y = 0.0, yaw = 0.0;
+};
+
 struct StageOptions {
   uint64_t samples = 20;
   double seconds = 2.0;  // for each row
@@ -41,6 +47,13 @@ struct StageOptions {
   uint32_t epoch = 0;
 };
 Result<StageTimes> measure_stages(const nuscenes::NuscenesDataset& dataset,
-                                  const StageOptions& options, std::vector<PeerCase>& cases);
+                                  const StageOptions& options, std::vector<PeerCase>& cases,
+                                  std::vector<MaskPose>& poses);
+
+// CPU milliseconds of the masks at random places of a map alone, for maps without samples; `poses`
+// receives the places.
+Result<double> measure_map(const nuscenes::MapExpansion& map, const std::string& location,
+                           const nuscenes::GroundTruthOptions& gt, const StageOptions& options,
+                           std::vector<MaskPose>& poses);
 
 }  // namespace aerie::tools

@@ -71,9 +71,9 @@ struct BrokenThing {
 struct DataCheckOptions {
   int num_threads = 1;
   bool quick = false;  // headers only, nothing is decoded
-  std::function<void(uint64_t total)> on_start;
-  std::function<void()> on_sample;  // any thread
-  std::function<bool()> stop;       // true: end early with kCancelled
+  std::function<void(uint64_t total)> on_start = {};
+  std::function<void()> on_sample = {};  // any thread
+  std::function<bool()> stop = {};       // true: end early with kCancelled
 };
 
 struct DataCheckReport {

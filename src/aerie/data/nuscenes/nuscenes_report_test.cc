@@ -1,0 +1,98 @@
+// Figures, checks and the sheet of a data set.
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "aerie/data/nuscenes/contact_sheet.h"
+#include "aerie/data/nuscenes/data_report.h"
+#include "aerie/data/nuscenes/test_root.h"
+
+namespace aerie::nuscenes {
+namespace {
+
+std::shared_ptr<const NuscenesDataset> open_all(const TestRoot& root) {
+  DataConfig config = root.config(DataRole::kValidation);
+  config.split = "all";
+  NuscenesDataset::Options options;
+  options.quiet = true;
+  options.keep_missing = true;
+  auto dataset = NuscenesDataset::open(config, options);
+  EXPECT_TRUE(dataset.ok()) << dataset.status().to_string();
+  return *dataset;
+}
+
+TEST(NuscenesReportTest, CountsWhatIsThere) {
+  const TestRoot root;
+  ASSERT_TRUE(Env::real().remove_file(root.path(TestRoot::picture_name(2, 1))).ok());
+  const DataReport report = *report_data(*open_all(root), {.probes = 50, .num_threads = 2});
+  EXPECT_EQ(report.scenes, 3u);
+  EXPECT_EQ(report.samples, 12u);
+  EXPECT_EQ(report.files.num_files, 72u);
+  EXPECT_EQ(report.files.num_missing, 1u);
+  EXPECT_EQ(report.split_samples, 12u);
+  EXPECT_EQ(report.locations.at("singapore-onenorth").map, "1.3");
+  ASSERT_EQ(report.classes.size(), 6u);
+  EXPECT_EQ(report.drawn, 12u);
+  EXPECT_GT(report.classes[0].cells, 0.05);
+  EXPECT_GT(report.classes[0].cells, report.classes[1].cells);
+  EXPECT_EQ(report.probed, 71u);
+  EXPECT_EQ(report.picture_sizes.at("160x90"), 72u);
+  std::set<std::string> names;
+  for (const DataReport::Split& split : report.splits) names.insert(split.name);
+  EXPECT_TRUE(names.contains("mini_train") && names.contains("mini_val"));
+  const auto json = nlohmann::json::parse(report.to_json());
+  EXPECT_EQ(json["files"]["missing"], 1);
+  EXPECT_NE(report.to_text().find("drivable_area"), std::string::npos);
+}
+
+TEST(NuscenesReportTest, ListsWhatIsBroken) {
+  const TestRoot root;
+  EXPECT_TRUE(check_data(*open_all(root), {.num_threads = 2})->broken.empty());
+  const std::string good = TestRoot::jpeg_bytes(TestRoot::picture(160, 90, 7));
+  root.write(TestRoot::picture_name(1, 0), good.substr(0, good.size() - good.size() / 8));
+  root.write(TestRoot::picture_name(3, 5), "GIF89a");
+  root.write(TestRoot::picture_name(4, 2), TestRoot::jpeg_bytes(TestRoot::picture(80, 45, 7)));
+  ASSERT_TRUE(Env::real().remove_file(root.path(TestRoot::picture_name(2, 1))).ok());
+  for (const int threads : {1, 3}) {
+    const DataCheckReport report = *check_data(*open_all(root), {.num_threads = threads});
+    EXPECT_EQ(report.samples, 12u);
+    EXPECT_EQ(report.pictures, 71u);
+    ASSERT_EQ(report.broken.size(), 3u);
+    EXPECT_EQ(report.broken[0].kind, "unreadable");
+    EXPECT_NE(report.broken[0].place.find(TestRoot::picture_name(1, 0)), std::string::npos);
+    EXPECT_EQ(report.broken[1].kind, "missing");
+    EXPECT_EQ(report.broken[2].kind, "unreadable");
+    ASSERT_EQ(report.warnings.size(), 1u);
+    EXPECT_NE(report.warnings[0].reason.find("80 x 45"), std::string::npos);
+    EXPECT_EQ(nlohmann::json::parse(report.to_json())["broken"].size(), 3u);
+  }
+}
+
+TEST(NuscenesReportTest, TheSheetShowsCamerasMapAndTruth) {
+  const TestRoot root;
+  for (const GtTaskChoice task : {GtTaskChoice::kMap, GtTaskChoice::kVehicle}) {
+    DataConfig config = root.config();
+    config.image.size = {45, 80};
+    config.image.resize_lim = {0.5, 0.5};
+    config.gt.task = task;
+    const auto dataset = TestRoot::open(config);
+    const auto sheet = contact_sheet(*dataset, 2, 0, 1);
+    ASSERT_TRUE(sheet.ok()) << sheet.status().to_string();
+    EXPECT_GT(sheet->width(), 3 * 80 + 90);
+    EXPECT_GT(sheet->height(), 2 * 45);
+    std::set<int> shades;
+    for (int y = 0; y < sheet->height(); ++y)
+      for (int x = 0; x < sheet->width(); ++x) shades.insert(sheet->row(y)[3 * x]);
+    EXPECT_GT(shades.size(), 50u);
+    // Another epoch draws another sheet, the same one the same.
+    const auto pixels = [&](uint32_t epoch) {
+      const image::Image one = *contact_sheet(*dataset, 2, epoch, 1);
+      return std::vector<uint8_t>(one.row(0), one.row(0) + one.bytes());
+    };
+    EXPECT_EQ(pixels(0), pixels(0));
+    EXPECT_NE(pixels(0), pixels(1));
+  }
+}
+
+}  // namespace
+}  // namespace aerie::nuscenes
