@@ -125,7 +125,12 @@ class IndexCache {
   std::optional<FileLock> take_lock() {
     if (&env_ != &Env::real()) return std::nullopt;  // locks are the operating system's
     if (!env_.create_dirs(parent_path(stem_)).ok()) return std::nullopt;
-    Result<FileLock> lock = FileLock::acquire(stem_ + ".lock", kLockPatienceS);
+    Result<FileLock> lock = FileLock::acquire(stem_ + ".lock", 0.5);
+    if (!lock.ok() && lock.status().code() == StatusCode::kUnavailable) {
+      if (!quiet_)
+        log_info("data", "another process reads ", where_.tables_dir, "; waiting for its index");
+      lock = FileLock::acquire(stem_ + ".lock", kLockPatienceS);
+    }
     if (!lock.ok()) return std::nullopt;  // the file is replaced in one step, with or without it
     return std::move(lock).value();
   }
