@@ -266,7 +266,8 @@ Status run_bench_data(const std::vector<std::string>& given) {
         "                      the values of the shipped configuration\n"
         "  --json              machine-readable output\n\n"
         "example: aerie bench data --config-path config --config-name nest_fast-conformer \\\n"
-        "           model.train_ds.manifest_filepath=train.json --seconds 20\n",
+        "           model.train_ds.manifest_filepath=train.json --seconds 20\n"
+        "camera data: aerie bench data --kind nuscenes --help\n",
         data_input_help().c_str(), std::string(config::config_options_help()).c_str());
     return args.empty() ? invalid_argument("no data given") : ok_status();
   }

@@ -78,7 +78,8 @@ Status run_data_pack(const std::vector<std::string>& given) {
       "aerie data pack");
   app.footer(
       "example: aerie data pack --manifest train.json --out cache\n"
-      "then:    aerie train ... aerie.data.cache_dir=cache");
+      "then:    aerie train ... aerie.data.cache_dir=cache\n"
+      "camera data: aerie data pack --kind nuscenes --help");
   PackBuildOptions options;
   options.workers = cpu_count();
   std::string encoding = "pcm16";

@@ -33,6 +33,7 @@ Status run_data_stats(const std::vector<std::string>& given) {
         "  --json              machine-readable output\n\n"
         "examples:\n"
         "  aerie data stats --manifest train.json\n"
+        "  aerie data stats --kind nuscenes --root data/nuscenes   (see --kind nuscenes --help)\n"
         "  aerie data stats --config-path config --config-name nest_fast-conformer \\\n"
         "    model.train_ds.manifest_filepath=train.json\n",
         data_input_help().c_str(), std::string(config::config_options_help()).c_str());

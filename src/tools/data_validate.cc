@@ -51,7 +51,8 @@ Status run_data_validate(const std::vector<std::string>& given) {
         "  --tolerance S       missing audio that is forgiven (default 0.05)\n"
         "  --workers N         threads (default: one per CPU)\n"
         "  --json              machine-readable output\n\n"
-        "example: aerie data validate --manifest train.json --noise-manifest noise.json\n\n"
+        "example: aerie data validate --manifest train.json --noise-manifest noise.json\n"
+        "camera data: aerie data validate --kind nuscenes --help\n\n"
         "exit code: 0 all is well, 2 wrong command line, 3 something is broken\n",
         data_input_help().c_str(), std::string(config::config_options_help()).c_str());
     return args.empty() ? invalid_argument("no data given") : ok_status();

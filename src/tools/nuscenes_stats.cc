@@ -41,6 +41,7 @@ Status run_nuscenes_stats(const std::vector<std::string>& args) {
     open.quiet = json;
     open.threads = static_cast<unsigned>(options.num_threads);
     open.seed = parts.aerie.seed;
+    open.keep_missing = true;  // they are counted
     AERIE_ASSIGN_OR_RETURN(const auto dataset, nuscenes::NuscenesDataset::open(part.config, open));
     AERIE_ASSIGN_OR_RETURN(const nuscenes::DataReport report,
                            nuscenes::report_data(*dataset, options));

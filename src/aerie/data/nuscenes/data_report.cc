@@ -147,6 +147,8 @@ Result<DataReport> report_data(const NuscenesDataset& dataset, const DataReportO
   out.split = dataset.split();
   out.split_samples = out.split.samples.size();
   out.split.samples.clear();
+  for (const uint32_t sample : dataset.split().samples)
+    if (dataset.pack() == nullptr && !index.is_complete(sample)) ++out.split.num_without_files;
   out.entries = dataset.size();
   count_splits(dataset, out);
   count_tables(dataset, out);

@@ -40,7 +40,8 @@ struct DataReport {
   uint64_t boxes = 0;
   FileReport files;
   std::vector<Split> splits;
-  // Of the data set's split.
+  // Of the data set's split. num_without_files: samples that training leaves out, whether the data
+  // set was opened with keep_missing or not.
   SplitSamples split;  // without its list of samples
   uint64_t split_samples = 0;
   uint64_t entries = 0;  // with what the sampler repeats

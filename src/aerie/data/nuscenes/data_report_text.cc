@@ -106,7 +106,7 @@ std::string DataReport::to_text() const {
     out += str_cat("  left out: ", group_digits(split.num_incomplete),
                    " samples without a camera or the lidar\n");
   if (split.num_without_files > 0)
-    out += str_cat("  left out: ", group_digits(split.num_without_files),
+    out += str_cat("  training leaves out ", group_digits(split.num_without_files),
                    " samples whose pictures are missing\n");
   out += "\nlocations\n";
   for (const auto& [name, one] : locations)

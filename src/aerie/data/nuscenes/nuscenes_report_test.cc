@@ -30,6 +30,7 @@ TEST(NuscenesReportTest, CountsWhatIsThere) {
   EXPECT_EQ(report.files.num_files, 72u);
   EXPECT_EQ(report.files.num_missing, 1u);
   EXPECT_EQ(report.split_samples, 12u);
+  EXPECT_EQ(report.split.num_without_files, 1u);
   EXPECT_EQ(report.locations.at("singapore-onenorth").map, "1.3");
   ASSERT_EQ(report.classes.size(), 6u);
   EXPECT_EQ(report.drawn, 12u);
