@@ -11,7 +11,7 @@ namespace {
   errors->code = cinfo->err->msg_code;
   errors->out_of_memory =
       errors->code == JERR_OUT_OF_MEMORY || errors->code == JERR_NO_BACKING_STORE;
-  std::longjmp(errors->jump, 1);
+  std::longjmp(errors->jump, 1);  // NOLINT(cert-err52-cpp)
 }
 
 // Level -1 is a warning. Those about the data mean that pixels would be made up; those about

@@ -4,7 +4,7 @@
 //   jpeg_...(&cinfo);
 //
 // Between setjmp and the jump only functions of libjpeg and of ours without objects that need
-// destroying may stand on the stack.
+// destroying may stand on the stack. (clang-tidy would have exceptions instead; C knows none.)
 #pragma once
 
 #include <csetjmp>

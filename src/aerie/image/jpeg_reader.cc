@@ -57,7 +57,7 @@ struct JpegReader::Impl {
   bool read_header() {
     header_read = false;
     too_many_scans = false;
-    if (setjmp(errors.jump) != 0) return false;
+    if (setjmp(errors.jump) != 0) return false;  // NOLINT(cert-err52-cpp)
     if (!created) {
       cinfo.err = &errors.manager;
       jpeg_create_decompress(&cinfo);
@@ -75,7 +75,7 @@ struct JpegReader::Impl {
   }
 
   bool start(int first, int denominator) {
-    if (setjmp(errors.jump) != 0) return false;
+    if (setjmp(errors.jump) != 0) return false;  // NOLINT(cert-err52-cpp)
     header_read = false;
     cinfo.scale_num = 1;
     cinfo.scale_denom = static_cast<unsigned>(denominator);
@@ -88,7 +88,7 @@ struct JpegReader::Impl {
 
   // Decodes `count` rows to `out`.
   bool decode(int count, uint8_t* out, size_t stride) {
-    if (setjmp(errors.jump) != 0) return false;
+    if (setjmp(errors.jump) != 0) return false;  // NOLINT(cert-err52-cpp)
     for (int done = 0; done < count;) {
       uint8_t* target[kRowsAtOnce];
       const int ask = std::min(count - done, info.components == 4 ? 1 : kRowsAtOnce);

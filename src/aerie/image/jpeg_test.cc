@@ -32,7 +32,7 @@ std::vector<uint8_t> encoded_by(const Image& picture, J_COLOR_SPACE space,
   cinfo.err = &errors.manager;
   unsigned char* buffer = nullptr;
   unsigned long size = 0;
-  if (setjmp(errors.jump) != 0) {
+  if (setjmp(errors.jump) != 0) {  // NOLINT(cert-err52-cpp)
     ADD_FAILURE() << errors.text;
     std::abort();
   }

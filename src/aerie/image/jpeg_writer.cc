@@ -9,7 +9,7 @@ namespace {
 // Runs libjpeg and is left by a jump when it fails; holds no objects.
 bool compress(jpeg_compress_struct& cinfo, JpegErrors& errors, const ImageView& picture,
               const JpegWriteOptions& options, unsigned char** buffer, unsigned long* size) {
-  if (setjmp(errors.jump) != 0) return false;
+  if (setjmp(errors.jump) != 0) return false;  // NOLINT(cert-err52-cpp)
   jpeg_create_compress(&cinfo);
   jpeg_mem_dest(&cinfo, buffer, size);
   cinfo.image_width = static_cast<unsigned>(picture.width);

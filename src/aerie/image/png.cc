@@ -23,7 +23,7 @@ struct PngState {
 [[noreturn]] void on_error(png_structp png, const char* message) {
   auto* state = static_cast<PngState*>(png_get_error_ptr(png));
   std::strncpy(state->text, message, sizeof(state->text) - 1);
-  std::longjmp(state->jump, 1);
+  std::longjmp(state->jump, 1);  // NOLINT(cert-err52-cpp)
 }
 void on_warning(png_structp, const char*) {}
 
@@ -53,7 +53,7 @@ Status png_failure(const PngState& state) {
 
 bool write_all(PngState& state, png_structp png, png_infop info, const ImageView& picture,
                int compression) {
-  if (setjmp(state.jump) != 0) return false;
+  if (setjmp(state.jump) != 0) return false;  // NOLINT(cert-err52-cpp)
   constexpr int kColorTypes[] = {PNG_COLOR_TYPE_GRAY, 0, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
   png_set_write_fn(png, &state, on_write, on_flush);
   png_set_compression_level(png, compression);
@@ -67,7 +67,7 @@ bool write_all(PngState& state, png_structp png, png_infop info, const ImageView
 }
 
 bool read_header(PngState& state, png_structp png, png_infop info) {
-  if (setjmp(state.jump) != 0) return false;
+  if (setjmp(state.jump) != 0) return false;  // NOLINT(cert-err52-cpp)
   png_set_read_fn(png, &state, on_read);
   png_read_info(png, info);
   png_set_expand(png);
@@ -78,7 +78,7 @@ bool read_header(PngState& state, png_structp png, png_infop info) {
 }
 
 bool read_pixels(PngState& state, png_structp png, png_bytepp rows) {
-  if (setjmp(state.jump) != 0) return false;
+  if (setjmp(state.jump) != 0) return false;  // NOLINT(cert-err52-cpp)
   png_read_image(png, rows);
   png_read_end(png, nullptr);
   return true;
