@@ -19,7 +19,7 @@ bool PatchDrawer::draw(const MapExpansion& map, MapLayer layer, const MapPatch& 
   constexpr double kNone = 2.5e-16;  // shapely takes right angles as exact
   if (std::abs(turn_.cos) < kNone) turn_.cos = 0.0;
   if (std::abs(turn_.sin) < kNone) turn_.sin = 0.0;
-  const auto& [x, y] = patch.centre;
+  const double x = patch.centre.x, y = patch.centre.y;
   turn_.offset_x = x - x * turn_.cos + y * turn_.sin;
   turn_.offset_y = y - x * turn_.sin - y * turn_.cos;
   to_cells_ = {patch.width / 2.0, patch.height / 2.0, patch.columns / patch.width,
