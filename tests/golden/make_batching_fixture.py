@@ -2,6 +2,9 @@
 the durations of the clips, over the data of resume_v1, and what those runs became without the interruption.
 
     python3 tests/golden/make_batching_fixture.py AERIE      # the fixture is of commit 4833b49; CPU, one thread
+
+"batches" of expected.json, the numbers of the samples of each batch, is added by hand: ResumeFixtureTest prints it where it is missing. It
+was recorded by a version that goes on with the losses of 4833b49 (BatchesByDurationGoOnAsTheyWere).
 """
 import json
 import os
