@@ -22,6 +22,7 @@ using data::Loader;
 TEST(NuscenesLoaderTest, ABatchHoldsWhatTheContractSays) {
   const TestRoot root;
   DataConfig config = root.config();
+  config.gt = {};
   config.batch_size = 3;
   const auto dataset = TestRoot::open(config);
   ASSERT_EQ(dataset->size(), 8u);

@@ -121,6 +121,7 @@ class TestRoot {
     out.cache_dir = dir_.file("cache");
     out.image.size = {32, 88};
     out.image.resize_lim = {0.5, 0.7};
+    out.gt.xbound = out.gt.ybound = {-50.0, 50.0, 2.0};
     out.batch_size = 2;
     out.num_workers = 0;
     out.drop_last = false;
