@@ -11,10 +11,10 @@ namespace {
 
 // The cubic through -2..2 with slope parameter -0.5.
 double bicubic(double x) {
-  constexpr double a = -0.5;
+  constexpr double kA = -0.5;
   x = std::fabs(x);
-  if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
-  if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * a;
+  if (x < 1.0) return ((kA + 2.0) * x - (kA + 3.0)) * x * x + 1;
+  if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * kA;
   return 0.0;
 }
 
@@ -48,8 +48,10 @@ void ResampleAxis::plan(int input_size, int output_size, int first, int end) {
   input_end = 0;
   for (int i = 0; i < count; ++i) {
     const double centre = (first + i + 0.5) * scale;
-    const int low = std::max(0, static_cast<int>(centre - support + 0.5));
-    const int high = std::min(input_size, static_cast<int>(centre + support + 0.5));
+    // Pillow's rounding, to the bit.
+    const double from = centre - support + 0.5, to = centre + support + 0.5;
+    const int low = std::max(0, static_cast<int>(from));
+    const int high = std::min(input_size, static_cast<int>(to));
     double sum = 0.0;
     for (int k = 0; k < high - low; ++k) {
       kernel_[k] = bicubic((k + low - centre + 0.5) * step);
