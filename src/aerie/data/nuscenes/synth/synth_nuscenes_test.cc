@@ -263,6 +263,18 @@ TEST(SynthNuscenesTest, TablesOnlyHasThePublishedCounts) {
   EXPECT_EQ(town.walkways.size(), 498u);
   EXPECT_EQ(town.carparks.size(), 0u);
   EXPECT_EQ(town.lane_dividers.size(), 220u);
+  // Islands stay clear of the curbs: a hole that touches its border is no valid polygon.
+  int holes = 0;
+  for (const synth::Area& area : town.drivable)
+    for (const synth::Ring& hole : area.shape.holes)
+      for (const synth::Point2& corner : hole) {
+        ++holes;
+        const synth::Ring& ring = area.shape.exterior;
+        for (size_t i = 0; i < ring.size(); ++i)
+          for (double t = 0.0; t < 1.0; t += 0.1)
+            EXPECT_GT(synth::length(corner - mix(ring[i], ring[(i + 1) % ring.size()], t)), 0.2);
+      }
+  EXPECT_GT(holes, 30);
   for (const synth::StopLine& stop : town.stop_lines) {
     EXPECT_LT(stop.crossing, counts.crossings);
     EXPECT_LT(stop.light, counts.lights);

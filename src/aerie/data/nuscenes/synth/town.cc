@@ -14,6 +14,35 @@ Area area_of(const RoadNetwork& net, const Band& band) {
   return {{band_ring(net, band), {}}, band_quads(net, band)};
 }
 
+double distance_to_segment(Point2 p, Point2 a, Point2 b) {
+  const Point2 d = b - a;
+  const double along = std::clamp(dot(p - a, d) / std::max(1e-12, dot(d, d)), 0.0, 1.0);
+  return length(p - a - along * d);
+}
+
+// Whether a circle inside the ring stays clear of its border.
+bool has_room(const Ring& ring, Point2 centre, double radius) {
+  for (size_t i = 0; i < ring.size(); ++i)
+    if (distance_to_segment(centre, ring[i], ring[(i + 1) % ring.size()]) < radius) return false;
+  return true;
+}
+
+bool segments_cross(Point2 a, Point2 b, Point2 c, Point2 d) {
+  return cross(b - a, c - a) * cross(b - a, d - a) <= 0.0 &&
+         cross(d - c, a - c) * cross(d - c, b - c) <= 0.0;
+}
+
+// Whether no two sides touch but neighbours at their corner.
+bool is_simple(const Ring& ring) {
+  const size_t count = ring.size();
+  for (size_t i = 0; i < count; ++i)
+    for (size_t j = i + 2; j < count; ++j) {
+      if (i == 0 && j + 1 == count) continue;
+      if (segments_cross(ring[i], ring[i + 1], ring[j], ring[(j + 1) % count])) return false;
+    }
+  return true;
+}
+
 // What lies at one end of a road, in metres from the junction.
 struct EndMarks {
   double clear = 1.0;  // dividers begin here
@@ -59,7 +88,8 @@ class Builder final {
         const double angle = phase + 2.0943951 * k;
         hole.push_back(rounded(centre + radius * Point2{std::cos(angle), std::sin(angle)}));
       }
-      area.shape.holes.push_back(std::move(hole));
+      if (has_room(area.shape.exterior, centre, radius + 0.3))
+        area.shape.holes.push_back(std::move(hole));
     }
     town_.drivable.push_back(area);
     town_.segments.push_back({std::move(area), true, static_cast<int>(town_.drivable.size()) - 1});
@@ -79,7 +109,8 @@ class Builder final {
     const Polyline outer = corner_curve(net(), end, next, a, b);
     Area area{{inner, {}}, {}};
     area.shape.exterior.insert(area.shape.exterior.end(), outer.rbegin(), outer.rend());
-    town_.walkways.push_back(std::move(area));
+    if (is_simple(area.shape.exterior))
+      town_.walkways.push_back(std::move(area));  // else too sharp
   }
 
   void add_road(int number) {
