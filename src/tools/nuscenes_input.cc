@@ -26,7 +26,11 @@ Status set_option(Value& tree, const char* key, const std::string& value, const 
 // A file is a whole configuration or one data set's node.
 Result<Value> read_tree(const std::string& file) {
   if (file.empty()) return Value(Map());
-  AERIE_ASSIGN_OR_RETURN(Value read, config::load_yaml(expand_user(file)));
+  auto loaded = config::load_yaml(expand_user(file));
+  // A file that is not there is a wrong command line.
+  if (!loaded.ok() && loaded.status().code() == StatusCode::kNotFound)
+    return invalid_argument(loaded.status().message()).with_context("--config");
+  AERIE_ASSIGN_OR_RETURN(Value read, std::move(loaded));
   if (!read.is_map())
     return invalid_argument(str_cat("expected a mapping of keys, got ", read.brief()))
         .with_context(file);
