@@ -36,12 +36,12 @@ struct ViewMatrices {
 class ViewTransform {
  public:
   ViewTransform(const nn::Scope& scope, const BevConfig& config);
-  // Which cell every point of the batch lies in. `reference_on_cpu` off: tensor operations even
-  // on the CPU, as a GPU runs them.
+  // Which cell every point of the batch lies in.
   Result<std::shared_ptr<const SplatPlan>> plan(const ViewMatrices& matrices, int64_t height,
                                                 int64_t width, at::Device device) const;
   at::Tensor forward(const nn::ForwardContext& ctx, const at::Tensor& features,
                      std::shared_ptr<const SplatPlan> plan) const;
+  // Tensor operations on the CPU too, as a GPU runs them.
   void use_tensor_splat(bool on) { tensor_splat_ = on; }
 
  private:

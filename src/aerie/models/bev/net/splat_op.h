@@ -25,7 +25,7 @@ struct SplatPlan {
   at::Tensor counts;         // int64: of cells that are not empty
   at::Tensor filled;         // int64: these cells
 
-  // `on_device`: make the tensors, on this device.
+  // `as_tensors`: with the tensors, on this device.
   static std::shared_ptr<const SplatPlan> make(const kernels::SplatShape& shape, int64_t height,
                                                int64_t width, std::vector<int32_t> cell,
                                                bool as_tensors, at::Device device);
