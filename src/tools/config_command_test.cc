@@ -234,5 +234,27 @@ TEST(ConfigCommandTest, WrongCommandLinesAreExplained) {
             2);
 }
 
+TEST(ConfigCommandTest, TakesConfigurationsOfBirdsEyeViews) {
+  const std::string preset = config_dir("/baseline/lss_swin_nuscenes_optimized.py");
+  const Outcome shown = run({"show", preset, "--cfg-options", "runner.max_iters=7"});
+  EXPECT_EQ(shown.exit_code(), 0) << shown.status.to_string();
+  EXPECT_HAS(shown.out, "max_steps: 7");
+  EXPECT_HAS(shown.out, "lss_swin_nuscenes_optimized.py:");
+  EXPECT_HAS(shown.err, "learning rate 3e-04");
+  const Outcome valid = run({"validate", preset});
+  EXPECT_EQ(valid.exit_code(), 0) << valid.status.to_string();
+  EXPECT_HAS(valid.out, "ok, with warnings");
+  const Outcome wrong = run({"validate", preset, "--cfg-options", "runner.max_iter=7"});
+  EXPECT_EQ(wrong.exit_code(), 2);
+  EXPECT_HAS(wrong.status.to_string(), "did you mean 'runner.max_iters'?");
+  const std::string yaml = testing::TempDir() + "converted_bev.yaml";
+  EXPECT_EQ(run({"convert", preset, "-o", yaml}).exit_code(), 0);
+  const Outcome again = run({"diff", preset, yaml});
+  EXPECT_EQ(again.exit_code(), 0) << again.status.to_string();
+  EXPECT_HAS(again.out, "no difference");
+  EXPECT_HAS(run({"keys", "--family", "bev", "model.encoders"}).out, "embed_dims");
+  EXPECT_EQ(run({"convert", "nowhere.py"}).exit_code(), 2);
+}
+
 }  // namespace
 }  // namespace aerie::tools

@@ -46,6 +46,11 @@ class CheckContext {
 // accelerator, devices and num_nodes; what cannot be read keeps its default.
 TrainerConfig device_keys(const CheckContext& context);
 
+// Rules of the engine that a family with schedules of its own takes one by one: the optimizer
+// without its schedule, and the trainer.
+void check_optimizer(CheckContext& context);
+void check_trainer(CheckContext& context);
+
 // What rules about idle keys look at.
 struct Situation {
   const CheckContext& config;

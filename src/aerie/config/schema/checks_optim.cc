@@ -97,25 +97,28 @@ void check_betas(CheckContext& context, const std::string& path) {
 
 }  // namespace
 
-void check_optim(CheckContext& context) {
+void check_optimizer(CheckContext& context) {
   const Value* optim = context.written("model.optim");
-  if (optim != nullptr && optim->is_map()) {
-    const OptimizerRule* rule = optimizer_of(*optim);
-    if (rule != nullptr)
-      check_arguments(context, *optim, "model.optim", rule->name, rule->arguments,
-                      is_optimizer_meta, true);
-    const std::string base = "model.optim" + std::string(arguments_below(*optim)) + ".";
-    check_betas(context, base + "betas");
-    if (rule != nullptr && rule->kind == OptimizerKind::kSgd) {
-      const Value* nesterov = argument_of(*optim, "nesterov");
-      if (nesterov != nullptr && nesterov->is_bool() && nesterov->as_bool() &&
-          (number_of(*optim, "momentum", 0) <= 0 || number_of(*optim, "dampening", 0) != 0))
-        context.error(base + "nesterov", "needs a momentum above 0 and no dampening");
-    }
-    const Value* sched = context.written("model.optim.sched");
-    if (sched != nullptr && sched->is_map())
-      check_schedule(context, *sched, context.number("model.optim.lr").value_or(1e-3));
+  if (optim == nullptr || !optim->is_map()) return;
+  const OptimizerRule* rule = optimizer_of(*optim);
+  if (rule != nullptr)
+    check_arguments(context, *optim, "model.optim", rule->name, rule->arguments, is_optimizer_meta,
+                    true);
+  const std::string base = "model.optim" + std::string(arguments_below(*optim)) + ".";
+  check_betas(context, base + "betas");
+  if (rule != nullptr && rule->kind == OptimizerKind::kSgd) {
+    const Value* nesterov = argument_of(*optim, "nesterov");
+    if (nesterov != nullptr && nesterov->is_bool() && nesterov->as_bool() &&
+        (number_of(*optim, "momentum", 0) <= 0 || number_of(*optim, "dampening", 0) != 0))
+      context.error(base + "nesterov", "needs a momentum above 0 and no dampening");
   }
+}
+
+void check_optim(CheckContext& context) {
+  check_optimizer(context);
+  const Value* sched = context.written("model.optim.sched");
+  if (sched != nullptr && sched->is_map())
+    check_schedule(context, *sched, context.number("model.optim.lr").value_or(1e-3));
   const Value* groups = context.written("model.optim_param_groups");
   if (groups == nullptr || !groups->is_map()) return;
   for (const MapEntry& entry : groups->as_map()) {

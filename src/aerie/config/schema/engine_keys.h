@@ -23,7 +23,6 @@ const FieldKeys<ExpManagerConfig>& exp_manager_fields();
 
 void check_init_from(CheckContext& context);
 void check_optim(CheckContext& context);
-void check_trainer(CheckContext& context);
 
 std::span<const IdleRule> engine_idle_rules();
 std::span<const TargetClass> engine_targets();

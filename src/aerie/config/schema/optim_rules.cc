@@ -96,7 +96,10 @@ const Value* argument_of(const Value& node, std::string_view name) {
 }
 
 bool is_optimizer_meta(std::string_view key) {
-  return is_choice(key, "name|_target_|lr|sched|args|_convert_|_recursive_|_partial_");
+  return is_choice(key,
+                   "name|_target_|lr|sched|args|_convert_|_recursive_|_partial_|"
+                   // Keys of families with schedules of their own; elsewhere they have no rows.
+                   "lr_scaling|momentum_sched|param_groups");
 }
 
 bool is_schedule_meta(std::string_view key) {

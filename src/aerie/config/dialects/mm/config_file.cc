@@ -78,7 +78,7 @@ std::string where(const Value& value) {
 
 class FileLoader {
  public:
-  explicit FileLoader(Env& env) : env_(env) {}
+  explicit FileLoader(Env& env) : env_(env) { budget_.names_read = &out_.names_read; }
 
   Result<Value> load(const std::string& path) {
     std::error_code code;
@@ -221,6 +221,7 @@ class FileLoader {
                                       "}}: the file has no "
                                       "_base_"));
     const Value* found = bases;
+    out_.names_read.insert(path.substr(0, path.find('.')));
     for (const std::string& part : split(path, '.')) {
       found = found != nullptr && found->is_map() ? found->as_map().find(part) : nullptr;
       if (found == nullptr)

@@ -1,6 +1,7 @@
 // Configuration files of mmcv with their bases: what Config.fromfile() reads, without running it.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ struct LoadedFile {
   Value config;                       // a map without `_base_`
   std::vector<std::string> files;     // every file read, bases before those that name them
   std::vector<std::string> warnings;  // `_deprecation_`
+  std::set<std::string> names_read;   // top-level names that some value uses
 };
 
 // A .py, .yaml, .yml or .json file. `_base_` is one name or several, relative to the file; keys of

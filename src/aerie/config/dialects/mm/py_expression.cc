@@ -319,6 +319,7 @@ Result<Value> ExpressionParser::name() {
                                 : str_cat("did you mean '", near, "'?"));
   }
   AERIE_RETURN_IF_ERROR(budget_.take_copy(*found));
+  if (budget_.names_read != nullptr) budget_.names_read->emplace(token.text);
   AERIE_RETURN_IF_ERROR(advance());
   return *found;
 }

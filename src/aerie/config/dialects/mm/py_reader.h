@@ -9,6 +9,7 @@
 // Tuples become lists; a hostile file cannot take more than the limits say.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,8 @@ struct ReadBudget {
   size_t bytes = 4u << 20;        // of source text
   size_t nodes = 500'000;         // values in the tree, counting each use of a name
   size_t text_bytes = 16u << 20;  // text in the tree, counted the same way
+  // Names that expressions used, where somebody wants to know.
+  std::set<std::string>* names_read = nullptr;
 
   Status take_source(size_t size);
   Status take(size_t node_count, size_t text_count);

@@ -1,0 +1,78 @@
+#include "aerie/models/bev/config/bev_schema.h"
+
+#include <algorithm>
+
+#include "aerie/base/strings.h"
+#include "aerie/data/nuscenes/config/data_schema.h"
+#include "aerie/models/bev/config/bev_keys.h"
+
+namespace aerie::bev {
+namespace {
+
+using config::KeyGroup;
+using config::KeySpec;
+using config::SchemaParts;
+
+// Rows of the engine that mean nothing here, or for which this family has its own.
+bool is_left_out(std::string_view path) {
+  for (const std::string_view node :
+       {"model.optim.sched", "model.optim_param_groups", "aerie.loss_scale", "aerie.compat",
+        "aerie.no_weight_decay", "aerie.lightning_checkpoints", "aerie.data.max_shapes",
+        "init_from_nemo_model", "init_from_ptl_ckpt", "init_from_pretrained_model", "init_strict"})
+    if (path == node || starts_with(path, str_cat(std::string(node), "."))) return true;
+  return false;
+}
+
+KeyGroup& group_of(SchemaParts& parts, std::string_view title) {
+  for (KeyGroup& group : parts.groups)
+    if (group.title == title) return group;
+  AERIE_CHECK(false, "schema: there is no group ", std::string(title));
+  return parts.groups.front();
+}
+
+SchemaParts bev_parts() {
+  SchemaParts parts = config::engine_schema();
+  for (KeyGroup& group : parts.groups)
+    std::erase_if(group.keys, [](const KeySpec& key) { return is_left_out(key.path); });
+  std::erase_if(parts.shared, [](const config::SharedKeys& shared) {
+    return shared.from == "model.optim.sched";
+  });
+  for (const KeySpec& row : own_rows())
+    group_of(parts, starts_with(row.path, "aerie.") ? "aerie" : "Top level").keys.push_back(row);
+  KeyGroup& model = group_of(parts, "model");
+  model.keys = model_rows();
+  model.intro =
+      "BEVFusion's tree. `profile` gives every default; a key that is written wins over it.";
+  KeyGroup& optim = group_of(parts, "model.optim");
+  const std::vector<KeySpec> rows = optim_rows();
+  optim.keys.insert(optim.keys.end(), rows.begin(), rows.end());
+  optim.intro =
+      "The keys an optimizer or a policy takes depend on its name; one that belongs to another is "
+      "an error. Policies are mmcv's and count micro-batches.";
+  nuscenes::add_nuscenes_keys(parts, "model.optim");
+  // init_from_* and schedules of NeMo do not exist here, so the engine's rules about them go.
+  parts.checks = {config::check_optimizer, config::check_trainer, nuscenes::check_nuscenes_datasets,
+                  check_bev};
+  return parts;
+}
+
+}  // namespace
+
+const config::Schema& bev_schema() {
+  static const config::Schema kSchema(bev_parts());
+  return kSchema;
+}
+
+std::string bev_keys_markdown() {
+  std::string text = bev_schema().markdown();
+  const auto replace = [&](std::string_view from, std::string_view to) {
+    const size_t at = text.find(from);
+    AERIE_CHECK(at != std::string::npos, "the page has changed");
+    text.replace(at, from.size(), to);
+  };
+  replace("# Configuration keys\n", "# Configuration keys of bird's-eye-view segmentation\n");
+  replace("`aerie config keys --markdown`", "`aerie config keys --family bev --markdown`");
+  return text;
+}
+
+}  // namespace aerie::bev

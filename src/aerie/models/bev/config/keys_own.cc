@@ -1,0 +1,90 @@
+// The family's keys of `aerie:` and of the top level.
+#include "aerie/models/bev/config/bev_keys.h"
+
+namespace aerie::bev {
+namespace {
+
+using config::FieldKeys;
+using config::KeySpec;
+using config::KeyStatus;
+using config::NodeReader;
+using config::Value;
+using config::works;
+
+// A number, `dynamic`, or the settings of torch's GradScaler.
+void read_loss_scale(const NodeReader& node, std::string_view key, BevOwnConfig& out) {
+  const Value* value = node.find(key);
+  LossScaleConfig& scale = out.loss_scale;
+  if (value == nullptr || value->is_null() || value->is_string()) return;
+  if (value->is_number()) {
+    scale.dynamic = false;
+    scale.initial = value->as_float();
+    return;
+  }
+  const NodeReader all = node.child(key);
+  all.read("init_scale", scale.initial);
+  all.read("growth_factor", scale.growth_factor);
+  all.read("backoff_factor", scale.backoff_factor);
+  all.read("growth_interval", scale.growth_interval);
+}
+
+const FieldKeys<CompileConfig>& compile_keys() {
+  using T = CompileConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("aerie.compile");
+    keys.key("enabled", &T::enabled,
+             works("Capture the step as a CUDA graph: the first steps are slower, the others wait "
+                   "less for launches."));
+    keys.key("mode", &T::mode,
+             works("torch.compile's name of it; the others are accepted and mean the same.")
+                 .choices("default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"));
+    return keys;
+  }();
+  return kKeys;
+}
+
+const FieldKeys<BevOwnConfig>& own_keys() {
+  using T = BevOwnConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("aerie");
+    keys.row("loss_scale", "float|str|map|null", "null",
+             works("16-mixed: a constant scale, `dynamic` (null is the same: from 65536, doubled "
+                   "after 2000 good steps, halved when one overflows), or a mapping of "
+                   "init_scale, growth_factor, backoff_factor and growth_interval. An overflow "
+                   "needs a lower scale, not a higher one, and no scale "
+                   "makes a step faster.")
+                 .range(">0")
+                 .choices("dynamic"),
+             read_loss_scale);
+    keys.child("compile", &T::compile, compile_keys());
+    keys.key(
+        "eval_start", &T::eval_start,
+        works("No evaluation before this step, or epoch where epochs bound the run.").range(">=0"));
+    return keys;
+  }();
+  return kKeys;
+}
+
+constexpr KeySpec kLoadFrom = {
+    "load_from",
+    "str|null",
+    "null",
+    "",
+    "",
+    KeyStatus::kWorks,
+    "A .pth or .safetensors file, or a checkpoint, whose matching weights start the run."};
+
+}  // namespace
+
+std::vector<KeySpec> own_rows() {
+  std::vector<KeySpec> out(own_keys().rows().begin(), own_keys().rows().end());
+  out.push_back(kLoadFrom);
+  return out;
+}
+
+void read_own(const NodeReader& root, BevRunConfig& out) {
+  own_keys().read(root.child("aerie"), out);
+  root.read("load_from", out.load_from);
+}
+
+}  // namespace aerie::bev

@@ -1,0 +1,152 @@
+#include "aerie/models/bev/config/mm_translate.h"
+
+#include "aerie/base/strings.h"
+#include "aerie/models/bev/config/mm_parts.h"
+
+namespace aerie::bev {
+namespace {
+
+using config::Value;
+
+// Same-named keys, and what changes nothing.
+void translate_rest(MmState& state, MmNode& top) {
+  top.move("load_from", "load_from");
+  if (const Value* resume = top.take("resume_from"); resume != nullptr)
+    state.set("exp_manager.resume_from_checkpoint", *resume);
+  top.move("work_dir", "exp_manager.explicit_log_dir");
+  top.move("seed", "aerie.seed");
+  top.move("deterministic", "trainer.deterministic");
+  top.move("cudnn_benchmark", "trainer.benchmark");
+  if (const Value* sync = top.take("sync_bn"); sync != nullptr) {
+    const bool on = sync->is_map() || (sync->is_bool() && sync->as_bool());
+    state.set("trainer.sync_batchnorm", Value(on).with_origin(sync->origin()));
+  }
+  if (const Value* ids = top.take("gpu_ids"); ids != nullptr) state.set("trainer.devices", *ids);
+  if (const Value* workflow = top.take("workflow"); workflow != nullptr) {
+    const bool train_only = workflow->is_list() && workflow->as_list().size() == 1 &&
+                            workflow->as_list()[0].is_list() &&
+                            !workflow->as_list()[0].as_list().empty() &&
+                            workflow->as_list()[0].as_list()[0] == Value("train");
+    if (!train_only)
+      state.error("workflow", *workflow, "only [('train', 1)] is there",
+                  "evaluations come by evaluation.interval");
+  }
+  top.ignore({"find_unused_parameters", "dist_params", "log_level", "opencv_num_threads",
+              "mp_start_method", "device", "checkpoint_meta"});
+  top.ignore({"custom_imports", "plugin", "plugin_dir"}, "nothing is imported");
+  if (const Value* hooks = top.take("custom_hooks");
+      hooks != nullptr && !(hooks->is_list() && hooks->as_list().empty()))
+    state.warn("custom_hooks", *hooks, "hooks are Python code and are not run");
+  // Our own nodes may stand in an mm-style file as they are.
+  for (const char* node : {"trainer", "exp_manager", "aerie"}) {
+    const Value* own = top.take(node);
+    if (own == nullptr) continue;
+    if (!own->is_map()) {
+      state.error(node, *own, str_cat("expected a dict, got ", own->brief(40)));
+      continue;
+    }
+    Value given{config::Map()};
+    given.as_map().set(node, *own);
+    if (const Status status = config::merge(state.native, given); !status.ok())
+      state.error(node, *own, status.message());
+  }
+}
+
+// Names that other values use are variables; one that looks like a key is a slip.
+void report_unknown(MmState& state, const MmNode& top, const std::set<std::string>* names_read) {
+  std::vector<std::string> known = {"model",
+                                    "data",
+                                    "optimizer",
+                                    "optimizer_config",
+                                    "optim_wrapper",
+                                    "lr_config",
+                                    "runner",
+                                    "momentum_config",
+                                    "evaluation",
+                                    "checkpoint_config",
+                                    "log_config",
+                                    "fp16",
+                                    "load_from",
+                                    "resume_from",
+                                    "work_dir",
+                                    "workflow",
+                                    "seed",
+                                    "cudnn_benchmark",
+                                    "dist_params",
+                                    "log_level",
+                                    "sync_bn",
+                                    "trainer",
+                                    "exp_manager",
+                                    "aerie",
+                                    "find_unused_parameters",
+                                    "gpu_ids",
+                                    "total_iters",
+                                    "total_epochs",
+                                    "deterministic",
+                                    "custom_hooks"};
+  for (const std::string& key : top.rest()) {
+    if (names_read != nullptr && names_read->contains(key)) continue;
+    const Value& value = *top.value().as_map().find(key);
+    const std::string near = nearest_name(key, known);
+    if (near.empty() || state.allow_unknown)
+      state.warn(key, value, "unknown key, not used",
+                 near.empty() ? "" : str_cat("did you mean '", near, "'?"));
+    else
+      state.error(key, value, "unknown key", str_cat("did you mean '", near, "'?"));
+  }
+}
+
+}  // namespace
+
+// The tree of the model is BEVFusion's in both; only its defaults need a name.
+void translate_model(MmState& state, MmNode& top) {
+  MmNode node = top.child("model");
+  if (!node.present()) return;
+  Value model = node.value();
+  model.as_map().erase("_delete_");
+  // What is not given is BEVFusion's where the tree is.
+  if (model.child("profile") == nullptr && model.child("encoders") != nullptr)
+    state.set("model.profile", Value("bf"));
+  for (config::MapEntry& entry : model.as_map()) {
+    const std::string path = str_cat("model.", entry.key);
+    if (entry.key == "train_ds" || entry.key == "validation_ds" || entry.key == "test_ds" ||
+        entry.key == "optim") {
+      state.error(path, entry.value, "belongs to our own YAML",
+                  "in an mm-style file: data, optimizer and lr_config");
+      continue;
+    }
+    state.set(path, std::move(entry.value));
+  }
+}
+
+bool is_mm_tree(const Value& tree) {
+  if (!tree.is_map()) return false;
+  for (const char* key : {"runner", "data", "optimizer", "lr_config", "optimizer_config",
+                          "checkpoint_config", "log_config", "total_epochs", "total_iters"})
+    if (tree.child(key) != nullptr) return true;
+  const Value* model = tree.child("model");
+  return model != nullptr && model->is_map() && model->child("train_ds") == nullptr &&
+         model->child("type") != nullptr;
+}
+
+Translation translate_mm(const Value& tree, const TranslateOptions& options) {
+  MmState state;
+  state.allow_unknown = options.allow_unknown;
+  MmNode top(state, &tree, "");
+  if (top.present()) {
+    state.set("name", Value(options.name));
+    const RunnerKind runner = translate_runner(state, top);
+    translate_model(state, top);
+    translate_data(state, top);
+    translate_optimizer(state, top);
+    translate_policies(state, top, runner);
+    translate_evaluation(state, top, runner);
+    translate_checkpoints(state, top, runner);
+    translate_logs(state, top);
+    translate_rest(state, top);
+    report_unknown(state, top, options.names_read);
+  }
+  return {std::move(state.native), std::move(state.findings), std::move(state.notes)};
+}
+
+}  // namespace aerie::bev
