@@ -66,7 +66,7 @@ struct ProfileRows {
   std::optional<PeerRow> images, masks;
 };
 
-Result<LoaderRow> measure_loader(std::shared_ptr<const NuscenesDataset> dataset,
+Result<LoaderRow> measure_loader(const std::shared_ptr<const NuscenesDataset>& dataset,
                                  const config::AerieConfig& aerie, double seconds) {
   data::LoaderOptions options;
   options.seed = aerie.seed;
@@ -401,9 +401,9 @@ Status run_nuscenes_bench(const std::vector<std::string>& args) {
         own.prefetch_factor.reset();
         own.persistent_workers = false;
       }
-      AERIE_ASSIGN_OR_RETURN(auto dataset, NuscenesDataset::open(own, open));
-      AERIE_ASSIGN_OR_RETURN(
-          LoaderRow row, measure_loader(std::move(dataset), parts.aerie, options.loader_seconds));
+      AERIE_ASSIGN_OR_RETURN(const auto dataset, NuscenesDataset::open(own, open));
+      AERIE_ASSIGN_OR_RETURN(LoaderRow row,
+                             measure_loader(dataset, parts.aerie, options.loader_seconds));
       row.profile = rows.stages.profile;
       rows.loaders.push_back(std::move(row));
     }

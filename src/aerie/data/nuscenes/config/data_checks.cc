@@ -16,8 +16,8 @@ using config::Value;
 
 constexpr int64_t kMostCells = 4096;  // along one side of the grid
 
-template <size_t N>
-std::vector<std::string> as_strings(const std::string_view (&names)[N]) {
+template <size_t kCount>
+std::vector<std::string> as_strings(const std::string_view (&names)[kCount]) {
   return {std::begin(names), std::end(names)};
 }
 

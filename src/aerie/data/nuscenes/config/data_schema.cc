@@ -81,7 +81,7 @@ void add_nuscenes_keys(config::SchemaParts& parts, std::string_view before_title
                       "image, gt, ...) need only stand in train_ds.",
                       {rows.begin(), rows.end()}});
   parts.placeholders.push_back({"<ds>", {"train_ds", "validation_ds", "test_ds"}});
-  parts.not_for_training.push_back("model.test_ds");
+  parts.not_for_training.emplace_back("model.test_ds");
   const std::span<const config::IdleRule> rules = data_idle_rules();
   parts.idle_rules.insert(parts.idle_rules.end(), rules.begin(), rules.end());
 }
