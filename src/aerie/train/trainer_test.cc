@@ -44,7 +44,7 @@ class FakeSource final : public BatchSource {
     return ok_status();
   }
   int64_t index(const data::Batch& batch) const {
-    return reinterpret_cast<const char*>(&batch) - storage_.data();
+    return reinterpret_cast<const uint64_t*>(&batch) - storage_.data();
   }
   int64_t epoch() const { return epoch_; }
 
@@ -52,7 +52,7 @@ class FakeSource final : public BatchSource {
   std::vector<int64_t> per_epoch;  // batches, where epochs differ
 
  private:
-  std::vector<char> storage_;
+  std::vector<uint64_t> storage_;  // as aligned as batches are
   int64_t batches_;
   int64_t epoch_ = 0;
   int64_t next_ = 0;

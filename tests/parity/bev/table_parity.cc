@@ -116,8 +116,9 @@ void check_metrics(const Fixture& fixture, Checks& checks) {
   checks.equal("metrics tp_fp_fn", "tp_fp_fn", counts, fixture.integers("tp_fp_fn"));
   const NamedValues values = metric.values(classes);
   for (const auto& [name, want] : number_table(fixture.text("metrics"))) {
-    const auto found = std::find_if(values.begin(), values.end(),
-                                    [&](const auto& value) { return value.first == name; });
+    const auto found =
+        std::find_if(values.begin(), values.end(),
+                     [&wanted = name](const auto& value) { return value.first == wanted; });
     if (found == values.end()) {
       checks.fail("metrics values", "there is no " + name);
       continue;
