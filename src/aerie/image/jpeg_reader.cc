@@ -58,16 +58,16 @@ struct JpegReader::Impl {
     header_read = false;
     too_many_scans = false;
     if (setjmp(errors.jump) != 0) return false;  // NOLINT(cert-err52-cpp)
-    if (!created) {
-      cinfo.err = &errors.manager;
-      jpeg_create_decompress(&cinfo);
-      created = true;
-      cinfo.client_data = this;
-      progress.progress_monitor = check_scans;
-      cinfo.progress = &progress;
-      cinfo.mem->max_memory_to_use = static_cast<long>(limits.max_working_bytes);
-    }
-    jpeg_abort_decompress(&cinfo);
+    // Anew for every picture: tables of the one before would stand in for those that a damaged file
+    // lacks, and its pixels would depend on what this thread has read before.
+    if (created) jpeg_destroy_decompress(&cinfo);
+    cinfo.err = &errors.manager;
+    jpeg_create_decompress(&cinfo);
+    created = true;
+    cinfo.client_data = this;
+    progress.progress_monitor = check_scans;
+    cinfo.progress = &progress;
+    cinfo.mem->max_memory_to_use = static_cast<long>(limits.max_working_bytes);
     jpeg_mem_src(&cinfo, bytes.data(), bytes.size());
     jpeg_read_header(&cinfo, TRUE);
     header_read = true;

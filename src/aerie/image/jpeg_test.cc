@@ -242,6 +242,75 @@ TEST(JpegTest, TruncatedFilesAreRefusedAtEveryLength) {
   }
 }
 
+// libjpeg keeps tables from one picture to the next, for streams that leave them out.
+TEST(JpegTest, NothingOfThePictureBeforeHelps) {
+  for (const bool progressive : {false, true}) {
+    JpegWriteOptions options;
+    options.progressive = progressive;
+    const auto bytes = encoded(test_picture(64, 48, 3, 3), options);
+    for (const uint8_t marker : {uint8_t{0xDB}, uint8_t{0xC4}}) {  // quantization, Huffman
+      std::vector<uint8_t> without(bytes.begin(), bytes.begin() + 2);
+      for (size_t i = 2; i + 3 < bytes.size();) {
+        if (bytes[i] == 0xFF && bytes[i + 1] == 0xDA) {
+          without.insert(without.end(), bytes.begin() + static_cast<ptrdiff_t>(i), bytes.end());
+          break;
+        }
+        const size_t length = 2 + static_cast<size_t>(bytes[i + 2] * 256 + bytes[i + 3]);
+        const auto begin = bytes.begin() + static_cast<ptrdiff_t>(i);
+        if (bytes[i + 1] != marker)
+          without.insert(without.end(), begin, begin + static_cast<ptrdiff_t>(length));
+        i += length;
+      }
+      // What a reader says does not depend on what it has read.
+      const Refusal fresh = refusal(without);
+      JpegReader reader;
+      (void)decoded(reader, bytes, 0, 48, 1);
+      const auto info = reader.open(without);
+      Image out;
+      const Status again = info.ok() ? reader.read_rows(0, 48, 1, out) : info.status();
+      EXPECT_EQ(again.code(), fresh.code) << progressive << " " << int{marker};
+      if (marker == 0xDB) {
+        EXPECT_EQ(again.code(), StatusCode::kDataError);
+      }
+    }
+  }
+}
+
+// Scans of a progressive picture may be missing as long as the end marker is there. libjpeg would
+// guess at what they hold from neighbours, which it does not always have.
+TEST(JpegTest, PartsEqualTheWholeWhereScansAreMissing) {
+  JpegReader reader;
+  for (int k = 0; k < 12; ++k) {
+    JpegWriteOptions options;
+    options.progressive = true;
+    options.quality = 30 + 5 * k;
+    options.subsampling = static_cast<ChromaSubsampling>(k % 3);
+    const auto bytes = encoded(test_picture(45 + k, 52 + 3 * k, k, 3), options);
+    std::vector<size_t> tables;  // where each scan with its tables begins, the first excepted
+    bool in_scan = false;
+    for (size_t i = 2; i + 1 < bytes.size(); ++i) {
+      if (bytes[i] != 0xFF || bytes[i + 1] == 0 || bytes[i + 1] == 0xFF) continue;
+      if (in_scan) tables.push_back(i);
+      in_scan = bytes[i + 1] == 0xDA;
+      i += 1 + static_cast<size_t>(bytes[i + 2] * 256 + bytes[i + 3]);
+    }
+    ASSERT_GT(tables.size(), 4u);
+    for (const size_t kept : {size_t{0}, size_t{1}, size_t{3}}) {
+      std::vector<uint8_t> fewer(bytes.begin(),
+                                 bytes.begin() + static_cast<ptrdiff_t>(tables[kept]));
+      fewer.insert(fewer.end(), {0xFF, 0xD9});
+      ASSERT_TRUE(reader.open(fewer).ok());
+      const int rows = reader.scaled_height(1);
+      const Image whole = decoded(reader, fewer, 0, rows, 1);
+      for (int first = 0; first < rows; ++first) {
+        const Image part = decoded(reader, fewer, first, rows, 1);
+        ASSERT_EQ(std::memcmp(part.row(0), whole.row(first), part.bytes()), 0)
+            << "case " << k << ", " << kept + 1 << " scans, from row " << first;
+      }
+    }
+  }
+}
+
 TEST(JpegTest, OtherFilesAreRefusedByName) {
   const std::string zip("PK\x03\x04 something else in a file called picture.jpg");
   EXPECT_NE(refusal({reinterpret_cast<const uint8_t*>(zip.data()), zip.size()})
