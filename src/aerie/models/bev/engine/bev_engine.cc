@@ -1,0 +1,242 @@
+#include "aerie/models/bev/engine/bev_engine.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/sigmoid.h>
+
+#include "aerie/base/strings.h"
+#include "aerie/base/system.h"
+#include "aerie/device/gpu.h"
+#include "aerie/models/bev/engine/batch_tensors.h"
+#include "aerie/models/bev/engine/param_groups.h"
+#include "aerie/nn/cpu_runtime.h"
+#include "aerie/train/graph/torch_status.h"
+
+namespace aerie::bev {
+namespace {
+
+constexpr const char* kFallenBackTo = "fallen_back_to";  // in the scalars of a state
+
+void set_process_switches(const BevRunConfig& config, at::Device device) {
+  at::Context& context = at::globalContext();
+  nn::set_tf32(config.aerie.tf32);
+  context.setBenchmarkCuDNN(config.trainer.benchmark);
+  const bool deterministic = config.trainer.deterministic != config::Deterministic::kNo;
+  // cuBLAS is repeatable only with a fixed workspace; it reads this when it starts.
+  if (deterministic && device.is_cuda()) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  context.setDeterministicCuDNN(deterministic);
+  context.setDeterministicAlgorithms(deterministic,
+                                     config.trainer.deterministic == config::Deterministic::kWarn);
+  // Filling fresh memory with NaN is a debugging aid of that mode, not part of determinism.
+  context.setDeterministicFillUninitializedMemory(false);
+  nn::prepare_cpu_runtime();
+}
+
+bool is_statistic(const nn::ParamInfo& info) {
+  return info.is_buffer && info.alias_of < 0 &&
+         (ends_with(info.name, ".running_mean") || ends_with(info.name, ".running_var") ||
+          ends_with(info.name, ".num_batches_tracked"));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BevEngine>> BevEngine::create(const BevRunConfig& config,
+                                                     at::Device device) {
+  if (device.is_cuda()) AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
+  try {
+    set_process_switches(config, device);
+    BevConfig sizes = config.model;
+    sizes.depth_float32 = sizes.depth_float32 || config.view_fp32;
+    std::unique_ptr<BevEngine> engine(new BevEngine());
+    AERIE_ASSIGN_OR_RETURN(engine->model_, BevModel::create(sizes, config.aerie.seed, device));
+    nn::ParameterRegistry& registry = engine->model_->parameters();
+    engine->spans_.emplace(device);
+    engine->optimizer_ = std::make_unique<optim::Optimizer>(
+        registry, config.optim.kind, parameter_groups(registry, config.optim),
+        undecayed_parts(config));
+    engine->clip_ = {config.trainer.gradient_clip_val, config.trainer.gradient_clip_algorithm};
+    engine->loss_scale_ = config.loss_scale;
+    engine->seed_ = config.aerie.seed;
+    engine->detect_anomaly_ = config.trainer.detect_anomaly;
+    engine->set_precision(config.trainer.precision);
+    const config::EmaConfig& ema = config.exp_manager.ema;
+    if (ema.enable)
+      engine->ema_ = std::make_unique<optim::Ema>(registry, ema.decay, ema.every_n_steps,
+                                                  ema.cpu_offload && device.is_cuda());
+    engine->has_grad_ = std::make_shared<std::vector<uint8_t>>(registry.trainable().size(), 0);
+    for (size_t t = 0; t < registry.trainable().size(); ++t) {
+      registry.tensor(registry.trainable()[t])
+          .register_hook([flags = engine->has_grad_, t](const at::Tensor& grad) {
+            if (grad.defined()) (*flags)[t] = 1;
+          });
+    }
+    for (int64_t i = 0; i < registry.size(); ++i)
+      if (is_statistic(registry.entries()[static_cast<size_t>(i)]))
+        engine->statistics_.push_back(i);
+    return engine;
+  } catch (const std::exception& error) {
+    return train::torch_status(error).with_context("setting up the engine");
+  }
+}
+
+std::string BevEngine::description() const {
+  return str_cat("reference engine, ", device().str(), ", precision ",
+                 config::precision_name(precision_));
+}
+
+int64_t BevEngine::num_param_groups() const {
+  return static_cast<int64_t>(optimizer_->groups().size());
+}
+
+int64_t BevEngine::num_parameters() const {
+  return model_->parameters().num_trainable_elements();
+}
+
+void BevEngine::set_precision(config::Precision precision) {
+  precision_ = precision;
+  scaler_.reset();
+  if (precision != config::Precision::k16Mixed) return;
+  optim::GradScaler::Settings settings;
+  settings.initial_scale = loss_scale_.initial;
+  settings.growth_factor = loss_scale_.growth_factor;
+  settings.backoff_factor = loss_scale_.backoff_factor;
+  settings.growth_interval = loss_scale_.growth_interval;
+  settings.dynamic = loss_scale_.dynamic;
+  scaler_ = std::make_unique<optim::GradScaler>(settings, device());
+}
+
+Result<std::string> BevEngine::fall_back_precision() {
+  if (precision_ != config::Precision::k16Mixed)
+    return unsupported(
+        str_cat("nothing to fall back to from precision ", config::precision_name(precision_)));
+  bool bf16 = true;
+  if (device().is_cuda()) {
+    const auto& gpus = device::driver().gpus;
+    const auto index = static_cast<size_t>(std::max<int>(0, device().index()));
+    bf16 = index < gpus.size() && gpus[index].compute_major >= 8;
+  }
+  set_precision(bf16 ? config::Precision::kBf16Mixed : config::Precision::k32);
+  fallen_back_ = true;
+  return std::string(config::precision_name(precision_));
+}
+
+train::FlatState BevEngine::flat_state() {
+  return {model_->parameters(), *optimizer_, scaler_.get(), ema_.get()};
+}
+
+void BevEngine::reserve_snapshots() {
+  snapshot_memory_->reserve(device(), train::snapshot_bytes(flat_state()));
+}
+
+Status BevEngine::use_ema_weights(bool on) {
+  if (ema_ == nullptr || ema_->swapped() == on) return ok_status();
+  try {
+    ema_->swap();
+    return ok_status();
+  } catch (const std::exception& error) {
+    return train::torch_status(error).with_context("averaged weights");
+  }
+}
+
+Result<std::unique_ptr<train::StateSnapshot>> BevEngine::snapshot() {
+  if (window_open_) return internal_error("snapshot inside a window: its gradients would be lost");
+  train::TextScalars texts;
+  if (fallen_back_) texts.emplace_back(kFallenBackTo, config::precision_name(precision_));
+  return train::take_snapshot(flat_state(), snapshot_memory_, std::move(texts));
+}
+
+Status BevEngine::restore(const train::StateSource& source) {
+  AERIE_ASSIGN_OR_RETURN(train::ReadState read, train::read_state(flat_state(), source));
+  bool fallen_back = false;
+  config::Precision precision = precision_;
+  if (const auto saved = read.text(kFallenBackTo)) {
+    if (*saved != "bf16-mixed" && *saved != "32")
+      return data_error("the precision in the checkpoint is damaged");
+    // Only for a run that would otherwise start in 16-mixed again.
+    if (precision == config::Precision::k16Mixed) {
+      precision = *saved == "32" ? config::Precision::k32 : config::Precision::kBf16Mixed;
+      fallen_back = true;
+    }
+  }
+  drop_window();
+  if (fallen_back) set_precision(precision);
+  AERIE_RETURN_IF_ERROR(read.write(flat_state()));
+  fallen_back_ = fallen_back;
+  finished_.clear();
+  return ok_status();
+}
+
+Result<train::EvalOutcome> BevEngine::evaluate(const data::Batch& batch, uint64_t seed,
+                                               uint64_t position) {
+  nn::RandomKey random;
+  random.seed = seed;
+  random.micro_step = position;
+  if (batch.num_samples() == 0) {
+    train::EvalOutcome outcome;
+    outcome.counted = false;
+    return outcome;
+  }
+  AERIE_ASSIGN_OR_RETURN(const BevBatch tensors, to_bev_batch(batch, random, device()));
+  const int64_t samples = tensors.images.size(0);
+  // Samples do not see each other in eval mode, so a batch may be cut wherever it fits.
+  for (int64_t parts = 1;; parts = std::min(parts * 2, samples)) {
+    auto outcome = evaluate_parts(tensors, parts);
+    if (outcome.ok() || outcome.status().code() != StatusCode::kOutOfMemory || parts >= samples)
+      return outcome;
+    if (device().is_cuda()) at::accelerator::emptyCache();
+  }
+}
+
+Result<train::EvalOutcome> BevEngine::evaluate_parts(const BevBatch& batch, int64_t parts) {
+  try {
+    at::NoGradGuard no_grad;
+    const int64_t samples = batch.images.size(0);
+    at::Tensor counts, loss;
+    for (int64_t p = 0; p < parts; ++p) {
+      const int64_t begin = samples * p / parts, end = samples * (p + 1) / parts;
+      const BevBatch part = parts == 1 ? batch : batch_samples(batch, begin, end);
+      auto logits = forward(part, /*training=*/false);
+      if (!logits.ok())
+        return train::refine_torch_status(logits.status()).with_context("evaluation");
+      const at::Tensor part_counts = map_counts(at::sigmoid(logits->to(at::kFloat)), part.truth);
+      const at::Tensor part_loss =
+          map_losses(model_->config(), *logits, part.truth).total.to(at::kDouble) *
+          (static_cast<double>(end - begin) / static_cast<double>(samples));
+      counts = p == 0 ? part_counts : counts + part_counts;
+      loss = p == 0 ? part_loss : loss + part_loss;
+    }
+    train::EvalOutcome outcome;
+    outcome.loss = loss.item<double>();
+    const at::Tensor numbers = counts.to(at::kCPU, at::kDouble).contiguous();
+    const double* first = numbers.const_data_ptr<double>();
+    outcome.sums.assign(first, first + numbers.numel());
+    return outcome;
+  } catch (const std::exception& error) {
+    return train::torch_status(error).with_context("evaluation");
+  }
+}
+
+train::EngineMemory BevEngine::memory() const {
+  constexpr double kGib = 1073741824.0;
+  train::EngineMemory out;
+  if (device().is_cuda()) {
+    const auto stats =
+        at::accelerator::getDeviceStats(std::max<c10::DeviceIndex>(0, device().index()));
+    out.current_gib = static_cast<double>(stats.allocated_bytes[0].current) / kGib;
+    out.peak_gib = static_cast<double>(stats.allocated_bytes[0].peak) / kGib;
+  } else {
+    const ProcessMemory memory = process_memory();
+    out.current_gib = static_cast<double>(memory.rss_bytes) / kGib;
+    out.peak_gib = static_cast<double>(memory.peak_rss_bytes) / kGib;
+  }
+  return out;
+}
+
+}  // namespace aerie::bev

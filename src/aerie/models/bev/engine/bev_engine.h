@@ -1,0 +1,111 @@
+// train::Engine on the reference model, CPU or CUDA: the yardstick for faster engines, and what
+// trains where there is no GPU. submit() returns when the step is done.
+//
+// A window is the micro-batches of one optimizer step. Gradients gather in the registry's flat
+// buffer; the end of the window unscales, decides on the device whether the step is skipped, clips,
+// updates weights, averages and loss scale, and reads the results. A skipped step (loss or a
+// gradient is not finite) leaves weights, moments, averages, step counts and BatchNorm statistics
+// as they were; only the loss scale changes.
+//
+// kOutOfMemory leaves everything as it was before the call, also the gradients of an unfinished
+// window; the request may be repeated with a larger split.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "aerie/base/status.h"
+#include "aerie/models/bev/bev_model.h"
+#include "aerie/models/bev/config/run_config.h"
+#include "aerie/optim/ema.h"
+#include "aerie/optim/grad_scaler.h"
+#include "aerie/optim/gradients.h"
+#include "aerie/optim/optimizer.h"
+#include "aerie/train/engine.h"
+#include "aerie/train/graph/device_spans.h"
+#include "aerie/train/graph/flat_state.h"
+
+namespace aerie::bev {
+
+class BevEngine final : public train::Engine {
+ public:
+  // Builds the model with fresh weights. Sets process-wide switches of torch (deterministic,
+  // benchmark, TF32).
+  static Result<std::unique_ptr<BevEngine>> create(const BevRunConfig& config, at::Device device);
+
+  std::string description() const override;
+  int64_t num_param_groups() const override;
+  int64_t num_parameters() const override;
+  int64_t max_in_flight() const override { return 0; }
+  Status submit(const train::StepRequest& request) override;
+  Result<std::vector<train::StepOutcome>> collect(bool wait) override;
+  // sums: map_counts() of the batch, [tp, fp, fn][class][threshold].
+  Result<train::EvalOutcome> evaluate(const data::Batch& batch, uint64_t seed,
+                                      uint64_t position) override;
+  Status use_ema_weights(bool on) override;
+  Result<std::unique_ptr<train::StateSnapshot>> snapshot() override;
+  Status restore(const train::StateSource& source) override;
+  Result<std::string> fall_back_precision() override;
+  train::EngineMemory memory() const override;
+
+  BevModel& model() { return *model_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  optim::GradScaler* scaler() { return scaler_.get(); }  // null: no scaling
+  config::Precision precision() const { return precision_; }
+  at::Device device() const { return model_->parameters().device(); }
+  // Begins to reserve the host memory of snapshots, so that the first save finds it.
+  void reserve_snapshots();
+
+ private:
+  // What the end of a window reads about a micro-batch.
+  struct Micro {
+    at::Tensor loss;   // 0-dim float32
+    at::Tensor parts;  // (parts) float32: the losses of part_names_
+  };
+  struct Rollback;
+
+  BevEngine() = default;
+  void set_precision(config::Precision precision);
+  train::FlatState flat_state();
+  Status add(const train::StepRequest& request);
+  Result<Micro> run_micro(const BevBatch& batch, int64_t accumulate, int64_t split);
+  // Forward and backward of samples that make `share` of a micro-batch, times `factor`.
+  Result<Micro> run_part(const BevBatch& batch, double share, const at::Tensor& factor);
+  Result<at::Tensor> forward(const BevBatch& batch, bool training);
+  Result<train::StepOutcome> finish(const train::StepRequest& request);
+  Result<train::EvalOutcome> evaluate_parts(const BevBatch& batch, int64_t parts);
+  Rollback mark() const;
+  void roll_back(const Rollback& mark);
+  void drop_window();
+
+  std::unique_ptr<BevModel> model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::GradScaler> scaler_;
+  std::unique_ptr<optim::Ema> ema_;
+  std::optional<train::DeviceSpans> spans_;
+  config::Precision precision_ = config::Precision::k32;
+  LossScaleConfig loss_scale_;
+  optim::ClipSettings clip_;
+  uint64_t seed_ = 0;
+  bool detect_anomaly_ = false;
+  bool fallen_back_ = false;
+  std::shared_ptr<train::SnapshotMemory> snapshot_memory_ =
+      std::make_shared<train::SnapshotMemory>();
+
+  bool window_open_ = false;
+  std::vector<Micro> window_;
+  std::vector<std::string> part_names_;  // of Micro::parts
+  // Which trainable parameters got a gradient in this window; hooks on the parameters write it.
+  std::shared_ptr<std::vector<uint8_t>> has_grad_;
+  std::vector<int64_t> statistics_;             // registry entries that a forward pass changes
+  std::vector<at::Tensor> statistics_at_open_;  // their values when the window began
+  std::vector<train::StepOutcome> finished_;
+};
+
+}  // namespace aerie::bev

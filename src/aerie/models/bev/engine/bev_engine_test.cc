@@ -1,0 +1,400 @@
+// One step after another on small batches made here: what it learns, what it leaves alone, what it
+// gives back.
+#include "aerie/models/bev/engine/bev_engine.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include "aerie/base/philox.h"
+#include "aerie/data/batch.h"
+#include "aerie/models/bev/engine/batch_tensors.h"
+#include "aerie/models/bev/engine/param_groups.h"
+#include "aerie/models/bev/metrics/map_iou.h"
+
+namespace aerie::bev {
+namespace {
+
+BevRunConfig tiny() {
+  BevRunConfig run;
+  BevConfig& c = run.model;
+  c.image_height = 32;
+  c.image_width = 48;
+  c.cameras = 2;
+  c.swin.embed_dims = 8;
+  c.swin.depths = {1, 2, 1, 1};
+  c.swin.num_heads = {1, 2, 2, 4};
+  c.swin.mlp_ratio = 2;
+  c.neck_channels = 12;
+  c.context_channels = 5;
+  c.dbound = {1, 9, 1};
+  c.xbound = {-2, 10, 0.5};
+  c.ybound = {-4, 4, 0.5};
+  c.zbound = {-3, 3, 6};
+  c.encode_width = 4;
+  c.classes = {"drivable_area", "walkway"};
+  run.optim.kind = config::OptimizerKind::kAdamW;
+  run.optim.lr = 2e-3;
+  run.optim.weight_decay = 0.01;
+  run.trainer.gradient_clip_val = 35.0;
+  run.aerie.seed = 7;
+  return run;
+}
+
+// What a loader hands out, with memory of its own. `number` chooses the contents.
+class TestBatch {
+ public:
+  TestBatch(const BevConfig& c, int64_t samples, uint64_t number) {
+    const int64_t n = c.cameras;
+    RandomStream random(number, Purpose::kTest, 0, 0);
+    images_.resize(static_cast<size_t>(samples * n * c.image_height * c.image_width * 3));
+    for (uint8_t& value : images_) value = static_cast<uint8_t>(random.next_u32() >> 24);
+    truth_.resize(static_cast<size_t>(samples * c.num_classes() * c.map_height() * c.map_width()));
+    // Half of the map, another half a class and sample.
+    const auto cells = static_cast<size_t>(c.map_height() * c.map_width());
+    for (size_t i = 0; i < truth_.size(); ++i)
+      truth_[i] = (i % cells < cells / 2) == ((i / cells + number) % 2 == 0) ? 1 : 0;
+    const auto identity = [](size_t count) {
+      std::vector<float> out(count * 16, 0.0f);
+      for (size_t i = 0; i < count; ++i)
+        for (size_t d = 0; d < 4; ++d) out[i * 16 + d * 5] = 1.0f;
+      return out;
+    };
+    const auto cameras = static_cast<size_t>(samples * n);
+    image_aug_ = identity(cameras);
+    bev_aug_ = identity(static_cast<size_t>(samples));
+    intrinsics_ = identity(cameras);
+    frames_.assign(cameras * 16, 0.0f);
+    for (size_t i = 0; i < cameras; ++i) {
+      float* k = intrinsics_.data() + i * 16;
+      k[0] = k[5] = 50.0f;
+      k[2] = 0.5f * static_cast<float>(c.image_width);
+      k[6] = 0.5f * static_cast<float>(c.image_height);
+      float* f = frames_.data() + i * 16;  // looks along x
+      f[2] = 1.0f;
+      f[4] = f[9] = i % 2 == 0 ? -1.0f : 1.0f;
+      f[15] = 1.0f;
+    }
+    const auto add = [&](std::string_view name, Dtype dtype, std::vector<int64_t> shape,
+                         void* data) {
+      data::HostArray array;
+      array.name = name;
+      array.dtype = dtype;
+      array.dims = static_cast<int>(shape.size());
+      std::copy(shape.begin(), shape.end(), array.shape.begin());
+      array.data = data;
+      batch_.mutable_arrays().push_back(array);
+    };
+    add("img", Dtype::kU8, {samples * n, c.image_height, c.image_width, 3}, images_.data());
+    add("camera2lidar", Dtype::kF32, {samples, n, 4, 4}, frames_.data());
+    add("intrin", Dtype::kF32, {samples, n, 4, 4}, intrinsics_.data());
+    add("img_aug", Dtype::kF32, {samples, n, 4, 4}, image_aug_.data());
+    add("bev_aug", Dtype::kF32, {samples, 4, 4}, bev_aug_.data());
+    add("gt", Dtype::kU8, {samples, c.num_classes(), c.map_height(), c.map_width()}, truth_.data());
+    batch_.mutable_samples().resize(static_cast<size_t>(samples));
+  }
+  TestBatch(const TestBatch&) = delete;
+  data::ArrayBatch& get() { return batch_; }
+
+ private:
+  std::vector<uint8_t> images_, truth_;
+  std::vector<float> frames_, intrinsics_, image_aug_, bev_aug_;
+  data::ArrayBatch batch_;
+};
+
+std::unique_ptr<BevEngine> make(const BevRunConfig& run) {
+  auto engine = BevEngine::create(run, at::kCPU);
+  EXPECT_TRUE(engine.ok()) << engine.status().to_string();
+  return std::move(engine).value();
+}
+
+struct Steps {
+  BevEngine& engine;
+  int64_t step = 0;
+  uint64_t micro = 0;
+
+  Status submit(std::vector<const data::Batch*> batches, int64_t accumulate = 1, bool finish = true,
+                int64_t split = 1) {
+    train::StepRequest request;
+    request.micro_batches = batches;
+    request.step = step;
+    request.first_micro_step = micro;
+    request.accumulate = accumulate;
+    request.finish = finish;
+    request.split = split;
+    request.learning_rates = engine.optimizer().base_rates();
+    micro += batches.size();
+    step += finish ? 1 : 0;
+    return engine.submit(request);
+  }
+  train::StepOutcome run(std::vector<const data::Batch*> batches, int64_t accumulate = 1,
+                         int64_t split = 1) {
+    const Status status = submit(std::move(batches), accumulate, true, split);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    auto all = engine.collect(true);
+    EXPECT_TRUE(all.ok() && all->size() == 1);
+    return all.ok() && !all->empty() ? all->front() : train::StepOutcome();
+  }
+};
+
+std::map<std::string, at::Tensor> state_of(BevEngine& engine) {
+  std::map<std::string, at::Tensor> out;
+  const nn::ParameterRegistry& registry = engine.model().parameters();
+  for (int64_t i = 0; i < registry.size(); ++i)
+    out["model." + registry.entries()[static_cast<size_t>(i)].name] =
+        registry.tensor(i).detach().clone();
+  for (const optim::NamedState& state : engine.optimizer().state())
+    out["optimizer." + state.name] = state.tensor.clone();
+  out["steps"] = engine.optimizer().step_counts().clone();
+  return out;
+}
+
+// The first name whose values differ; empty: none does.
+std::string difference(const std::map<std::string, at::Tensor>& a,
+                       const std::map<std::string, at::Tensor>& b) {
+  for (const auto& [name, tensor] : a)
+    if (!b.count(name) || !at::equal(tensor, b.at(name))) return name;
+  return "";
+}
+
+// A snapshot read back from memory.
+class MemorySource final : public train::StateSource {
+ public:
+  explicit MemorySource(train::StateSnapshot& snapshot) {
+    EXPECT_TRUE(snapshot.wait().ok());
+    scalars_ = snapshot.scalars_json();
+    for (const train::SnapshotTensor& tensor : snapshot.tensors())
+      tensors_.emplace_back(tensor,
+                            std::string(static_cast<const char*>(tensor.data), tensor.bytes));
+  }
+  std::vector<std::string> names(const std::string& file) const override {
+    std::vector<std::string> out;
+    for (const auto& [tensor, bytes] : tensors_)
+      if (tensor.file == file) out.push_back(tensor.name);
+    return out;
+  }
+  Status read(const std::string& file, const std::string& name, Dtype dtype,
+              const std::vector<int64_t>& shape, void* out) const override {
+    for (const auto& [tensor, bytes] : tensors_) {
+      if (tensor.file != file || tensor.name != name) continue;
+      if (tensor.dtype != dtype || tensor.shape != shape) return data_error("type or shape");
+      std::memcpy(out, bytes.data(), bytes.size());
+      return ok_status();
+    }
+    return data_error("no tensor " + name);
+  }
+  const std::string& scalars_json() const override { return scalars_; }
+
+ private:
+  std::vector<std::pair<train::SnapshotTensor, std::string>> tensors_;
+  std::string scalars_;
+};
+
+TEST(BevEngineTest, LearnsABatchByHeart) {
+  BevRunConfig run = tiny();
+  run.model.swin.drop_path_rate = 0.0;
+  const auto engine = make(run);
+  TestBatch batch(run.model, 2, 1);
+  Steps steps{*engine};
+  const train::StepOutcome first = steps.run({&batch.get()});
+  EXPECT_TRUE(std::isfinite(first.loss) && first.grad_norm > 0.0);
+  ASSERT_EQ(first.micro_losses.size(), 1u);
+  // Classes add up to the loss.
+  double sum = 0.0;
+  for (const train::MetricValue& metric : first.metrics) sum += metric.value();
+  EXPECT_NE(first.metrics.find("loss/map/walkway/focal"), nullptr);
+  EXPECT_NEAR(sum, first.loss, 1e-6);
+  double last = first.loss;
+  for (int i = 0; i < 30; ++i) last = steps.run({&batch.get()}).loss;
+  EXPECT_LT(last, 0.5 * first.loss);
+}
+
+TEST(BevEngineTest, AWindowIsTheSameHoweverItIsCut) {
+  const BevRunConfig run = tiny();
+  TestBatch a(run.model, 2, 1), b(run.model, 2, 2);
+  const auto whole = make(run), cut = make(run);
+  Steps one{*whole}, two{*cut};
+  const train::StepOutcome expected = one.run({&a.get(), &b.get()}, 2);
+  ASSERT_TRUE(two.submit({&a.get()}, 2, /*finish=*/false).ok());
+  EXPECT_FALSE(cut->snapshot().ok());  // its gradients would be lost
+  const train::StepOutcome outcome = two.run({&b.get()}, 2);
+  EXPECT_EQ(outcome.micro_losses, expected.micro_losses);
+  EXPECT_EQ(outcome.grad_norm, expected.grad_norm);
+  EXPECT_EQ(difference(state_of(*whole), state_of(*cut)), "");
+}
+
+TEST(BevEngineTest, AccumulationDividesAndStochasticDepthFollowsTheCounter) {
+  BevRunConfig run = tiny();
+  run.model.swin.drop_path_rate = 0.0;
+  TestBatch a(run.model, 2, 1);
+  const auto once = make(run), twice = make(run);
+  const double norm = Steps{*once}.run({&a.get()}).grad_norm;
+  EXPECT_NEAR(Steps{*twice}.run({&a.get(), &a.get()}, 2).grad_norm, norm, 1e-5 * norm);
+
+  run.model.swin.drop_path_rate = 0.6;
+  const auto first = make(run), again = make(run), later = make(run);
+  const double loss = Steps{*first}.run({&a.get()}).loss;
+  EXPECT_EQ(Steps{*again}.run({&a.get()}).loss, loss);
+  EXPECT_NE((Steps{*later, 0, 5}.run({&a.get()}).loss), loss);
+}
+
+TEST(BevEngineTest, GoesOnFromASnapshotToTheBit) {
+  const BevRunConfig run = tiny();
+  TestBatch a(run.model, 2, 1), b(run.model, 2, 2);
+  const auto engine = make(run);
+  Steps steps{*engine};
+  steps.run({&a.get()});
+  steps.run({&b.get()});
+  auto snapshot = engine->snapshot();
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().to_string();
+  const MemorySource source(**snapshot);
+  BevRunConfig other = run;
+  other.aerie.seed = 8;  // other initial weights
+  const auto resumed = make(other);
+  ASSERT_TRUE(resumed->restore(source).ok());
+  EXPECT_EQ(difference(state_of(*engine), state_of(*resumed)), "");
+  // Draws are the seed's: the same run goes on with its own.
+  const auto same = make(run);
+  ASSERT_TRUE(same->restore(source).ok());
+  steps.run({&a.get()});
+  Steps{*same, 2, 2}.run({&a.get()});
+  EXPECT_EQ(difference(state_of(*engine), state_of(*same)), "");
+}
+
+TEST(BevEngineTest, AStepThatOverflowsChangesTheScaleAlone) {
+  for (const bool dynamic : {true, false}) {
+    BevRunConfig run = tiny();
+    run.trainer.precision = config::Precision::k16Mixed;
+    run.loss_scale.initial = 1e30;
+    run.loss_scale.dynamic = dynamic;
+    run.loss_scale.backoff_factor = 1e-15;
+    TestBatch a(run.model, 2, 1);
+    const auto engine = make(run);
+    const auto before = state_of(*engine);
+    Steps steps{*engine};
+    const train::StepOutcome outcome = steps.run({&a.get()});
+    EXPECT_TRUE(outcome.skipped);
+    EXPECT_FLOAT_EQ(static_cast<float>(outcome.loss_scale), 1e30f);
+    EXPECT_EQ(difference(before, state_of(*engine)), "");
+    train::StepOutcome next = outcome;
+    for (int i = 0; i < 3 && next.skipped; ++i) next = steps.run({&a.get()});
+    EXPECT_EQ(next.skipped, !dynamic);
+    EXPECT_EQ(next.loss_scale < 1e20, dynamic);
+  }
+}
+
+TEST(BevEngineTest, MixedPrecisionIsNearFloat32) {
+  BevRunConfig run = tiny();
+  run.model.swin.drop_path_rate = 0.0;
+  TestBatch a(run.model, 2, 1);
+  const auto wide = make(run);
+  const train::StepOutcome expected = Steps{*wide}.run({&a.get()});
+  for (const auto precision : {config::Precision::kBf16Mixed, config::Precision::k16Mixed}) {
+    run.trainer.precision = precision;
+    run.loss_scale.initial = 512.0;
+    const auto engine = make(run);
+    EXPECT_NE(engine->description().find(config::precision_name(precision)), std::string::npos);
+    const train::StepOutcome outcome = Steps{*engine}.run({&a.get()});
+    EXPECT_FALSE(outcome.skipped);
+    EXPECT_NEAR(outcome.loss, expected.loss, 0.02 * expected.loss);
+    EXPECT_NEAR(outcome.grad_norm, expected.grad_norm, 0.1 * expected.grad_norm);
+  }
+  run.trainer.precision = config::Precision::k16Mixed;
+  const auto engine = make(run);
+  const auto name = engine->fall_back_precision();
+  ASSERT_TRUE(name.ok());
+  EXPECT_EQ(*name, "bf16-mixed");
+  EXPECT_EQ(engine->scaler(), nullptr);
+  EXPECT_FALSE(engine->fall_back_precision().ok());
+}
+
+TEST(BevEngineTest, EvaluationCountsAsTheMetricDoes) {
+  const BevRunConfig run = tiny();
+  TestBatch a(run.model, 3, 1);
+  const auto engine = make(run);
+  const auto before = state_of(*engine);
+  const auto outcome = engine->evaluate(a.get(), 1, 0);
+  ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
+  EXPECT_EQ(difference(before, state_of(*engine)), "");
+  const auto batch = to_bev_batch(a.get(), {}, at::kCPU);
+  ASSERT_TRUE(batch.ok());
+  at::NoGradGuard no_grad;
+  const auto logits = engine->model().forward(*batch, {});
+  ASSERT_TRUE(logits.ok());
+  const at::Tensor p = logits->sigmoid().contiguous(), y = batch->truth.contiguous();
+  MapIou iou(2);
+  iou.update({p.const_data_ptr<float>(), static_cast<size_t>(p.numel())},
+             {y.const_data_ptr<uint8_t>(), static_cast<size_t>(y.numel())}, 3);
+  const size_t thresholds = kMapThresholds.size();
+  ASSERT_EQ(outcome->sums.size(), 3 * 2 * thresholds);
+  for (size_t k = 0; k < 2; ++k)
+    for (size_t t = 0; t < thresholds; ++t) {
+      const MapIou::Count& count = iou.counts()[k][t];
+      const auto sum = [&](size_t kind) { return outcome->sums[(kind * 2 + k) * thresholds + t]; };
+      EXPECT_EQ(sum(0), static_cast<double>(count.true_positive));
+      EXPECT_EQ(sum(1), static_cast<double>(count.false_positive));
+      EXPECT_EQ(sum(2), static_cast<double>(count.false_negative));
+    }
+}
+
+TEST(BevEngineTest, PartsOfABatchKeepTheLossesScale) {
+  BevRunConfig run = tiny();
+  run.model.swin.drop_path_rate = 0.0;
+  TestBatch a(run.model, 3, 1);
+  const auto whole = make(run), parts = make(run);
+  const double loss = Steps{*whole}.run({&a.get()}).loss;
+  // BatchNorm sees fewer samples at a time.
+  EXPECT_NEAR(Steps{*parts}.run({&a.get()}, 1, 2).loss, loss, 0.1 * loss);
+}
+
+TEST(ParamGroupsTest, TheLongestKeyWinsAndKindsFollow) {
+  BevRunConfig run = tiny();
+  ParamGroupsConfig& rules = run.optim.param_groups;
+  rules.custom_keys = {{"backbone", 0.1, 1.0}, {"backbone.stages.0", 0.5, 0.0}};
+  rules.norm_decay_mult = 0.0;
+  rules.bias_lr_mult = 2.0;
+  const auto engine = make(run);
+  const nn::ParameterRegistry& registry = engine->model().parameters();
+  const auto& trainable = registry.trainable();
+  bool decayed_table = false;
+  std::map<std::string, int> seen;
+  for (size_t t = 0; t < trainable.size(); ++t) {
+    const std::string& name = registry.entries()[static_cast<size_t>(trainable[t])].name;
+    const optim::GroupSettings& s = engine->optimizer().settings_of(t).values;
+    if (name.find("relative_position_bias_table") != std::string::npos) {
+      decayed_table = decayed_table || s.weight_decay != 0.0;
+    } else if (name.find("backbone.stages.0") != std::string::npos) {
+      EXPECT_DOUBLE_EQ(s.lr, 0.5 * run.optim.lr) << name;
+      EXPECT_EQ(s.weight_decay, 0.0) << name;
+      ++seen["longest"];
+    } else if (name.find("backbone") != std::string::npos) {
+      EXPECT_DOUBLE_EQ(s.lr, 0.1 * run.optim.lr) << name;
+      EXPECT_DOUBLE_EQ(s.weight_decay, run.optim.weight_decay) << name;
+      ++seen["backbone"];
+    } else if (name == "bevencode.bn1.weight" || name == "bevencode.bn1.bias") {
+      EXPECT_DOUBLE_EQ(s.lr, run.optim.lr) << name;
+      EXPECT_EQ(s.weight_decay, 0.0) << name;
+      ++seen["norm"];
+    } else if (name == "bevencode.up2.4.bias") {
+      EXPECT_DOUBLE_EQ(s.lr, 2.0 * run.optim.lr) << name;
+      ++seen["bias"];
+    } else if (name == "bevencode.up2.4.weight") {
+      EXPECT_DOUBLE_EQ(s.lr, run.optim.lr) << name;
+      EXPECT_DOUBLE_EQ(s.weight_decay, run.optim.weight_decay) << name;
+      ++seen["plain"];
+    }
+  }
+  EXPECT_FALSE(decayed_table);
+  for (const char* kind : {"longest", "backbone", "norm", "bias", "plain"})
+    EXPECT_GT(seen[kind], 0) << kind;
+  EXPECT_EQ(engine->num_param_groups(),
+            static_cast<int64_t>(engine->optimizer().base_rates().size()));
+}
+
+}  // namespace
+}  // namespace aerie::bev

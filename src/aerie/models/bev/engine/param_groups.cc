@@ -1,0 +1,115 @@
+#include "aerie/models/bev/engine/param_groups.h"
+
+#include <algorithm>
+
+#include "aerie/base/strings.h"
+#include "aerie/models/bev/bev_model.h"
+
+namespace aerie::bev {
+namespace {
+
+struct Multipliers {
+  double lr = 1.0, decay = 1.0;
+  bool operator==(const Multipliers&) const = default;
+};
+
+// Norms are the only modules whose weight has one axis.
+bool is_norm(const nn::ParameterRegistry& registry, const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return false;
+  const int64_t weight = registry.find(name.substr(0, dot) + ".weight");
+  return weight >= 0 && registry.entries()[static_cast<size_t>(weight)].shape.size() == 1;
+}
+
+bool is_depthwise(const nn::ParamInfo& info) {
+  return info.shape.size() == 4 && info.shape[1] == 1 && info.shape[0] > 1;
+}
+
+// The longest part that fits, of equally long ones the first of the alphabet.
+const ParamRule* rule_of(const ParamGroupsConfig& config, const std::string& name) {
+  const ParamRule* best = nullptr;
+  for (const ParamRule& rule : config.custom_keys) {
+    if (name.find(rule.part) == std::string::npos) continue;
+    if (best == nullptr || rule.part.size() > best->part.size() ||
+        (rule.part.size() == best->part.size() && rule.part < best->part))
+      best = &rule;
+  }
+  return best;
+}
+
+Multipliers multipliers_of(const nn::ParameterRegistry& registry, const ParamGroupsConfig& config,
+                           const nn::ParamInfo& info) {
+  if (const ParamRule* rule = rule_of(config, info.name); rule != nullptr)
+    return {rule->lr_mult, rule->decay_mult};
+  const bool bias = ends_with(info.name, ".bias");
+  Multipliers out;
+  if (is_norm(registry, info.name)) {
+    out.decay = config.norm_decay_mult;
+    return out;
+  }
+  if (bias) out.lr = config.bias_lr_mult;
+  if (is_depthwise(info))
+    out.decay = config.dwconv_decay_mult;
+  else if (bias)
+    out.decay = config.bias_decay_mult;
+  return out;
+}
+
+optim::GroupSettings settings_of(const config::OptimConfig& config) {
+  optim::GroupSettings out;
+  out.lr = config.lr;
+  out.betas = config.betas;
+  out.eps = config.eps;
+  out.weight_decay = config.weight_decay;
+  out.amsgrad = config.amsgrad;
+  out.maximize = config.maximize;
+  out.momentum = config.momentum;
+  out.dampening = config.dampening;
+  out.nesterov = config.nesterov;
+  out.grad_averaging = config.grad_averaging;
+  out.luc = config.luc;
+  out.luc_trust = config.luc_trust;
+  out.luc_eps = config.luc_eps;
+  return out;
+}
+
+}  // namespace
+
+std::vector<optim::OptimizerGroup> parameter_groups(const nn::ParameterRegistry& registry,
+                                                    const BevOptimConfig& config) {
+  std::vector<Multipliers> kinds(1);
+  std::vector<optim::OptimizerGroup> out(1);
+  out[0].settings = settings_of(config);
+  for (const int64_t index : registry.parameters()) {
+    const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(index)];
+    const Multipliers wanted = multipliers_of(registry, config.param_groups, info);
+    const auto found = std::find(kinds.begin(), kinds.end(), wanted);
+    const auto at = static_cast<size_t>(found - kinds.begin());
+    if (found == kinds.end()) {
+      kinds.push_back(wanted);
+      optim::OptimizerGroup group;
+      group.name = str_cat("lr x ", wanted.lr, ", decay x ", wanted.decay);
+      group.settings = out[0].settings;
+      group.settings.lr *= wanted.lr;
+      group.settings.weight_decay *= wanted.decay;
+      out.push_back(std::move(group));
+    }
+    out[at].entries.push_back(index);
+  }
+  if (out[0].entries.empty() && out.size() > 1) out.erase(out.begin());
+  return out;
+}
+
+std::vector<std::string> undecayed_parts(const BevRunConfig& config) {
+  std::vector<std::string> out = config.aerie.no_weight_decay;
+  for (std::string& part : undecayed_parameters()) {
+    const auto& rules = config.optim.param_groups.custom_keys;
+    const bool spoken_for = std::any_of(rules.begin(), rules.end(), [&](const ParamRule& rule) {
+      return rule.part.find(part) != std::string::npos || part.find(rule.part) != std::string::npos;
+    });
+    if (!spoken_for) out.push_back(std::move(part));
+  }
+  return out;
+}
+
+}  // namespace aerie::bev
