@@ -1,0 +1,91 @@
+#include "aerie/models/bev/run/bev_job.h"
+
+#include <utility>
+
+#include "aerie/base/strings.h"
+#include "aerie/config/merge.h"
+#include "aerie/config/yaml.h"
+#include "aerie/models/bev/config/bev_schema.h"
+#include "aerie/models/bev/run/bev_data.h"
+#include "aerie/models/bev/run/bev_task.h"
+#include "aerie/models/bev/run/make_engine.h"
+#include "aerie/optim/mm_schedule.h"
+#include "aerie/train/mm_schedule_rates.h"
+
+namespace aerie::bev {
+namespace {
+
+class ConstantRates final : public train::LearningRates {
+ public:
+  explicit ConstantRates(std::vector<double> rates) : rates_(std::move(rates)) {}
+  std::vector<double> at(int64_t) const override { return rates_; }
+
+ private:
+  std::vector<double> rates_;
+};
+
+class BevJob final : public train::Job {
+ public:
+  explicit BevJob(const LoadedBevConfig& config)
+      : loaded_(config), run_(config.run), task_(bev_task(run_.model.classes)) {}
+
+  const train::TaskInfo& task() const override { return task_; }
+  const config::LoopConfig& config() const override { return run_; }
+  Result<std::string> config_yaml() const override {
+    // As written, not as resolved: values of the environment stay out of the file.
+    config::Value tree = loaded_.native;
+    config::fill_defaults(tree, bev_schema().aerie_defaults());
+    return config::emit_yaml(tree);
+  }
+  ui::ReportWords report_words() const override { return bev_report_words(run_.model.classes); }
+  std::vector<std::string> eval_metric_names() const override {
+    return bev_metric_names(run_.model.classes);
+  }
+
+  Result<train::JobData> open_data(const train::DataOptions& options) override {
+    return open_bev_data(run_, options);
+  }
+  Result<train::BuiltEngine> make_engine(const train::EngineOptions& options) override {
+    return make_bev_engine(run_, options);
+  }
+  Status load_initial_weights(Env& env, train::BuiltEngine& engine) override {
+    return bev::load_initial_weights(env, run_, engine);
+  }
+  Result<train::TrainState> import_checkpoint(Env&, train::BuiltEngine&,
+                                              const std::string& path) override {
+    return unsupported(str_cat(path, ": runs go on from their own checkpoints"))
+        .with_hint("name a folder below the run's checkpoints, or use load_from for weights alone");
+  }
+  Result<std::unique_ptr<train::LearningRates>> make_rates(const std::vector<double>& base_rates,
+                                                           const train::Cadence& cadence) override {
+    const BevOptimConfig& optim = run_.optim;
+    if (!optim.rate && !optim.momentum_rate)
+      return std::unique_ptr<train::LearningRates>(std::make_unique<ConstantRates>(base_rates));
+    optim::MmRunLength length;
+    length.max_iters = cadence.planned_steps();
+    length.epoch_iters = cadence.steps_per_epoch();
+    if (run_.trainer.max_steps < 0 && run_.trainer.max_epochs.value_or(-1) > 0)
+      length.max_epochs = run_.trainer.max_epochs;
+    const double momentum =
+        optim.kind == config::OptimizerKind::kSgd ? optim.momentum : optim.betas[0];
+    AERIE_ASSIGN_OR_RETURN(
+        auto schedule, optim::MmSchedule::make(optim.rate.value_or(optim::MmPolicyConfig{}),
+                                               optim.momentum_rate, base_rates, momentum, length));
+    return std::unique_ptr<train::LearningRates>(
+        std::make_unique<train::MmScheduleRates>(std::move(schedule)));
+  }
+  Result<train::Exports> exports(Env&) override { return train::Exports(); }
+
+ private:
+  const LoadedBevConfig& loaded_;
+  const BevRunConfig& run_;
+  const train::TaskInfo task_;
+};
+
+}  // namespace
+
+std::unique_ptr<train::Job> make_bev_job(const LoadedBevConfig& config) {
+  return std::make_unique<BevJob>(config);
+}
+
+}  // namespace aerie::bev

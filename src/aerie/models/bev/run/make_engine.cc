@@ -1,0 +1,100 @@
+#include "aerie/models/bev/run/make_engine.h"
+
+#include <memory>
+#include <utility>
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/core/Tensor.h>
+
+#include "aerie/archive/any_archive.h"
+#include "aerie/base/log.h"
+#include "aerie/base/strings.h"
+#include "aerie/device/gpu.h"
+#include "aerie/models/bev/engine/bev_engine.h"
+#include "aerie/models/bev/weights/load_weights.h"
+
+namespace aerie::bev {
+namespace {
+
+Result<config::Precision> parse_precision(const std::string& name) {
+  if (name == "32") return config::Precision::k32;
+  if (name == "bf16-mixed") return config::Precision::kBf16Mixed;
+  if (name == "16-mixed") return config::Precision::k16Mixed;
+  return data_error(str_cat("unknown precision '", name, "' in the checkpoint"));
+}
+
+void log_precision(const BevRunConfig& run) {
+  if (run.trainer.precision != config::Precision::k16Mixed) return;
+  const LossScaleConfig& scale = run.loss_scale;
+  log_info("train", "FP16混合精度训练已启用 (mixed precision fp16, ",
+           scale.dynamic ? "dynamic loss scale from " : "constant loss scale ", scale.initial, ")");
+}
+
+std::string brief(const LoadReport& report) {
+  std::string out = str_cat(report.kind, ", ", report.loaded, " tensors");
+  const auto add = [&](const char* what, const std::vector<std::string>& names) {
+    if (names.empty()) return;
+    out += str_cat("; ", names.size(), " ", what, ": ", names.front(),
+                   names.size() > 1 ? ", ..." : "");
+  };
+  add("not in the file keep their initial values", report.missing);
+  add("of the file not used", report.unused);
+  return out;
+}
+
+}  // namespace
+
+Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& given,
+                                           const train::EngineOptions& options) {
+  BevRunConfig run = given;
+  if (!options.precision.empty()) {
+    AERIE_ASSIGN_OR_RETURN(run.trainer.precision, parse_precision(options.precision));
+  }
+  if (run.aerie.engine == config::Engine::kFast)
+    return unsupported("aerie.engine=fast: this family has the reference engine alone")
+        .with_hint("use aerie.engine=auto or reference");
+  at::Device device(at::kCPU);
+  if (options.gpu) {
+    AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
+    device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.gpu_index));
+    // An earlier engine's peak is not this one's.
+    if (at::getDeviceAllocator(at::kCUDA)->initialized()) {
+      at::accelerator::emptyCache();
+      at::accelerator::resetPeakStats(device.index());
+    }
+  }
+  log_precision(run);
+  AERIE_ASSIGN_OR_RETURN(auto engine, BevEngine::create(run, device));
+  train::BuiltEngine out;
+  out.base_rates = engine->optimizer().base_rates();
+  for (const nn::ParamInfo& entry : engine->model().parameters().entries()) {
+    if (entry.is_buffer || entry.alias_of >= 0) continue;
+    if (out.parts.empty() || out.parts.back().name != entry.group)
+      out.parts.push_back({entry.group, 0, 0});
+    (entry.trainable ? out.parts.back().trainable : out.parts.back().frozen) += entry.numel;
+  }
+  if (options.saves) engine->reserve_snapshots();
+  out.engine = std::move(engine);
+  return out;
+}
+
+Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngine& engine) {
+  nn::ParameterRegistry& registry = static_cast<BevEngine&>(*engine.engine).model().parameters();
+  if (!run.backbone_init.empty()) {
+    AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file,
+                           archive::open_weights(env, run.backbone_init));
+    auto report = load_backbone(registry, file);
+    if (!report.ok()) return report.status().with_context(run.backbone_init);
+    log_info("train", "backbone from ", run.backbone_init, ": ", brief(*report));
+  }
+  if (!run.load_from.empty()) {
+    AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file,
+                           archive::open_weights(env, run.load_from));
+    auto report = load_weights(registry, file);
+    if (!report.ok()) return report.status().with_context(run.load_from);
+    log_info("train", "weights from ", run.load_from, ": ", brief(*report));
+  }
+  return ok_status();
+}
+
+}  // namespace aerie::bev
