@@ -201,7 +201,7 @@ std::shared_ptr<const SplatPlan> SplatPlan::make(const kernels::SplatShape& shap
 
 Splatted splat(const at::Tensor& depth_logits, const at::Tensor& context,
                std::shared_ptr<const SplatPlan> plan) {
-  const kernels::SplatShape& s = plan->shape;
+  const kernels::SplatShape s = plan->shape;  // a copy: without gradients the plan may end below
   AERIE_CHECK(depth_logits.size(0) == s.images && depth_logits.size(1) == s.depths &&
                   depth_logits.size(2) == plan->height && depth_logits.size(3) == plan->width &&
                   context.size(0) == s.images && context.size(2) == plan->height &&
