@@ -24,6 +24,10 @@
 #include "aerie/train/learning_rates.h"
 #include "aerie/ui/report_words.h"
 
+namespace aerie::dist {
+class ProcessGroup;
+}
+
 namespace aerie::train {
 
 struct DataOptions {
@@ -34,6 +38,7 @@ struct DataOptions {
   bool gpu = false;                           // batches go to a GPU: page-locked memory
   int64_t gpu_index = 0;                      // which one
   bool quiet = false;                         // no progress, no notes about the training set
+  uint32_t rank = 0, world = 1;               // whose samples of every epoch are read
   std::shared_ptr<BadSampleLog> bad_samples;  // bad_samples.jsonl; null: only logged
   // Of a run that is gone on with: where it stood in its data (BatchSource::cursor_json()), and the
   // configurations of its earlier starts. Both may be empty.
@@ -57,6 +62,8 @@ struct EngineOptions {
   bool saves = false;  // snapshots will be taken: their memory is reserved now
   // "32", "bf16-mixed" or "16-mixed"; empty: the config's. A resumed run may have fallen back.
   std::string precision;
+  // The processes that train this model together; null: this one alone.
+  std::shared_ptr<dist::ProcessGroup> ranks;
 };
 
 // A top-level part of the model, as Lightning's summary counts it.

@@ -2,6 +2,7 @@
 // loop, report.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct RunOptions {
   std::string version_text;  // for the report
   Env* env = nullptr;
   bool quiet = false;  // no progress line (tests)
+  // The processes that train together, this one among them; null: it trains alone.
+  std::shared_ptr<dist::ProcessGroup> ranks;
 };
 
 struct RunResult {
