@@ -291,6 +291,7 @@ TEST(JpegTest, PartsEqualTheWholeWhereScansAreMissing) {
     for (size_t i = 2; i + 1 < bytes.size(); ++i) {
       if (bytes[i] != 0xFF || bytes[i + 1] == 0 || bytes[i + 1] == 0xFF) continue;
       if (in_scan) tables.push_back(i);
+      if (bytes[i + 1] == 0xD9) break;  // the end, which has no length
       in_scan = bytes[i + 1] == 0xDA;
       i += 1 + static_cast<size_t>(bytes[i + 2] * 256 + bytes[i + 3]);
     }
