@@ -125,9 +125,7 @@ function(aerie_join_sources target)
 endfunction()
 # At the end of the folder's CMakeLists.txt, when all properties are set.
 function(aerie_join_later target)
-  # Folders whose names in unnamed namespaces are not unique yet.
-  set(apart "/(aerie/(geometry|image|raster|data/nuscenes|models/bev)|tests/bev|tests/parity/bev)(/|$)")
-  if(AERIE_JOIN AND NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "${apart}")
+  if(AERIE_JOIN)
     cmake_language(EVAL CODE "cmake_language(DEFER CALL aerie_join_sources ${target})")
   endif()
 endfunction()

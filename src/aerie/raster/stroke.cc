@@ -14,13 +14,13 @@ namespace aerie::raster {
 
 namespace {
 
-constexpr int kFractionBits = 16;
-constexpr int64_t kOneCell = int64_t{1} << kFractionBits;
-constexpr int64_t kHalfCell = kOneCell / 2;
+constexpr int kStrokeBits = 16;
+constexpr int64_t kStrokeCell = int64_t{1} << kStrokeBits;
+constexpr int64_t kHalfCell = kStrokeCell / 2;
 
 // The cell that holds a coordinate, to the nearest. Wraps as OpenCV's ints do beyond 32 bits.
 int nearest_cell(int64_t x) {
-  return static_cast<int>((x + kHalfCell) >> kFractionBits);
+  return static_cast<int>((x + kHalfCell) >> kStrokeBits);
 }
 
 void put(const MaskView& mask, int64_t x, int64_t y, uint8_t value) {
@@ -30,17 +30,17 @@ void put(const MaskView& mask, int64_t x, int64_t y, uint8_t value) {
 
 // A line one cell wide between points in fractions of cells.
 void draw_fine_line(const MaskView& mask, WidePoint a, WidePoint b, uint8_t value) {
-  if (!cut_at_canvas(mask.width * kOneCell, mask.height * kOneCell, a, b)) return;
+  if (!cut_at_canvas(mask.width * kStrokeCell, mask.height * kStrokeCell, a, b)) return;
   const bool flat = std::abs(b.x - a.x) > std::abs(b.y - a.y);
   if (flat ? b.x < a.x : b.y < a.y) std::swap(a, b);
   const int64_t along = flat ? b.x - a.x : b.y - a.y;
   const int64_t across = flat ? b.y - a.y : b.x - a.x;
-  const int64_t step = across * kOneCell / (along | 1);
+  const int64_t step = across * kStrokeCell / (along | 1);
   put(mask, nearest_cell(b.x), nearest_cell(b.y), value);
   int64_t place = flat ? nearest_cell(a.x) : nearest_cell(a.y);
   int64_t drift = (flat ? a.y : a.x) + kHalfCell;
-  for (int64_t left = along >> kFractionBits; left >= 0; --left, ++place, drift += step) {
-    const int64_t other = drift >> kFractionBits;
+  for (int64_t left = along >> kStrokeBits; left >= 0; --left, ++place, drift += step) {
+    const int64_t other = drift >> kStrokeBits;
     if (flat)
       put(mask, place, other, value);
     else
@@ -52,7 +52,7 @@ void draw_fine_line(const MaskView& mask, WidePoint a, WidePoint b, uint8_t valu
 struct Border {
   int corner = 0, direction = 0;
   int end_row = 0;
-  int64_t x = -kOneCell, slope = 0;
+  int64_t x = -kStrokeCell, slope = 0;
 };
 
 void fill_quad(const MaskView& mask, const std::array<WidePoint, 4>& corners, uint8_t value) {
@@ -133,9 +133,10 @@ void stroke_segment(const MaskView& mask, const CellPoint& from, const CellPoint
   const double dy = static_cast<double>(int64_t{to.y} - from.y);
   const double squared = dx * dx + dy * dy;
   if (squared > DBL_EPSILON) {
-    const double scale = static_cast<double>(kOneCell) / std::sqrt(squared);
+    const double scale = static_cast<double>(kStrokeCell) / std::sqrt(squared);
     const int64_t side_x = std::lrint(dy * scale), side_y = std::lrint(dx * scale);
-    const WidePoint a{from.x * kOneCell, from.y * kOneCell}, b{to.x * kOneCell, to.y * kOneCell};
+    const WidePoint a{from.x * kStrokeCell, from.y * kStrokeCell},
+        b{to.x * kStrokeCell, to.y * kStrokeCell};
     fill_quad(mask,
               {WidePoint{a.x + side_x, a.y + side_y}, WidePoint{a.x - side_x, a.y - side_y},
                WidePoint{b.x - side_x, b.y - side_y}, WidePoint{b.x + side_x, b.y + side_y}},

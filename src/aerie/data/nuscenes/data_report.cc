@@ -72,12 +72,12 @@ Status probe(const NuscenesDataset& dataset, const DataReportOptions& options, D
   if (count == 0) return ok_status();
   ThreadPool pool({.name = "stats", .num_threads = std::max(1, options.num_threads)});
   ReaderPool readers(dataset);
-  struct Found {
+  struct Probed {
     std::vector<uint64_t> cells;  // of each mask
     uint64_t bytes = 0, files = 0;
     bool drawn = false;
   };
-  std::vector<Found> found(count);
+  std::vector<Probed> found(count);
   AERIE_RETURN_IF_ERROR(pool.parallel_for(count, [&](size_t k) -> Status {
     const uint32_t sample = samples[k * samples.size() / count];
     AERIE_ASSIGN_OR_RETURN(const ReaderPool::Lease reader, readers.take());
@@ -115,7 +115,7 @@ Status probe(const NuscenesDataset& dataset, const DataReportOptions& options, D
   for (const std::string& name : names) out.classes.push_back({name, 0.0, 0.0});
   const double cells = static_cast<double>(gt.x.cells()) * gt.y.cells();
   double bytes = 0.0;
-  for (const Found& one : found) {
+  for (const Probed& one : found) {
     bytes += static_cast<double>(one.bytes);
     out.probed += one.files;
     if (!one.drawn) continue;

@@ -12,7 +12,7 @@ namespace {
 
 namespace format = index_format;
 
-constexpr SectionFormat kFormat = {
+constexpr SectionFormat kIndexFormat = {
     {format::kMagic[0], format::kMagic[1], format::kMagic[2], format::kMagic[3], format::kMagic[4],
      format::kMagic[5], format::kMagic[6], format::kMagic[7]},
     format::kVersion,
@@ -42,7 +42,7 @@ Result<uint64_t> sampled_hash(const RandomAccessFile& file) {
 }
 
 SectionWriter writer_of(const Sources& sources, const IndexContent& content) {
-  SectionWriter writer(kFormat);
+  SectionWriter writer(kIndexFormat);
   writer.add<format::SourceRecord>(sources);
   writer.add<format::SceneRecord>(content.scenes);
   writer.add<format::SampleRecord>(content.samples);
@@ -145,7 +145,7 @@ bool same_sources(const Sources& a, const Sources& b) {
 }
 
 Result<IndexFile> map_index(Env& env, const std::string& file, unsigned threads) {
-  AERIE_ASSIGN_OR_RETURN(SectionFile sections, SectionFile::map(env, kFormat, file, threads));
+  AERIE_ASSIGN_OR_RETURN(SectionFile sections, SectionFile::map(env, kIndexFormat, file, threads));
   return views_of(std::move(sections));
 }
 
@@ -157,7 +157,8 @@ Status write_index(Env& env, const std::string& file, const Sources& sources,
 Result<IndexFile> index_in_memory(const Sources& sources, const IndexContent& content,
                                   unsigned threads) {
   auto bytes = std::make_shared<std::string>(writer_of(sources, content).serialize());
-  AERIE_ASSIGN_OR_RETURN(SectionFile sections, SectionFile::parse(kFormat, *bytes, bytes, threads));
+  AERIE_ASSIGN_OR_RETURN(SectionFile sections,
+                         SectionFile::parse(kIndexFormat, *bytes, bytes, threads));
   return views_of(std::move(sections));
 }
 

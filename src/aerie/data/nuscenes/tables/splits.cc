@@ -26,7 +26,7 @@ constexpr OfficialSplit kOfficialSplits[] = {
 };
 
 constexpr uint64_t kMaxSplitFileBytes = 16 << 20;
-constexpr size_t kExamples = 3;
+constexpr size_t kSplitExamples = 3;
 
 // "1-2,41" to "scene-0001", "scene-0002", "scene-0041".
 void add_runs(std::string_view runs, std::vector<std::string>& out) {
@@ -219,7 +219,7 @@ Result<SplitSamples> samples_of_split(Env& env, const NuscenesIndex& index,
   for (const std::string& name : list.scenes) {
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
-      if (out.num_missing_scenes++ < kExamples) out.examples.push_back(name);
+      if (out.num_missing_scenes++ < kSplitExamples) out.examples.push_back(name);
       continue;
     }
     ++out.num_scenes;
@@ -230,7 +230,7 @@ Result<SplitSamples> samples_of_split(Env& env, const NuscenesIndex& index,
         if (!has_all_rows(index, sample)) {
           ++out.num_incomplete;
         } else if (options.need_files && !index.is_complete(sample)) {
-          if (out.num_without_files++ < kExamples)
+          if (out.num_without_files++ < kSplitExamples)
             files.push_back(first_missing_file(index, sample));
         } else {
           out.samples.push_back(sample);

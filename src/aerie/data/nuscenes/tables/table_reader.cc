@@ -16,7 +16,7 @@ using index_format::BoxRecord;
 using index_format::FrameRecord;
 using index_format::kNumChannels;
 
-constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxWhole = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxSide = 65535;  // of a JPEG
 
@@ -64,7 +64,7 @@ class FrameReader {
     AERIE_RETURN_IF_ERROR(row.token(2, pose));
     AERIE_RETURN_IF_ERROR(row.token(3, calibration_token));
     AERIE_RETURN_IF_ERROR(row.boolean(4, is_key_frame));
-    AERIE_RETURN_IF_ERROR(row.integer(8, 0, kMaxInt64, timestamp));
+    AERIE_RETURN_IF_ERROR(row.integer(8, 0, kMaxWhole, timestamp));
     if (!is_key_frame) return ok_status();
     const uint32_t calibration = small_.calibration_tokens.find(calibration_token);
     if (calibration == TokenTable::kNone)
@@ -114,7 +114,7 @@ class FrameReader {
           AERIE_RETURN_IF_ERROR(row.token(0, token));
           AERIE_RETURN_IF_ERROR(row.translation(1, t));
           AERIE_RETURN_IF_ERROR(row.rotation(2, q));
-          AERIE_RETURN_IF_ERROR(row.optional_integer(3, 0, kMaxInt64, timestamp));
+          AERIE_RETURN_IF_ERROR(row.optional_integer(3, 0, kMaxWhole, timestamp));
           tokens.add(token, number);
           auto found = std::lower_bound(
               wanted_.begin(), wanted_.end(), token,

@@ -202,7 +202,7 @@ constexpr KeySpec kNodes[] = {
      "The momentum policy; null or absent: constant."},
 };
 
-void append(std::vector<KeySpec>& out, std::span<const KeySpec> rows) {
+void append_rows(std::vector<KeySpec>& out, std::span<const KeySpec> rows) {
   out.insert(out.end(), rows.begin(), rows.end());
 }
 
@@ -211,13 +211,13 @@ void append(std::vector<KeySpec>& out, std::span<const KeySpec> rows) {
 std::vector<KeySpec> optim_rows() {
   std::vector<KeySpec> out;
   out.push_back(kNodes[0]);
-  append(out, scaling_keys().rows());
+  append_rows(out, scaling_keys().rows());
   out.push_back(kNodes[1]);
-  append(out, group_keys().rows());
+  append_rows(out, group_keys().rows());
   out.push_back(kNodes[2]);
-  append(out, rate_keys().rows());
+  append_rows(out, rate_keys().rows());
   out.push_back(kNodes[3]);
-  append(out, momentum_keys().rows());
+  append_rows(out, momentum_keys().rows());
   return out;
 }
 

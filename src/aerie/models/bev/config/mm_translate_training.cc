@@ -16,7 +16,7 @@ Value at(const Value& value, const Value& from) {
   return std::move(out).with_origin(from.origin());
 }
 
-bool is_true(const Value* value) {
+bool is_set(const Value* value) {
   return value != nullptr && value->is_bool() && value->as_bool();
 }
 
@@ -205,7 +205,7 @@ void translate_optimizer(MmState& state, MmNode& top) {
   if (!node.present()) return;
   const Value* enabled = node.take("enabled");
   const Value* scale = node.take("loss_scale");
-  if (enabled == nullptr || is_true(enabled)) loss_scale(state, scale, *fp16);
+  if (enabled == nullptr || is_set(enabled)) loss_scale(state, scale, *fp16);
   node.ignore({"distributed", "coalesce", "bucket_size_mb"});
   node.finish();
 }
@@ -219,7 +219,7 @@ void translate_evaluation(MmState& state, MmNode& top, RunnerKind runner) {
   MmNode node = top.child("evaluation");
   const bool by_epoch = runner == RunnerKind::kEpochs;
   const Value* counts_epochs = node.take("by_epoch");
-  if (counts_epochs != nullptr && is_true(counts_epochs) != by_epoch)
+  if (counts_epochs != nullptr && is_set(counts_epochs) != by_epoch)
     state.error(node.path_of("by_epoch"), *counts_epochs,
                 "evaluations count as the runner does: iterations or epochs");
   const Value* interval = node.take("interval");
@@ -243,7 +243,7 @@ void translate_evaluation(MmState& state, MmNode& top, RunnerKind runner) {
       state.error(node.path_of("save_best"), *best, "checkpoints are judged by mIoU",
                   "write save_best='mIoU'");
   }
-  if (is_true(node.take("efficient_test")))
+  if (is_set(node.take("efficient_test")))
     state.warn(node.path_of("efficient_test"), *node.take("efficient_test"),
                "is deprecated in mmseg and has no effect: evaluation is always progressive "
                "(pre_eval)");
@@ -260,7 +260,7 @@ void translate_checkpoints(MmState& state, MmNode& top, RunnerKind runner) {
   MmNode node = top.child("checkpoint_config");
   if (!node.present()) return;
   const Value* by_epoch = node.take("by_epoch");
-  const bool epochs = by_epoch != nullptr ? is_true(by_epoch) : runner == RunnerKind::kEpochs;
+  const bool epochs = by_epoch != nullptr ? is_set(by_epoch) : runner == RunnerKind::kEpochs;
   if (const Value* interval = node.take("interval"); interval != nullptr) {
     state.set(key(epochs ? "every_n_epochs" : "every_n_train_steps"), *interval);
     if (!epochs) state.set(key("every_n_epochs"), Value());
