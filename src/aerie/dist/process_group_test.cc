@@ -1,0 +1,90 @@
+#include "aerie/dist/process_group.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "aerie/dist/join.h"
+#include "aerie/dist/testing/fork_ranks.h"
+#include "aerie/dist/torch_group.h"
+
+namespace aerie::dist {
+namespace {
+
+using Codes = std::vector<int>;
+
+TEST(ProcessGroupTest, ValuesOfTheHost) {
+  const auto codes = fork_groups(3, [](ProcessGroup& group) {
+    const int rank = group.rank();
+    EXPECT_EQ(group.size(), 3);
+    EXPECT_FALSE(group.host_of(2).empty());
+
+    std::vector<double> sums{0.5 * rank, 1e300, -1.0};
+    EXPECT_TRUE(group.sum(std::span<double>(sums)).ok());
+    EXPECT_EQ(sums, (std::vector<double>{1.5, 3e300, -3.0}));
+
+    std::vector<int64_t> counts{rank, int64_t{1} << 60};
+    EXPECT_TRUE(group.sum(std::span<int64_t>(counts)).ok());
+    EXPECT_EQ(counts, (std::vector<int64_t>{3, 3 * (int64_t{1} << 60)}));
+
+    std::vector<int64_t> largest{rank, -rank, 7};
+    EXPECT_TRUE(group.max(largest).ok());
+    EXPECT_EQ(largest, (std::vector<int64_t>{2, 0, 7}));
+
+    std::string text = rank == 1 ? std::string("from\0one", 8) : std::string(rank * 20, 'x');
+    EXPECT_TRUE(group.broadcast(text, 1).ok());
+    EXPECT_EQ(text, std::string("from\0one", 8));
+    std::string nothing = rank == 2 ? "" : "something";
+    EXPECT_TRUE(group.broadcast(nothing, 2).ok());
+    EXPECT_EQ(nothing, "");
+
+    auto all = group.all_gather(std::string(rank * 1000, static_cast<char>('a' + rank)));
+    EXPECT_TRUE(all.ok());
+    EXPECT_EQ(*all, (std::vector<std::string>{"", std::string(1000, 'b'), std::string(2000, 'c')}));
+    EXPECT_EQ(*group.all_gather(""), (std::vector<std::string>(3)));
+
+    EXPECT_TRUE(group.sum(std::span<double>()).ok());
+    EXPECT_TRUE(group.barrier().ok());
+    EXPECT_TRUE(group.check().ok());
+    return 0;
+  });
+  EXPECT_EQ(codes, Codes(3, 0));
+}
+
+TEST(ProcessGroupTest, TensorsBesideValues) {
+  const auto codes = fork_groups(4, [](ProcessGroup& group) {
+    const auto torch = torch_group(group);
+    EXPECT_EQ(torch->getRank(), group.rank());
+    EXPECT_EQ(torch->getSize(), 4);
+    std::vector<at::Tensor> tensors{at::full({5}, group.rank() + 1.0, at::kFloat)};
+    // A collective of tensors under way does not get in the way of values.
+    const auto work = torch->allreduce(tensors);
+    int64_t one = 1;
+    EXPECT_TRUE(group.sum(std::span<int64_t>(&one, 1)).ok());
+    EXPECT_EQ(one, 4);
+    work->wait();
+    EXPECT_TRUE(tensors[0].eq(10).all().item<bool>());
+    return 0;
+  });
+  EXPECT_EQ(codes, Codes(4, 0));
+}
+
+TEST(ProcessGroupTest, MissingRanksAreNamed) {
+  const auto codes = fork_ranks(3, [](const World& world) {
+    if (world.rank != 0) return 0;
+    const auto group = join_ranks(world, {.join_timeout_s = 0.5});
+    EXPECT_FALSE(group.ok());
+    const std::string message = group.status().to_string();
+    EXPECT_NE(message.find("2 of 3 ranks did not come within 0.5 s: 1, 2"), std::string::npos)
+        << message;
+    return 0;
+  });
+  EXPECT_EQ(codes, Codes(3, 0));
+}
+
+TEST(ProcessGroupTest, WrongOptions) {
+  EXPECT_EQ(join_ranks({}, {.backend = "smoke"}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(join_ranks({}, {.backend = "nccl"}).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace aerie::dist

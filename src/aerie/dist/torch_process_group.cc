@@ -1,0 +1,313 @@
+// ProcessGroup over c10d: a TCPStore to meet at, a Gloo group for values of the host, and a group
+// of torch for tensors.
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "aerie/base/strings.h"
+#include "aerie/dist/address.h"
+#include "aerie/dist/join.h"
+#include "aerie/dist/nccl_backend.h"
+#include "aerie/dist/torch_group.h"
+
+namespace aerie::dist {
+
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+using GlooPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+// Set by the thread of a collective when it is over.
+struct Signal {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = false;
+};
+
+class TorchProcessGroup final : public ProcessGroup {
+ public:
+  TorchProcessGroup(World world, GroupOptions options)
+      : world_(std::move(world)), options_(std::move(options)) {}
+  ~TorchProcessGroup() override {
+    leave();
+    if (!broken_) return;
+    // A thread of Gloo may still wait for a rank that never answers, and joining it would too.
+    for (auto* pointer : {&values_, &tensors_gloo_})
+      if (pointer->defined()) pointer->release();
+    if (tensors_.defined()) tensors_.release();
+    if (store_.defined()) store_.release();
+  }
+
+  Status join() {
+    try {
+      AERIE_RETURN_IF_ERROR(open_store());
+      AERIE_RETURN_IF_ERROR(meet());
+      return make_groups();
+    } catch (const std::exception& error) {
+      return torch_error(error)
+          .with_context(str_cat("rank ", world_.rank, " of ", world_.size,
+                                " meeting the others at ", world_.master_addr, ":",
+                                world_.master_port))
+          .with_hint("every rank must reach that address; MASTER_ADDR and MASTER_PORT change it");
+    }
+  }
+
+  const World& world() const override { return world_; }
+  const std::string& host_of(int rank) const override { return hosts_.at(rank); }
+
+  Status sum(std::span<double> values) override {
+    return reduce(values, at::kDouble, c10d::ReduceOp::SUM);
+  }
+  Status sum(std::span<int64_t> values) override {
+    return reduce(values, at::kLong, c10d::ReduceOp::SUM);
+  }
+  Status max(std::span<int64_t> values) override {
+    return reduce(values, at::kLong, c10d::ReduceOp::MAX);
+  }
+
+  Status broadcast(std::string& bytes, int root) override {
+    AERIE_CHECK(root >= 0 && root < world_.size, "root ", root, " of ", world_.size, " ranks");
+    int64_t length = static_cast<int64_t>(bytes.size());
+    AERIE_RETURN_IF_ERROR(hand_round(std::span<int64_t>(&length, 1), at::kLong, root));
+    bytes.resize(static_cast<size_t>(length));
+    if (bytes.empty()) return ok_status();
+    return hand_round(std::span<char>(bytes), at::kByte, root);
+  }
+
+  Result<std::vector<std::string>> all_gather(const std::string& mine) override {
+    std::vector<int64_t> lengths(world_.size, 0);
+    lengths[world_.rank] = static_cast<int64_t>(mine.size());
+    AERIE_RETURN_IF_ERROR(sum(std::span<int64_t>(lengths)));
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    std::vector<std::string> out(world_.size);
+    if (longest == 0) return out;
+    at::Tensor input = at::zeros({longest}, at::kByte);
+    at::Tensor output = at::empty({world_.size * longest}, at::kByte);
+    std::memcpy(input.data_ptr(), mine.data(), mine.size());
+    AERIE_RETURN_IF_ERROR(
+        run({input, output}, [&] { return values_->_allgather_base(output, input); }));
+    for (int rank = 0; rank < world_.size; ++rank)
+      out[rank].assign(output.data_ptr<uint8_t>() + rank * longest,
+                       output.data_ptr<uint8_t>() + rank * longest + lengths[rank]);
+    return out;
+  }
+
+  Status barrier() override {
+    int64_t nothing = 0;
+    return sum(std::span<int64_t>(&nothing, 1));
+  }
+
+  void set_phase(Phase phase) override { phase_.store(phase, std::memory_order_relaxed); }
+  Phase phase() const override { return phase_.load(std::memory_order_relaxed); }
+  Status check() const override { return ok_status(); }
+  Status explain(Status error) const override { return error; }
+  void fail(const Status&) override { broken_ = true; }
+  void leave() override {}
+
+  const c10::intrusive_ptr<c10d::ProcessGroup>& tensors() const { return tensors_; }
+
+ private:
+  Status open_store() {
+    c10d::TCPStoreOptions options;
+    options.port = world_.master_port;
+    options.isServer = world_.rank == 0 && !world_.agent_store;
+    options.waitWorkers = false;  // meet() says who is missing
+    options.timeout = milliseconds(options_.join_timeout_s);
+    options.multiTenant = world_.listen_fd < 0;
+    if (options.isServer && world_.listen_fd >= 0) options.masterListenFd = world_.listen_fd;
+    const StorePtr store = c10::make_intrusive<c10d::TCPStore>(world_.master_addr, options);
+    store_ = c10::make_intrusive<c10d::PrefixStore>(str_cat("aerie/", world_.restart_count), store);
+    return ok_status();
+  }
+
+  // Rank 0 waits for the others and tells all of them who is where.
+  Status meet() {
+    const auto here = [](int rank) { return str_cat("here/", rank); };
+    store_->set(here(world_.rank), bytes_of(host_name()));
+    std::string hosts;
+    if (world_.rank == 0) {
+      std::vector<std::string> keys;
+      for (int rank = 0; rank < world_.size; ++rank) keys.push_back(here(rank));
+      try {
+        store_->wait(keys, milliseconds(options_.join_timeout_s));
+      } catch (const std::exception&) {
+        return tell_missing(keys);
+      }
+      for (const std::string& key : keys) {
+        const std::vector<uint8_t> host = store_->get(key);
+        hosts.append(host.begin(), host.end()).append("\n");
+      }
+      store_->set("hosts", bytes_of(hosts));
+    } else {
+      store_->wait({"hosts"}, milliseconds(options_.join_timeout_s + 5));
+      const std::vector<uint8_t> told = store_->get("hosts");
+      hosts.assign(told.begin(), told.end());
+    }
+    hosts_ = split(hosts, '\n');
+    hosts_.pop_back();
+    if (static_cast<int>(hosts_.size()) != world_.size)
+      return unavailable(str_cat("rank 0 counts ", hosts_.size(), " ranks, this one ", world_.size))
+          .with_hint("all ranks must be started with the same WORLD_SIZE");
+    return ok_status();
+  }
+
+  Status tell_missing(const std::vector<std::string>& keys) {
+    std::vector<std::string> missing;
+    for (int rank = 0; rank < world_.size; ++rank)
+      if (!store_->check({keys[rank]})) missing.push_back(std::to_string(rank));
+    return unavailable(str_cat(missing.size(), " of ", world_.size, " ranks did not come within ",
+                               options_.join_timeout_s, " s: ", aerie::join(missing, ", ")))
+        .with_hint(str_cat("start all of them, and let them reach ", world_.master_addr, ":",
+                           world_.master_port));
+  }
+
+  Result<std::shared_ptr<gloo::transport::Device>> gloo_device() const {
+    const std::string interface = process_variable("GLOO_SOCKET_IFNAME");
+    if (!interface.empty())
+      return c10d::ProcessGroupGloo::createDeviceForInterface(
+          interface.substr(0, interface.find(',')));
+    AERIE_ASSIGN_OR_RETURN(
+        const std::string address,
+        address_towards(world_.master_addr, world_.master_port, world_.num_nodes > 1));
+    return c10d::ProcessGroupGloo::createDeviceForHostname(address);
+  }
+
+  Result<GlooPtr> make_gloo(const char* name) const {
+    auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(options_.timeout_s));
+    AERIE_ASSIGN_OR_RETURN(auto device, gloo_device());
+    options->devices.push_back(std::move(device));
+    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(name, store_), world_.rank, world_.size, options);
+    gloo->setSequenceNumberForGroup();
+    return gloo;
+  }
+
+  Status make_groups() {
+    AERIE_ASSIGN_OR_RETURN(values_, make_gloo("values"));
+    AERIE_ASSIGN_OR_RETURN(tensors_gloo_, make_gloo("tensors"));
+    tensors_ = c10::make_intrusive<c10d::ProcessGroup>(
+        c10::make_intrusive<c10d::PrefixStore>("group", store_), world_.rank, world_.size);
+    using Type = c10d::ProcessGroup::BackendType;
+    tensors_->setBackend(c10::DeviceType::CPU, Type::GLOO, tensors_gloo_);
+    if (options_.backend == "nccl") {
+      AERIE_ASSIGN_OR_RETURN(
+          const c10::intrusive_ptr<c10d::Backend> nccl,
+          make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", store_),
+                            {.rank = world_.rank,
+                             .size = world_.size,
+                             .gpu_index = options_.gpu_index,
+                             .timeout_ms = milliseconds(options_.timeout_s).count()}));
+      tensors_->setBackend(c10::DeviceType::CUDA, Type::NCCL, nccl);
+      tensors_->setDefaultBackend(Type::NCCL);
+    } else {
+      tensors_->setBackend(c10::DeviceType::CUDA, Type::GLOO, tensors_gloo_);
+      tensors_->setDefaultBackend(Type::GLOO);
+    }
+    return ok_status();
+  }
+
+  // Queues a collective and waits for it or for bad news. `kept` lives until it is over, also when
+  // nobody waits any more.
+  template <typename Queue>
+  Status run(std::vector<at::Tensor> kept, const Queue& queue) {
+    AERIE_RETURN_IF_ERROR(check());
+    try {
+      const WorkPtr work = queue();
+      const auto signal = std::make_shared<Signal>();
+      work->getFuture()->addCallback([signal, kept = std::move(kept)](c10::ivalue::Future&) {
+        const std::lock_guard lock(signal->mutex);
+        signal->over = true;
+        signal->changed.notify_all();
+      });
+      std::unique_lock lock(signal->mutex);
+      while (!signal->changed.wait_for(lock, std::chrono::milliseconds(100),
+                                       [&] { return signal->over; }))
+        if (const Status lost = check(); !lost.ok()) {
+          broken_ = true;
+          return lost;
+        }
+      lock.unlock();
+      work->wait();
+      return ok_status();
+    } catch (const std::exception& error) {
+      broken_ = true;
+      return explain(torch_error(error));
+    }
+  }
+
+  template <typename T>
+  Status reduce(std::span<T> values, at::ScalarType type, c10d::ReduceOp op) {
+    if (values.empty()) return ok_status();
+    std::vector<at::Tensor> tensors{at::empty({static_cast<int64_t>(values.size())}, type)};
+    std::memcpy(tensors[0].data_ptr(), values.data(), values.size_bytes());
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    AERIE_RETURN_IF_ERROR(run(tensors, [&] { return values_->allreduce(tensors, options); }));
+    std::memcpy(values.data(), tensors[0].data_ptr(), values.size_bytes());
+    return ok_status();
+  }
+
+  template <typename T>
+  Status hand_round(std::span<T> values, at::ScalarType type, int root) {
+    std::vector<at::Tensor> tensors{at::empty({static_cast<int64_t>(values.size())}, type)};
+    std::memcpy(tensors[0].data_ptr(), values.data(), values.size_bytes());
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    AERIE_RETURN_IF_ERROR(run(tensors, [&] { return values_->broadcast(tensors, options); }));
+    std::memcpy(values.data(), tensors[0].data_ptr(), values.size_bytes());
+    return ok_status();
+  }
+
+  const World world_;
+  const GroupOptions options_;
+  std::vector<std::string> hosts_;
+  std::atomic<Phase> phase_{Phase::kStart};
+  std::atomic<bool> broken_{false};
+  StorePtr store_;
+  GlooPtr values_, tensors_gloo_;
+  c10::intrusive_ptr<c10d::ProcessGroup> tensors_;
+};
+
+}  // namespace
+
+Status torch_error(const std::exception& error) {
+  std::string text = error.what();
+  if (const auto* torch = dynamic_cast<const c10::Error*>(&error))
+    text = torch->what_without_backtrace();
+  return unavailable(text.substr(0, text.find('\n')));
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> torch_group(ProcessGroup& group) {
+  auto* torch = dynamic_cast<TorchProcessGroup*>(&group);
+  AERIE_CHECK(torch != nullptr, "a group that was not made by join_ranks()");
+  return torch->tensors();
+}
+
+Result<std::shared_ptr<ProcessGroup>> join_ranks(const World& world, const GroupOptions& options) {
+  if (options.backend != "gloo" && options.backend != "nccl")
+    return invalid_argument(str_cat("unknown backend '", options.backend, "' of the process group"))
+        .with_hint("gloo or nccl");
+  if (options.backend == "nccl" && options.gpu_index < 0)
+    return invalid_argument("NCCL needs a GPU; on the CPU the process group's backend is gloo");
+  auto group = std::make_shared<TorchProcessGroup>(world, options);
+  AERIE_RETURN_IF_ERROR(group->join());
+  return std::shared_ptr<ProcessGroup>(group);
+}
+
+}  // namespace aerie::dist
