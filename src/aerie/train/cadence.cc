@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace aerie::train {
 
+CadenceRules cadence_rules(const config::AerieConfig& config) {
+  return {config.compat_nemo_2_6, config.step_unit == config::StepUnit::kMicro, config.eval_start};
+}
+
 Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t loader_batches,
-                              bool has_validation, bool compat, bool steps_are_batches) {
+                              bool has_validation, const CadenceRules& rules) {
   Cadence out;
-  out.steps_are_batches_ = steps_are_batches;
+  out.rules_ = rules;
   out.accumulate_ = std::max<int64_t>(1, trainer.accumulate_grad_batches);
   out.max_steps_ = trainer.max_steps;
   out.max_epochs_ = trainer.epoch_limit();
@@ -56,7 +61,7 @@ Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t load
     if (!out.val_counts_globally_ && interval.count > out.batches_per_epoch_) {
       const std::string what = str_cat("val_check_interval ", interval.count, " is more than the ",
                                        out.batches_per_epoch_, " batches of an epoch");
-      if (compat)
+      if (rules.compat)
         return invalid_argument(what).with_hint(
             "lower it, or set check_val_every_n_epoch=null to count across epochs");
       out.val_counts_globally_ = true;
@@ -75,13 +80,25 @@ int64_t Cadence::planned_steps() const {
   return steps;
 }
 
+int64_t Cadence::batches_left(const Position& position) const {
+  int64_t left = std::numeric_limits<int64_t>::max() - accumulate_;
+  if (max_steps_ >= 0) left = max_steps_ - position.step;
+  if (max_epochs_ >= 0)
+    left = std::min(left, epoch_batches(position) - position.batch +
+                              (max_epochs_ - 1 - position.epoch) * batches_per_epoch_);
+  return std::max<int64_t>(1, left);
+}
+
 int64_t Cadence::next_window(const Position& position) const {
+  if (rules_.steps_are_batches)
+    return std::min(accumulate_ - position.step % accumulate_, batches_left(position));
   const int64_t in_window = (position.batch - position.window_start) % accumulate_;
-  const int64_t window =
-      std::min(accumulate_ - in_window, epoch_batches(position) - position.batch);
-  // The last update of a run takes what is left.
-  if (!steps_are_batches_ || max_steps_ < 0) return window;
-  return std::max<int64_t>(1, std::min(window, max_steps_ - position.step));
+  return std::min(accumulate_ - in_window, epoch_batches(position) - position.batch);
+}
+
+int64_t Cadence::loss_divisor(const Position& position) const {
+  if (!rules_.steps_are_batches) return accumulate_;
+  return std::min(accumulate_, position.step % accumulate_ + batches_left(position));
 }
 
 int64_t Cadence::val_every(const Position& position) const {
@@ -92,8 +109,8 @@ int64_t Cadence::val_every(const Position& position) const {
 
 bool Cadence::validate_after(const Position& position) const {
   if (val_every_batches_ <= 0) return false;
-  if (val_counts_globally_) return position.total_batch % val_every_batches_ == 0;
-  if ((position.epoch + 1) % val_every_epochs_ != 0) return false;
+  if (val_counts_globally_) return evaluation_due(position.total_batch, val_every_batches_);
+  if (!evaluation_due(position.epoch + 1, val_every_epochs_)) return false;
   return position.batch % val_every(position) == 0;
 }
 

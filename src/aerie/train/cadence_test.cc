@@ -32,7 +32,7 @@ using Steps = std::vector<int64_t>;
 TEST(CadenceTest, IntegerIntervalRestartsEveryEpoch) {
   auto config = trainer();
   config.val_check_interval = {false, 0.0, 4};
-  const auto cadence = Cadence::make(config, 10, true, false);
+  const auto cadence = Cadence::make(config, 10, true);
   ASSERT_TRUE(cadence.ok());
   EXPECT_EQ(validations(*cadence, 30), (Steps{4, 8, 14, 18, 24, 28}));
 }
@@ -40,28 +40,28 @@ TEST(CadenceTest, IntegerIntervalRestartsEveryEpoch) {
 TEST(CadenceTest, FractionIsTruncatedAndAtLeastOne) {
   auto config = trainer();
   config.val_check_interval = {true, 0.25, 0};
-  EXPECT_EQ(validations(*Cadence::make(config, 10, true, false), 10), (Steps{2, 4, 6, 8, 10}));
+  EXPECT_EQ(validations(*Cadence::make(config, 10, true), 10), (Steps{2, 4, 6, 8, 10}));
   config.val_check_interval = {true, 0.01, 0};
-  EXPECT_EQ(validations(*Cadence::make(config, 10, true, false), 3), (Steps{1, 2, 3}));
+  EXPECT_EQ(validations(*Cadence::make(config, 10, true), 3), (Steps{1, 2, 3}));
   config.val_check_interval = {true, 1.0, 0};
-  EXPECT_EQ(validations(*Cadence::make(config, 10, true, false), 20), (Steps{10, 20}));
+  EXPECT_EQ(validations(*Cadence::make(config, 10, true), 20), (Steps{10, 20}));
 }
 
 TEST(CadenceTest, NullEpochIntervalCountsGlobally) {
   auto config = trainer();
   config.check_val_every_n_epoch = std::nullopt;
   config.val_check_interval = {false, 0.0, 7};
-  EXPECT_EQ(validations(*Cadence::make(config, 5, true, true), 21), (Steps{7, 14, 21}));
+  EXPECT_EQ(validations(*Cadence::make(config, 5, true, {.compat = true}), 21), (Steps{7, 14, 21}));
 }
 
 TEST(CadenceTest, IntervalBeyondAnEpochCountsAcrossEpochsAndSaysSo) {
   auto config = trainer();
   config.val_check_interval = {false, 0.0, 12};
-  const auto cadence = Cadence::make(config, 5, true, false);
+  const auto cadence = Cadence::make(config, 5, true);
   ASSERT_TRUE(cadence.ok());
   EXPECT_EQ(validations(*cadence, 24), (Steps{12, 24}));
   EXPECT_NE(cadence->note().find("12"), std::string::npos);
-  const auto compat = Cadence::make(config, 5, true, true);
+  const auto compat = Cadence::make(config, 5, true, {.compat = true});
   ASSERT_FALSE(compat.ok());
   EXPECT_EQ(compat.status().code(), StatusCode::kInvalidArgument);
 }
@@ -69,20 +69,20 @@ TEST(CadenceTest, IntervalBeyondAnEpochCountsAcrossEpochsAndSaysSo) {
 TEST(CadenceTest, ValidatesOnlyInEveryNthEpoch) {
   auto config = trainer();
   config.check_val_every_n_epoch = 3;
-  EXPECT_EQ(validations(*Cadence::make(config, 4, true, false), 24), (Steps{12, 24}));
+  EXPECT_EQ(validations(*Cadence::make(config, 4, true), 24), (Steps{12, 24}));
 }
 
 TEST(CadenceTest, NoValidationWithoutASetOrWithAZeroLimit) {
   auto config = trainer();
-  EXPECT_TRUE(validations(*Cadence::make(config, 4, false, false), 20).empty());
+  EXPECT_TRUE(validations(*Cadence::make(config, 4, false), 20).empty());
   config.limit_val_batches = {false, 0.0, 0};
-  EXPECT_TRUE(validations(*Cadence::make(config, 4, true, false), 20).empty());
+  EXPECT_TRUE(validations(*Cadence::make(config, 4, true), 20).empty());
 }
 
 TEST(CadenceTest, LastWindowOfAnEpochIsShorter) {
   auto config = trainer();
   config.accumulate_grad_batches = 4;
-  const auto cadence = Cadence::make(config, 10, false, false);
+  const auto cadence = Cadence::make(config, 10, false);
   EXPECT_EQ(cadence->steps_per_epoch(), 3);
   EXPECT_EQ(cadence->next_window({0, 0, 0, 0}), 4);
   EXPECT_EQ(cadence->next_window({1, 0, 4, 4}), 4);
@@ -93,33 +93,33 @@ TEST(CadenceTest, StopsAtStepsOrEpochsWhicheverComesFirst) {
   auto config = trainer();
   config.max_steps = 7;
   config.max_epochs = 2;
-  const auto cadence = Cadence::make(config, 5, false, false);
+  const auto cadence = Cadence::make(config, 5, false);
   EXPECT_EQ(cadence->planned_steps(), 7);
   EXPECT_FALSE(cadence->finished({6, 1, 1, 6}));
   EXPECT_TRUE(cadence->finished({7, 1, 2, 7}));
   EXPECT_TRUE(cadence->finished({6, 2, 0, 10}));
   config.max_steps = -1;
   config.max_epochs = std::nullopt;  // Lightning: 1000 epochs
-  EXPECT_EQ(Cadence::make(config, 5, false, false)->planned_steps(), 5000);
+  EXPECT_EQ(Cadence::make(config, 5, false)->planned_steps(), 5000);
 }
 
 TEST(CadenceTest, LimitsBatches) {
   auto config = trainer();
   config.limit_train_batches = {true, 0.5, 0};
-  EXPECT_EQ(Cadence::make(config, 9, false, false)->batches_per_epoch(), 4);
+  EXPECT_EQ(Cadence::make(config, 9, false)->batches_per_epoch(), 4);
   config.limit_train_batches = {false, 0.0, 3};
-  EXPECT_EQ(Cadence::make(config, 9, false, false)->batches_per_epoch(), 3);
+  EXPECT_EQ(Cadence::make(config, 9, false)->batches_per_epoch(), 3);
   config.overfit_batches = {false, 0.0, 2};
-  EXPECT_EQ(Cadence::make(config, 9, false, false)->batches_per_epoch(), 2);
+  EXPECT_EQ(Cadence::make(config, 9, false)->batches_per_epoch(), 2);
   config.fast_dev_run = 1;
-  EXPECT_EQ(Cadence::make(config, 9, true, false)->planned_steps(), 1);
-  EXPECT_FALSE(Cadence::make(trainer(), 0, false, false).ok());
+  EXPECT_EQ(Cadence::make(config, 9, true)->planned_steps(), 1);
+  EXPECT_FALSE(Cadence::make(trainer(), 0, false).ok());
 }
 
 TEST(CadenceTest, LogsEveryNSteps) {
   auto config = trainer();
   config.log_every_n_steps = 10;
-  const auto cadence = Cadence::make(config, 5, false, false);
+  const auto cadence = Cadence::make(config, 5, false);
   EXPECT_FALSE(cadence->log_after_step(9));
   EXPECT_TRUE(cadence->log_after_step(10));
 }

@@ -153,8 +153,7 @@ struct ScriptedRun {
     parts.stop_signal = [&, last] {
       return steps_until_signal > 0 && engine.submitted >= last ? 15 : 0;
     };
-    AERIE_ASSIGN_OR_RETURN(const Cadence cadence,
-                           Cadence::make(config.trainer, 6, validates, false));
+    AERIE_ASSIGN_OR_RETURN(const Cadence cadence, Cadence::make(config.trainer, 6, validates));
     resumed_at = loaded != nullptr ? loaded->state().step : 0;
     auto summary =
         Trainer(parts, cadence, loaded != nullptr ? loaded->state() : TrainState{}).run();

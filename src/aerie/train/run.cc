@@ -218,10 +218,9 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   for (const auto& [part, seconds] : engine.start_times) times.beside(part, seconds);
   TrainState state = std::move(point.state);
 
-  AERIE_ASSIGN_OR_RETURN(
-      Cadence cadence,
-      Cadence::make(run.trainer, data.train->batches_per_epoch(), !data.sets.empty(),
-                    run.aerie.compat_nemo_2_6, run.aerie.step_unit == config::StepUnit::kMicro));
+  AERIE_ASSIGN_OR_RETURN(Cadence cadence,
+                         Cadence::make(run.trainer, data.train->batches_per_epoch(),
+                                       !data.sets.empty(), cadence_rules(run.aerie)));
   if (plan.kind == ResumePlan::Kind::kForeign) {
     state.epoch = state.step / cadence.steps_per_epoch();
     state.micro_step = static_cast<uint64_t>(

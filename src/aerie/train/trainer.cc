@@ -185,6 +185,10 @@ Result<TrainSummary> Trainer::run() {
   if (!cadence_.note().empty()) log_info("train", cadence_.note());
 
   const bool fresh = state_.step == 0 && state_.micro_step == 0;
+  if (cadence_.resumes_inside_window(position_))
+    log_warn("train", "step ", position_.step, " is no multiple of accumulate_grad_batches (",
+             trainer.accumulate_grad_batches,
+             "): the first update has fewer batches, as the gradients before it are lost");
   if (fresh && trainer.num_sanity_val_steps != 0 && trainer.fast_dev_run == 0)
     AERIE_RETURN_IF_ERROR(validate(/*sanity=*/true));
   const bool caught_up = state_.validation_pending;
@@ -193,13 +197,13 @@ Result<TrainSummary> Trainer::run() {
     // do as well.
     AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
     if (!state_.validation_pending) {
-      AERIE_RETURN_IF_ERROR(save_after_validation());
+      AERIE_RETURN_IF_ERROR(save_after_validation(position_.epoch));
       AERIE_RETURN_IF_ERROR(after_window());
     }
   } else if (!fresh && !exp.disable_validation_on_resume && cadence_.validate_after(position_)) {
     // The process may have been killed in the middle of a validation.
     AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
-    if (!state_.validation_pending) AERIE_RETURN_IF_ERROR(save_after_validation());
+    if (!state_.validation_pending) AERIE_RETURN_IF_ERROR(save_after_validation(position_.epoch));
   }
 
   stop_on_signal();
@@ -246,7 +250,7 @@ Result<TrainSummary> Trainer::run() {
     // Lightning also ends an epoch that max_steps cut short.
     const config::CheckpointCallbackConfig& params = exp.checkpoint_callback_params;
     const bool ends_epoch = params.save_on_train_epoch_end && reason == SaveReason::kTrainEnd &&
-                            position_.batch > 0 && epoch_counts();
+                            position_.batch > 0 && epoch_counts(position_.epoch);
     status = save(reason, ends_epoch ? metric(params.monitor) : std::nullopt);
   }
   if (parts_.checkpointer != nullptr) {
@@ -294,7 +298,7 @@ Status Trainer::stop_if_wanted() {
     return ok_status();
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
   AERIE_RETURN_IF_ERROR(validate(/*sanity=*/false));
-  return state_.validation_pending ? ok_status() : save_after_validation();
+  return state_.validation_pending ? ok_status() : save_after_validation(position_.epoch);
 }
 
 std::optional<double> Trainer::metric(const std::string& name) const {
@@ -312,10 +316,10 @@ Status Trainer::train_step() {
 }
 
 Status Trainer::after_window() {
-  if (save_after_window_) {
-    save_after_window_ = false;
-    AERIE_RETURN_IF_ERROR(save_after_validation());
-  }
+  if (const auto epoch = std::exchange(save_validation_of_, std::nullopt))
+    AERIE_RETURN_IF_ERROR(save_after_validation(*epoch));
+  if (const auto epoch = std::exchange(save_epoch_of_, std::nullopt))
+    AERIE_RETURN_IF_ERROR(save_after_epoch(*epoch));
   AERIE_RETURN_IF_ERROR(interval_saves());
   const bool retry = retry_save_at_s_ && parts_.clock->monotonic_s() >= *retry_save_at_s_;
   if (parts_.agree(retry ? 1 : 0) != 0 && position_.step != state_.last_saved_step) {
@@ -327,26 +331,31 @@ Status Trainer::after_window() {
   return ok_status();
 }
 
-// One optimizer step. Validation may fall inside the window; the window is then submitted in parts.
+// One optimizer step. A validation or the end of an epoch may fall inside the window, which is then
+// submitted in parts.
 Status Trainer::submit_window(int64_t window) {
   StepInfo info;
   std::string sample_ids;
   StepRequest request;
   request.step = position_.step;
-  request.accumulate = std::max<int64_t>(1, parts_.config->trainer.accumulate_grad_batches);
-  request.learning_rates = parts_.rates->at(position_.step);
-  request.momentum = parts_.rates->momentum_at(position_.step);
+  request.accumulate = cadence_.loss_divisor(position_);
+  // mmcv sets the rate before every micro-batch: an update sees that of its last one.
+  const int64_t rate_step = position_.step + cadence_.steps_of(window) - 1;
+  request.learning_rates = parts_.rates->at(rate_step);
+  request.momentum = parts_.rates->momentum_at(rate_step);
   set_span_step(position_.step + 1);
   info.learning_rate = request.learning_rates.front();
-  info.epoch = position_.epoch;
 
   int64_t done = 0;
   bool validate_now = false;
   while (done < window) {
+    // Only where steps are micro-batches: Lightning's windows end with the epoch.
+    if (position_.batch >= position_.epoch_batches) AERIE_RETURN_IF_ERROR(end_of_epoch());
+    info.epoch = position_.epoch;
     std::vector<const data::Batch*> part;
     int64_t samples = 1;  // of the largest micro-batch
     request.first_micro_step = static_cast<uint64_t>(position_.total_batch);
-    while (done < window && !validate_now) {
+    while (done < window && position_.batch < position_.epoch_batches && !validate_now) {
       const double before = parts_.clock->monotonic_s();
       SpanScope wait(kPhaseDataWait);
       auto next = parts_.train->next();
@@ -364,11 +373,13 @@ Status Trainer::submit_window(int64_t window) {
       samples = std::max(samples, summary.samples);
       info.padding_share += summary.padding_share / static_cast<double>(window);
       sample_ids += sample_ids.empty() ? summary.sample_ids : str_cat(" | ", summary.sample_ids);
-      ++done;
+      position_.in_window = ++done;
       ++position_.batch;
       ++position_.total_batch;
       validate_now = parts_.agree(cadence_.validate_after(position_) ? 1 : 0) != 0;
     }
+    // Epochs may have fewer batches than the first one had.
+    if (position_.batch >= position_.epoch_batches && cadence_.last_epoch(position_)) window = done;
     request.micro_batches = part;
     request.finish = done == window;
     AERIE_RETURN_IF_ERROR(submit_with_split(request, samples));
@@ -376,6 +387,7 @@ Status Trainer::submit_window(int64_t window) {
     if (request.finish) {
       info.width = cadence_.steps_of(window);
       position_.step += info.width;
+      position_.in_window = 0;
       last_width_ = info.width;
       info.step = position_.step;
       in_flight_.push_back({info, std::move(sample_ids), request.step});
@@ -395,9 +407,9 @@ Status Trainer::submit_window(int64_t window) {
       // A checkpoint inside a window would lose the gradients gathered so far: it is taken when the
       // step is done.
       if (request.finish) {
-        AERIE_RETURN_IF_ERROR(save_after_validation());
+        AERIE_RETURN_IF_ERROR(save_after_validation(position_.epoch));
       } else {
-        save_after_window_ = true;
+        save_validation_of_ = position_.epoch;
       }
     }
   }
@@ -555,9 +567,12 @@ Status Trainer::end_of_epoch() {
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
   if (exp.early_stopping_callback_params.check_on_train_epoch_end)
     AERIE_RETURN_IF_ERROR(check_early_stopping());
-  if (exp.checkpoint_callback_params.save_on_train_epoch_end &&
-      position_.step != state_.last_saved_step)
-    AERIE_RETURN_IF_ERROR(save_for_best(SaveReason::kEpochEnd));
+  if (exp.checkpoint_callback_params.save_on_train_epoch_end) {
+    if (position_.in_window > 0)
+      save_epoch_of_ = position_.epoch;
+    else
+      AERIE_RETURN_IF_ERROR(save_after_epoch(position_.epoch));
+  }
   position_.batch = 0;
   ++position_.epoch;
   parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);

@@ -119,9 +119,10 @@ class Trainer {
   // `asked_s`: when the loop began to wait for it, if that was before the call.
   Status save(SaveReason reason, std::optional<double> monitor, bool top_k = true,
               std::optional<double> asked_s = std::nullopt);
-  bool epoch_counts() const;  // every_n_epochs
-  Status save_for_best(SaveReason reason);
-  Status save_after_validation();
+  bool epoch_counts(int64_t epoch) const;  // every_n_epochs
+  Status save_for_best(SaveReason reason, int64_t epoch);
+  Status save_after_validation(int64_t epoch);
+  Status save_after_epoch(int64_t epoch);
   Status interval_saves();
   bool healthy() const;  // what a save says of the latest step
   Status stop_if_wanted();
@@ -149,7 +150,8 @@ class Trainer {
   std::vector<InFlight> in_flight_;
   double start_s_ = 0.0;
   double last_step_done_s_ = 0.0;
-  bool save_after_window_ = false;
+  // A save that fell inside a window comes when the window is done: the epoch that asked for it.
+  std::optional<int64_t> save_validation_of_, save_epoch_of_;
   bool saved_pending_ = false;  // what the newest checkpoint says about a validation to come
   bool stop_ = false;
   // Asked for by a rule that min_steps and min_epochs may hold back.

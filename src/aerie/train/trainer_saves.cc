@@ -35,26 +35,31 @@ const char* save_reason_name(SaveReason reason) {
 
 // Lightning saves after a validation, or with save_on_train_epoch_end after an epoch; only epochs
 // that every_n_epochs counts may enter the best.
-bool Trainer::epoch_counts() const {
+bool Trainer::epoch_counts(int64_t epoch) const {
   const int64_t every = parts_.config->exp_manager.checkpoint_callback_params.every_n_epochs;
-  return every >= 1 && (position_.epoch + 1) % every == 0;
+  return every >= 1 && (epoch + 1) % every == 0;
 }
 
-Status Trainer::save_for_best(SaveReason reason) {
+Status Trainer::save_for_best(SaveReason reason, int64_t epoch) {
   const config::CheckpointCallbackConfig& params =
       parts_.config->exp_manager.checkpoint_callback_params;
-  const bool top_k = epoch_counts();
+  const bool top_k = epoch_counts(epoch);
   if (!top_k && !params.save_last) return ok_status();
   return save(reason, metric(params.monitor), top_k);
 }
 
-Status Trainer::save_after_validation() {
+Status Trainer::save_after_validation(int64_t epoch) {
   const config::CheckpointCallbackConfig& params =
       parts_.config->exp_manager.checkpoint_callback_params;
   if (params.save_on_train_epoch_end) return ok_status();
   // The step's own save came before the validation and nothing new may enter the best.
   if (position_.step == state_.last_saved_step && params.every_n_epochs < 1) return ok_status();
-  return save_for_best(SaveReason::kValidation);
+  return save_for_best(SaveReason::kValidation, epoch);
+}
+
+Status Trainer::save_after_epoch(int64_t epoch) {
+  if (position_.step == state_.last_saved_step) return ok_status();
+  return save_for_best(SaveReason::kEpochEnd, epoch);
 }
 
 // Lightning's order: after the step and before the validation that follows it. Checkpoints compete

@@ -86,6 +86,7 @@ class FakeEngine final : public Engine {
     }
     if (!request.finish) return ok_status();
     windows.push_back(static_cast<int64_t>(losses_.size()));
+    divisors.push_back(request.accumulate);
     rates.push_back(request.learning_rates[0]);
     momentums.push_back(request.momentum.value_or(-1.0));
     StepOutcome outcome;
@@ -143,7 +144,7 @@ class FakeEngine final : public Engine {
   int64_t evaluated = 0;
   std::map<uint64_t, bool> empty_eval;
   std::vector<std::string> micro;
-  std::vector<int64_t> windows, splits, tried_splits;
+  std::vector<int64_t> windows, divisors, splits, tried_splits;
   std::vector<double> rates, momentums;
   std::vector<uint64_t> eval_seeds;
   std::vector<bool> ema;
@@ -220,7 +221,7 @@ struct FakeRun {
       return ok_status();
     };
     auto cadence = Cadence::make(config.trainer, train.batches_per_epoch(),
-                                 val.batches_per_epoch() > 0, false, steps_are_batches);
+                                 val.batches_per_epoch() > 0, cadence_rules(config.aerie));
     if (!cadence.ok()) return cadence.status();
     return Trainer(parts, *cadence, start).run();
   }
@@ -243,7 +244,6 @@ struct FakeRun {
   int64_t signal_after = std::numeric_limits<int64_t>::max();
   int64_t signal_after_evaluated = std::numeric_limits<int64_t>::max();
   double seconds_per_step = 0.0;
-  bool steps_are_batches = false;
   TaskInfo task;
   std::map<int64_t, std::string> nonfinite;
 };
@@ -262,19 +262,25 @@ TEST(TrainerTest, AccumulatesIncludingTheLastPartialWindow) {
   EXPECT_EQ(summary->state.step, 6);
 }
 
-// Iteration-based systems count micro-batches: limits, rates, logs and saves follow.
+// Iteration-based systems count micro-batches: limits, rates, logs and saves follow. mmcv's
+// GradientCumulativeOptimizerHook: an update after every second micro-batch of the run, also across
+// epochs, and after the last one; an update has the rate of its last micro-batch.
 TEST(TrainerTest, StepsMayBeMicroBatches) {
   FakeRun run(5);
-  run.steps_are_batches = true;
+  run.config.aerie.step_unit = config::StepUnit::kMicro;
   run.config.trainer.accumulate_grad_batches = 2;
   run.config.trainer.max_steps = 8;
   run.config.trainer.log_every_n_steps = 3;
   run.config.exp_manager.checkpoint_callback_params.every_n_train_steps = 4;
   const auto summary = run.go();
   ASSERT_TRUE(summary.ok()) << summary.status().to_string();
-  // The epoch of five ends a window, the limit of eight the last one.
-  EXPECT_EQ(run.engine.windows, (std::vector<int64_t>{2, 2, 1, 2, 1}));
-  EXPECT_EQ(run.engine.rates, (std::vector<double>{0.0, 1.0, 2.0, 2.5, 3.5}));
+  EXPECT_EQ(run.engine.windows, (std::vector<int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(run.engine.divisors, (std::vector<int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(run.engine.rates, (std::vector<double>{0.5, 1.5, 2.5, 3.5}));
+  EXPECT_EQ(run.engine.momentums, (std::vector<double>{0.25, 0.75, 1.25, 1.75}));
+  EXPECT_EQ(run.engine.micro, (std::vector<std::string>{"e0b0", "e0b1", "e0b2", "e0b3", "e0b4",
+                                                        "e1b0", "e1b1", "e1b2"}));
+  EXPECT_EQ(run.train.held, 0);
   EXPECT_EQ(summary->state.step, 8);
   EXPECT_EQ(summary->state.micro_step, 8u);
   // Logged where a multiple of three was passed, saved where one of four was.
@@ -282,21 +288,107 @@ TEST(TrainerTest, StepsMayBeMicroBatches) {
   for (const auto& record : run.records(metrics::RecordKind::kTrain))
     logged.push_back(record.step());
   for (const SaveRequest& save : run.checkpointer.saves) saved.push_back(save.state.step);
-  EXPECT_EQ(logged, (std::vector<int64_t>{4, 7}));
+  EXPECT_EQ(logged, (std::vector<int64_t>{4, 6}));
   EXPECT_EQ(saved, (std::vector<int64_t>{4, 8}));
+}
 
-  // Half of it, then the rest: the same weights.
-  FakeRun first(5), second(5);
-  for (FakeRun* half : {&first, &second}) {
-    half->steps_are_batches = true;
-    half->config.trainer = run.config.trainer;
+TEST(TrainerTest, MicroBatchesLeftOverAtTheEndDivideByTheirNumber) {
+  FakeRun run(5);
+  run.config.aerie.step_unit = config::StepUnit::kMicro;
+  run.config.trainer.accumulate_grad_batches = 4;
+  run.config.trainer.max_steps = 11;
+  ASSERT_TRUE(run.go().ok());
+  EXPECT_EQ(run.engine.windows, (std::vector<int64_t>{4, 4, 3}));
+  EXPECT_EQ(run.engine.divisors, (std::vector<int64_t>{4, 4, 3}));
+  EXPECT_EQ(run.engine.rates, (std::vector<double>{1.5, 3.5, 5.0}));
+
+  // Epochs bound the run: the last of fifteen ends it.
+  FakeRun epochs(5);
+  epochs.config = run.config;
+  epochs.config.trainer.max_steps = -1;
+  epochs.config.trainer.max_epochs = 3;
+  const auto summary = epochs.go();
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  EXPECT_EQ(epochs.engine.windows, (std::vector<int64_t>{4, 4, 4, 3}));
+  EXPECT_EQ(epochs.engine.divisors, (std::vector<int64_t>{4, 4, 4, 3}));
+  EXPECT_EQ(summary->state.step, 15);
+  EXPECT_EQ(summary->state.epoch, 3);
+
+  // It went on to a later end: mmcv updates at multiples of four, and divides by four.
+  FakeRun longer(5);
+  longer.config = run.config;
+  longer.config.trainer.max_steps = 14;
+  ASSERT_TRUE(longer.go(run.checkpointer.saves.back().state).ok());
+  EXPECT_EQ(longer.engine.windows, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(longer.engine.divisors, (std::vector<int64_t>{4, 2}));
+  EXPECT_EQ(longer.engine.micro, (std::vector<std::string>{"e2b1", "e2b2", "e2b3"}));
+}
+
+TEST(TrainerTest, WindowsOfMicroBatchesThatCrossEpochsResume) {
+  for (const bool by_epochs : {false, true}) {
+    FakeRun whole(5, 1);
+    whole.config.aerie.step_unit = config::StepUnit::kMicro;
+    whole.config.trainer.accumulate_grad_batches = 3;
+    if (by_epochs)
+      whole.config.trainer.max_epochs = 4;
+    else
+      whole.config.trainer.max_steps = 20;
+    ASSERT_TRUE(whole.go().ok());
+    EXPECT_EQ(whole.engine.windows.size(), 7u);
+    for (const int64_t cut : {1, 2, 3, 4, 6}) {
+      FakeRun first(5, 1), second(5, 1);
+      first.config = second.config = whole.config;
+      first.signal_after = cut;
+      ASSERT_TRUE(first.go().ok());
+      second.engine.weight = first.engine.weight;
+      second.engine.micro = first.engine.micro;
+      ASSERT_TRUE(second.go(first.checkpointer.saves.back().state).ok());
+      EXPECT_EQ(second.engine.micro, whole.engine.micro) << "cut after " << cut;
+      EXPECT_EQ(second.engine.weight, whole.engine.weight) << "cut after " << cut;
+    }
   }
-  first.config.trainer.max_steps = 4;
-  ASSERT_TRUE(first.go().ok());
-  second.engine.weight = first.engine.weight;
-  second.engine.micro = first.engine.micro;
-  ASSERT_TRUE(second.go(first.checkpointer.saves.back().state).ok());
-  EXPECT_EQ(second.engine.weight, run.engine.weight);
+}
+
+// The numbers of an evaluation inside a window belong to the micro-batch before it; checkpoints
+// wait for the end of the window and rank by the epoch that asked for them.
+TEST(TrainerTest, EvaluatesMicroBatchesAtExactlyTheInterval) {
+  FakeRun run(5, 1);
+  run.config.aerie.step_unit = config::StepUnit::kMicro;
+  run.config.trainer.accumulate_grad_batches = 2;
+  run.config.trainer.max_steps = 17;
+  run.config.trainer.val_check_interval = {false, 0.0, 5};
+  run.config.trainer.check_val_every_n_epoch = std::nullopt;
+  const auto steps = [](FakeRun& of) {
+    std::vector<int64_t> out;
+    for (const auto& record : of.records(metrics::RecordKind::kVal)) out.push_back(record.step());
+    return out;
+  };
+  ASSERT_TRUE(run.go().ok());
+  EXPECT_EQ(steps(run), (std::vector<int64_t>{5, 10, 15}));
+  FakeRun late(5, 1);
+  late.config = run.config;
+  late.config.aerie.eval_start = 7;
+  ASSERT_TRUE(late.go().ok());
+  EXPECT_EQ(steps(late), (std::vector<int64_t>{7, 12, 17}));
+
+  FakeRun epochs(3, 1);
+  epochs.config.aerie.step_unit = config::StepUnit::kMicro;
+  epochs.config.trainer.accumulate_grad_batches = 2;
+  epochs.config.trainer.max_epochs = 6;
+  epochs.config.trainer.check_val_every_n_epoch = 2;
+  epochs.config.exp_manager.checkpoint_callback_params.every_n_epochs = 3;
+  ASSERT_TRUE(epochs.go().ok());
+  EXPECT_EQ(steps(epochs), (std::vector<int64_t>{6, 12, 18}));
+  FakeRun third(3, 1);
+  third.config = epochs.config;
+  third.config.aerie.eval_start = 3;
+  ASSERT_TRUE(third.go().ok());
+  EXPECT_EQ(steps(third), (std::vector<int64_t>{9, 15}));
+  std::vector<std::pair<int64_t, bool>> saved;
+  for (const SaveRequest& save : third.checkpointer.saves)
+    saved.emplace_back(save.state.step, save.top_k);
+  // Of the third epoch, after the window that reaches into the fourth; of the fifth; the end.
+  EXPECT_EQ(saved, (std::vector<std::pair<int64_t, bool>>{{10, true}, {16, false}, {18, true}}));
 }
 
 TEST(TrainerTest, NumbersOfAnEvaluationHaveTheFamilysNames) {

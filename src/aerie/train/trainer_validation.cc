@@ -41,7 +41,8 @@ Status Trainer::validate(bool sanity) {
   if (sanity && config.trainer.num_sanity_val_steps > 0)
     options.max_batches = config.trainer.num_sanity_val_steps;
   ui::ProgressInfo progress;
-  progress.step = position_.step;
+  const int64_t step = cadence_.step_at(position_);
+  progress.step = step;
   progress.planned_steps = cadence_.planned_steps();
   progress.activity = "validate";
   for (const ValidationSet& set : parts_.validation)
@@ -73,15 +74,15 @@ Status Trainer::validate(bool sanity) {
   if (sanity) return ok_status();
   if (stopped) {
     state_.validation_pending = true;
-    log_info("train", "step ", position_.step, ": the validation was stopped after ",
-             human_duration(took), "; it is done when the run is resumed");
+    log_info("train", "step ", step, ": the validation was stopped after ", human_duration(took),
+             "; it is done when the run is resumed");
     return ok_status();
   }
   const std::vector<SetResult>& results = *evaluated;
   ++validations_;
   validated_step_ = position_.step;
   const size_t monitored = std::min(parts_.monitored_set, results.size() - 1);
-  metrics::Record record(metrics::RecordKind::kVal, position_.step, position_.epoch, wall_s());
+  metrics::Record record(metrics::RecordKind::kVal, step, position_.epoch, wall_s());
   const std::vector<std::pair<std::string, double>> shown =
       numbers_of(parts_.task, results[monitored]);
   double monitor = shown.front().second;
@@ -101,8 +102,7 @@ Status Trainer::validate(bool sanity) {
   if (parts_.tensorboard != nullptr) {
     const double time = parts_.clock->wall_s();
     // Lightning numbers points by the steps before the current one.
-    const int64_t x =
-        std::max<int64_t>(0, position_.step - (cadence_.window_open(position_) ? 0 : 1));
+    const int64_t x = std::max<int64_t>(0, step - (cadence_.window_open(position_) ? 0 : 1));
     for (const auto& [name, value] : named) parts_.tensorboard->scalar(name, value, x, time);
     parts_.tensorboard->scalar("epoch", static_cast<double>(position_.epoch), x, time);
     if (config.exp_manager.log_step_timing) write_validation_timing(results, batch_s, time);
@@ -111,7 +111,7 @@ Status Trainer::validate(bool sanity) {
   std::string numbers;
   for (const auto& [name, value] : shown)
     numbers += str_cat(numbers.empty() ? "" : ", ", name, " ", value);
-  log_info("train", "step ", position_.step, ": ", numbers, " (", human_duration(took), ")");
+  log_info("train", "step ", step, ": ", numbers, " (", human_duration(took), ")");
   summary_.last_monitor = state_.last_monitor = monitor;
   if (!config.exp_manager.early_stopping_callback_params.check_on_train_epoch_end)
     AERIE_RETURN_IF_ERROR(check_early_stopping());

@@ -37,6 +37,7 @@ struct AerieConfig {
   std::vector<std::string> no_weight_decay;  // parameter-name parts that get no weight decay
   double spike_zscore = 6.0;  // loss or gradient norm beyond this is an event; 0: off
   StepUnit step_unit = StepUnit::kOptimizer;  // what limits, logs and checkpoints count
+  int64_t eval_start = 0;                     // mm-style: the step or epoch of the first evaluation
   bool lightning_checkpoints = false;         // a .ckpt beside every native checkpoint
   // Start again where metrics.jsonl records saves and there are no checkpoints.
   bool ignore_missing_checkpoints = false;

@@ -57,13 +57,21 @@ const FieldKeys<BevOwnConfig>& own_keys() {
                  .choices("dynamic"),
              read_loss_scale);
     keys.child("compile", &T::compile, compile_keys());
-    keys.key(
-        "eval_start", &T::eval_start,
-        works("No evaluation before this step, or epoch where epochs bound the run.").range(">=0"));
     return keys;
   }();
   return kKeys;
 }
+
+// Read into what all families share.
+constexpr KeySpec kEvalStart = {
+    "aerie.eval_start",
+    "int",
+    "0",
+    ">=0",
+    "",
+    KeyStatus::kWorks,
+    "First evaluation at this step, or epoch where evaluations count epochs, and then every "
+    "interval (mmcv's evaluation.start); 0: at every multiple of the interval."};
 
 constexpr KeySpec kLoadFrom = {
     "load_from",
@@ -78,12 +86,14 @@ constexpr KeySpec kLoadFrom = {
 
 std::vector<KeySpec> own_rows() {
   std::vector<KeySpec> out(own_keys().rows().begin(), own_keys().rows().end());
+  out.push_back(kEvalStart);
   out.push_back(kLoadFrom);
   return out;
 }
 
 void read_own(const NodeReader& root, BevRunConfig& out) {
   own_keys().read(root.child("aerie"), out);
+  root.child("aerie").read("eval_start", out.aerie.eval_start);
   root.read("load_from", out.load_from);
 }
 

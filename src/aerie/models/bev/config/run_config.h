@@ -72,7 +72,6 @@ struct BevOptimConfig : config::OptimConfig {  // lr is the effective one
 struct BevOwnConfig {
   LossScaleConfig loss_scale;
   CompileConfig compile;
-  int64_t eval_start = 0;  // no evaluation before this step
 };
 
 struct BevRunConfig : config::LoopConfig, BevOwnConfig {

@@ -145,8 +145,7 @@ class DryRun {
     AERIE_ASSIGN_OR_RETURN(data_, open_nest_data(run_, data_options));
     AERIE_ASSIGN_OR_RETURN(
         cadence_, Cadence::make(run_.trainer, data_.train->batches_per_epoch(), !data_.sets.empty(),
-                                run_.aerie.compat_nemo_2_6,
-                                run_.aerie.step_unit == config::StepUnit::kMicro));
+                                train::cadence_rules(run_.aerie)));
     if (!cadence_.note().empty()) report_.notes.push_back(cadence_.note());
     report_.sets.push_back(
         describe_set("train", *data_.train, run_.model.train_ds, cadence_.batches_per_epoch()));

@@ -345,7 +345,7 @@ Result<archive::TorchWriter> LightningExport::checkpoint(const LightningState& s
       config::TrainerConfig whole = run_.trainer;
       whole.limit_train_batches = {};  // the count is what it left
       AERIE_ASSIGN_OR_RETURN(const Cadence cadence,
-                             Cadence::make(whole, train.epoch_batches, false, false));
+                             Cadence::make(whole, train.epoch_batches, false));
       if (cadence.planned_steps() >= 0) planned = cadence.planned_steps();
     }
     AERIE_ASSIGN_OR_RETURN(
