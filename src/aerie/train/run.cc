@@ -141,8 +141,12 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
 
   AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                          config::plan_devices(run.trainer, config::count_visible_gpus()));
+  if (devices.world_size > 1 && options.ranks == nullptr)
+    return unsupported(str_cat("the configuration asks for ", devices.world_size,
+                               " devices, and this process trains alone"))
+        .with_hint("`aerie train` starts a process for each; or set trainer.devices=1");
   std::optional<device::GpuWarmUp> warm_up;
-  if (devices.gpu) warm_up.emplace(static_cast<int>(devices.ids.front()), /*with_torch=*/true);
+  if (devices.gpu) warm_up.emplace(static_cast<int>(devices.own), /*with_torch=*/true);
 
   // fast_dev_run keeps nothing, as exp_manager does nothing under it: no folder, no checkpoints, no
   // loggers.
@@ -187,7 +191,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   DataOptions data_options;
   data_options.env = &env;
   data_options.gpu = devices.gpu;
-  data_options.gpu_index = devices.ids.front();
+  data_options.gpu_index = devices.own;
   data_options.bad_samples =
       std::make_shared<BadSampleLog>(env, folder.path + "/bad_samples.jsonl");
   data_options.resumed_cursor = point.state.data_cursor_json;
@@ -209,7 +213,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
 
   EngineOptions engine_options;
   engine_options.gpu = devices.gpu;
-  engine_options.gpu_index = devices.ids.front();
+  engine_options.gpu_index = devices.own;
   engine_options.precision = point.state.precision;
   engine_options.saves = run.exp_manager.create_checkpoint_callback && keep;
   AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, job.make_engine(engine_options));
@@ -241,9 +245,8 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   // Points number from step - 1: what came after the checkpoint is written again.
   if (tensorboard != nullptr && resumed) tensorboard->start_session(state.step, clock.wall_s());
   const std::unique_ptr<metrics::NvmlSampler> nvml =
-      devices.gpu
-          ? metrics::NvmlSampler::start(device::pci_bus_id(devices.ids.front()).c_str(), 0.5)
-          : nullptr;
+      devices.gpu ? metrics::NvmlSampler::start(device::pci_bus_id(devices.own).c_str(), 0.5)
+                  : nullptr;
 
   {
     metrics::Record start(metrics::RecordKind::kEvent, state.step, state.epoch, state.wall_s);

@@ -15,12 +15,19 @@ enum class OnNan { kSkip, kFallback, kStop };
 enum class OnOom { kSplit, kStop };
 enum class ValidationSeed { kFixed, kRandom };
 enum class StepUnit { kOptimizer, kMicro };
+// Over ranks: the mean of their means, as in NeMo, or of all that counts anywhere.
+enum class LossReduction { kNemo, kGlobal };
 
 struct AerieDataConfig {
   std::optional<int64_t> virtual_ranks;     // fixes the global order for any number of ranks
   std::optional<double> memory_budget_gib;  // for the loader; null: printed, not limited
   int64_t max_shapes = 16;                  // batch lengths are rounded up to this many values
   bool operator==(const AerieDataConfig&) const = default;
+};
+
+struct AerieDistConfig {
+  double heartbeat_s = 60.0;  // a rank that is silent for so long ends the run
+  bool operator==(const AerieDistConfig&) const = default;
 };
 
 struct AerieConfig {
@@ -41,7 +48,10 @@ struct AerieConfig {
   bool lightning_checkpoints = false;         // a .ckpt beside every native checkpoint
   // Start again where metrics.jsonl records saves and there are no checkpoints.
   bool ignore_missing_checkpoints = false;
+  bool shard_optimizer = false;  // each rank keeps the optimizer's state of its part of the weights
+  LossReduction loss_reduction = LossReduction::kNemo;
   AerieDataConfig data;
+  AerieDistConfig dist;
   bool operator==(const AerieConfig&) const = default;
 };
 

@@ -18,28 +18,29 @@ void check_devices(CheckContext& context) {
   const TrainerConfig trainer = device_keys(context);
   const ValidateOptions& options = context.options();
   const auto plan = plan_devices(trainer, options.num_gpus);
-  int64_t world = trainer.num_nodes;
-  if (plan.ok()) {
-    world = plan->world_size;
-  } else {
+  if (!plan.ok()) {
+    // What this machine lacks another may have.
     if (options.for_training)
       context.error("trainer.devices", plan.status().message(), plan.status().hint());
-    // What this machine lacks another may have; what is asked for can still be judged.
-    if (devices->kind == DevicesConfig::Kind::kCount) world *= devices->count;
-    if (devices->kind == DevicesConfig::Kind::kIds)
-      world *= static_cast<int64_t>(devices->ids.size());
+    return;
   }
-  if (world > 1) {
-    context.error(trainer.num_nodes > 1 ? "trainer.num_nodes" : "trainer.devices",
-                  str_cat("asks for ", world, " devices; aerie trains on one device for now"),
-                  "set trainer.devices=1 and trainer.num_nodes=1");
-  } else if (plan.ok() && plan->idle_gpus > 0) {
-    context.warn("trainer.devices",
-                 str_cat("aerie trains on one device for now: GPU ", plan->ids.front(), " works, ",
-                         plan->idle_gpus,
-                         plan->idle_gpus == 1 ? " other GPU stays" : " other GPUs stay", " idle"),
-                 "trainer.devices=1 says the same without this warning");
-  }
+  if (plan->world_size == 1) return;
+  if (trainer.strategy.name == "single_device")
+    context.error("trainer.strategy",
+                  str_cat("single_device cannot train on ", plan->world_size, " devices"),
+                  "set trainer.strategy=ddp, or trainer.devices=1");
+  if (!plan->gpu && trainer.strategy.process_group_backend == "nccl")
+    context.error("trainer.strategy.process_group_backend", "nccl needs GPUs",
+                  "leave it out, or set gloo");
+  if (!context.flag("trainer.use_distributed_sampler").value_or(true))
+    context.warn("trainer.use_distributed_sampler",
+                 "samples are divided among the devices all the same; NeMo would let every device "
+                 "read all of them unless the data is tarred or Lhotse's");
+  if (!context.flag("trainer.sync_batchnorm").value_or(false))
+    context.warn("trainer.sync_batchnorm",
+                 str_cat("is off: BatchNorm takes its statistics from each of the ",
+                         plan->world_size, " devices alone"),
+                 "trainer.sync_batchnorm=true");
 }
 
 void check_limits(CheckContext& context) {
@@ -105,6 +106,14 @@ TrainerConfig device_keys(const CheckContext& context) {
   const std::string accelerator = context.text("trainer.accelerator").value_or("auto");
   if (accelerator == "cpu") trainer.accelerator = Accelerator::kCpu;
   if (accelerator == "gpu" || accelerator == "cuda") trainer.accelerator = Accelerator::kGpu;
+  const Value* strategy = context.written("trainer.strategy");
+  if (strategy != nullptr && strategy->is_string()) trainer.strategy.name = strategy->as_string();
+  const auto target = context.text("trainer.strategy._target_");
+  if (target &&
+      find_target(engine_targets(), "trainer.strategy", *target) == "SingleDeviceStrategy")
+    trainer.strategy.name = "single_device";
+  trainer.strategy.process_group_backend =
+      context.text("trainer.strategy.process_group_backend").value_or("");
   return trainer;
 }
 

@@ -1,7 +1,8 @@
-// Which devices a run uses.
+// Which devices a run uses: one process (rank) a device.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "aerie/base/status.h"
@@ -11,15 +12,24 @@ namespace aerie::config {
 
 struct DevicePlan {
   bool gpu = false;
-  std::vector<int64_t> ids;  // of the GPUs used on this machine, in order; {0} on the CPU
+  std::vector<int64_t> ids;  // of the GPUs used on this machine, a rank each; zeros on the CPU
+  int64_t own = 0;           // the one of this process
   int64_t world_size = 1;    // over all nodes
-  int64_t idle_gpus = 0;     // that "all" would take once several devices can train together
 };
 
+// Processes that somebody started for this run (torchrun, SLURM, aerie itself), this one of them.
+struct LaunchedRanks {
+  int64_t size = 1;  // over all nodes
+  int64_t local_size = 1, local_rank = 0;
+};
+// Told once, before a configuration is opened; everything below follows it.
+void set_launched_ranks(const LaunchedRanks& ranks);
+const std::optional<LaunchedRanks>& launched_ranks();
+
 // What accelerator, devices and num_nodes mean on a machine that shows `num_gpus` GPUs. Fails where
-// they ask for what is not there. "All" GPUs are one until several can train together; an explicit
-// number above one is planned here and refused by callers.
-Result<DevicePlan> plan_devices(const TrainerConfig& trainer, int num_gpus);
+// they ask for what is not there, or for another number of processes than were started.
+Result<DevicePlan> plan_devices(const TrainerConfig& trainer, int num_gpus,
+                                const std::optional<LaunchedRanks>& launched = launched_ranks());
 
 // GPUs that the driver shows to this process.
 int count_visible_gpus();

@@ -31,6 +31,9 @@ constexpr std::string_view kNoResume = "resume_if_exists is false";
 constexpr IdleRule kRules[] = {
     {"trainer.strategy", one_device, kOneDevice},
     {"trainer.sync_batchnorm", one_device, kOneDevice},
+    {"aerie.dist", one_device, kOneDevice},
+    {"aerie.shard_optimizer", one_device, kOneDevice},
+    {"aerie.loss_reduction", one_device, kOneDevice},
     {"exp_manager.log_local_rank_0_only", one_device, kOneDevice},
     {"exp_manager.log_global_rank_0_only", one_device, kOneDevice},
     {"trainer.gradient_clip_algorithm",

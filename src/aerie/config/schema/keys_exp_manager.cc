@@ -8,7 +8,6 @@ namespace {
 
 constexpr std::string_view kOtherLogger =
     "the run goes on without it; metrics.jsonl and TensorBoard files are written";
-constexpr std::string_view kOnSeveral = "training on several devices";
 constexpr std::string_view kStraggler = "NVIDIA's straggler detection is not built in";
 constexpr std::string_view kFault = "NVIDIA's fault-tolerance launcher is not built in";
 constexpr std::string_view kIpl = "pseudo-label rounds do not apply to NEST";
@@ -221,9 +220,9 @@ const FieldKeys<ExpManagerConfig>& exp_manager_fields() {
     keys.key("step_timing_kwargs.buffer_size", &T::step_timing_buffer_size,
              works("Steps whose times are put together.").nullable());
     keys.flag("log_local_rank_0_only", &T::log_local_rank_0_only,
-              later("One log file per machine.", kOnSeveral));
+              works("Only the first process of each machine has a log file."));
     keys.flag("log_global_rank_0_only", &T::log_global_rank_0_only,
-              later("One log file.", kOnSeveral));
+              works("Only the first process of all has a log file."));
     keys.flag("disable_validation_on_resume", &T::disable_validation_on_resume,
               works("Do not repeat the validation of the restored step."));
     keys.row("ema", "map|null", "",

@@ -70,6 +70,20 @@ const FieldKeys<AerieDataConfig>& data_keys() {
   return kKeys;
 }
 
+const FieldKeys<AerieDistConfig>& dist_keys() {
+  using T = AerieDistConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("aerie.dist");
+    keys.key("heartbeat_s", &T::heartbeat_s,
+             works("Several devices: a process that says nothing for so many seconds is given up, "
+                   "and all others end with a message that names it.")
+                 .range(">=1")
+                 .whole());
+    return keys;
+  }();
+  return kKeys;
+}
+
 }  // namespace
 
 std::span<const KeySpec> top_level_keys() {
@@ -142,7 +156,16 @@ const FieldKeys<AerieConfig>& own_fields() {
              works("Write a Lightning `.ckpt` beside every native checkpoint, under the names NeMo "
                    "looks for, so "
                    "that NeMo can go on in the folder of the run."));
+    keys.key("shard_optimizer", &T::shard_optimizer,
+             works("Several devices: each keeps the optimizer's moments of its part of the weights "
+                   "and updates that part; the results are the same."));
+    keys.choice("loss_reduction", &T::loss_reduction,
+                {{"nemo", LossReduction::kNemo}, {"global", LossReduction::kGlobal}},
+                works("Several devices: the mean of each device's mean loss, as in NeMo, or the "
+                      "mean over all that counts on any of them, as one device with all their "
+                      "batches has."));
     keys.child("data", &T::data, data_keys());
+    keys.child("dist", &T::dist, dist_keys());
     return keys;
   }();
   return kKeys;

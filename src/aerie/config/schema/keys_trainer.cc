@@ -7,7 +7,6 @@
 namespace aerie::config {
 namespace {
 
-constexpr std::string_view kSeveral = "training on several devices";
 constexpr std::string_view kPython = "it takes Python objects";
 
 // A name; a mapping is read by the rows below it.
@@ -24,6 +23,16 @@ void read_strategy_target(const NodeReader& node, std::string_view key, Strategy
   const std::string_view found =
       find_target(engine_targets(), "trainer.strategy", target->as_string());
   out.name = found == "SingleDeviceStrategy" ? "single_device" : "ddp";
+}
+
+void read_backend(const NodeReader& node, std::string_view key, StrategyConfig& out) {
+  node.read(key, out.process_group_backend);
+}
+
+void read_comm_hook(const NodeReader& node, std::string_view key, StrategyConfig& out) {
+  const std::pair<std::string_view, CommHook> names[] = {{"fp16_compress_hook", CommHook::kFp16},
+                                                         {"bf16_compress_hook", CommHook::kBf16}};
+  node.read_enum(key, out.comm_hook, std::span<const std::pair<std::string_view, CommHook>>(names));
 }
 
 // true is one batch.
@@ -49,27 +58,44 @@ const FieldKeys<StrategyConfig>& strategy_keys() {
              works("Class of the strategy: lightning.pytorch.strategies.DDPStrategy.").required(),
              read_strategy_target);
     keys.key("find_unused_parameters", &T::find_unused_parameters,
-             later("Look for parameters without gradient.", kSeveral));
+             works("Parameters that got no gradient in a step count as zero; without it that "
+                   "is an error."));
     keys.key("gradient_as_bucket_view", &T::gradient_as_bucket_view,
-             later("Gradients live in the buckets that are reduced.", kSeveral));
+             works("Gradients live in the buckets that are reduced: saves a copy of all."));
     keys.key("static_graph", &T::static_graph,
-             later("The same parameters take part in every step.", kSeveral));
+             works("The same parameters take part in every step, which is looked at once."));
     keys.key("broadcast_buffers", &T::broadcast_buffers,
-             later("Copy buffers from the first device at every step.", kSeveral));
+             works("Copy buffers (BatchNorm's statistics) from the first device at every step, "
+                   "unless sync_batchnorm keeps them equal."));
     keys.key("bucket_cap_mb", &T::bucket_cap_mb,
-             later("Size of a gradient bucket.", kSeveral).range(">0").nullable().whole());
-    keys.key("process_group_backend", &T::process_group_backend,
-             later("Library of the collectives: nccl or gloo.", kSeveral));
+             works("Gradients are reduced in buckets of this size; the first has 1 MB.")
+                 .range(">0")
+                 .nullable()
+                 .whole());
+    keys.row("ddp_comm_hook", "str|null", "null",
+             works("Gradients travel rounded to 16 bits.")
+                 .choices("fp16_compress_hook|bf16_compress_hook"),
+             read_comm_hook);
+    keys.row("process_group_backend", "str|null", "null",
+             works("Library of the collectives; null: nccl on GPUs, gloo on CPUs. With gloo GPUs "
+                   "exchange through the host.")
+                 .choices("nccl|gloo|mpi|ucc")
+                 .refuses("mpi|ucc", "LibTorch brings nccl and gloo"),
+             read_backend);
     keys.parsed(
         "timeout", &T::timeout_s, parse_seconds, "int|float|map|null", "1800",
-        later("Seconds, or `{_target_: datetime.timedelta, minutes: 30}`.", kSeveral).range(">0"));
-    keys.row("timeout.*", "str|float", "",
-             later("days, hours, minutes, seconds: added up.", kSeveral));
+        works("Longest time a collective may take: seconds, or `{_target_: datetime.timedelta, "
+              "minutes: 30}`.")
+            .range(">0"));
+    keys.row("timeout.*", "str|float", "", works("days, hours, minutes, seconds: added up."));
     keys.row("start_method", "str", "popen",
-             later("How the processes of the ranks are started.", kSeveral)
+             no_effect("Each rank is the program started anew, as popen does.")
                  .choices("popen|spawn|fork|forkserver"));
     keys.row("model_averaging_period", "int|null", "null",
-             later("Post-local SGD: steps between two averages of the weights.", kSeveral));
+             refused("Post-local SGD: steps between two averages of the weights.",
+                     "gradients are reduced at every step, so weights need no averaging"));
+    keys.row("ddp_comm_state", "any", "null", refused("State of a hook.", kPython));
+    keys.row("ddp_comm_wrapper", "any", "null", refused("A hook around the hook.", kPython));
     keys.row("check_reduction", "bool", "false", no_effect("Unused in torch."));
     return keys;
   }();
@@ -84,13 +110,12 @@ const FieldKeys<TrainerConfig>& trainer_fields() {
     FieldKeys<T> keys("trainer");
     keys.parsed(
         "devices", &T::devices, parse_devices, "int|str|list[int]", "auto",
-        works("How many, which (`[0]`), `auto` or -1 for all GPUs; without a GPU -1 means 1.")
-            .range("[-1,65536]")
-            .note("one device trains for now: with `auto` and -1 other GPUs stay idle, a number or "
-                  "list of "
-                  "several is refused"));
+        works("How many, which (`[0,2]`), `auto` or -1 for all GPUs; without a GPU `auto` and -1 "
+              "mean 1. Each is trained by a process of its own; on the CPU so many processes share "
+              "the cores.")
+            .range("[-1,65536]"));
     keys.key("num_nodes", &T::num_nodes,
-             later("Machines that train together.", kSeveral).range("[1,65536]"));
+             works("Machines that train together, each with `devices`.").range("[1,65536]"));
     keys.choice(
         "accelerator", &T::accelerator,
         {{"auto", Accelerator::kAuto},
@@ -179,8 +204,7 @@ const FieldKeys<TrainerConfig>& trainer_fields() {
     keys.key("log_every_n_steps", &T::log_every_n_steps,
              works("Steps between log lines; null: 50, 0: none.").range(">=0").absent_is_null());
     keys.key("sync_batchnorm", &T::sync_batchnorm,
-             later("BatchNorm statistics over all devices; on one device it changes nothing.",
-                   kSeveral));
+             works("BatchNorm statistics over all devices; on one device it changes nothing."));
     keys.key("use_distributed_sampler", &T::use_distributed_sampler,
              no_effect("Samples are always divided among devices."));
     keys.key(

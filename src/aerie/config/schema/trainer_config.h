@@ -37,6 +37,9 @@ struct DevicesConfig {
   bool operator==(const DevicesConfig&) const = default;
 };
 
+// How gradients travel: as they are, or rounded to 16 bits on the way.
+enum class CommHook { kNone, kFp16, kBf16 };
+
 // `strategy` as a name or as a mapping with _target_. The options matter from two devices on.
 struct StrategyConfig {
   std::string name = "auto";
@@ -45,7 +48,8 @@ struct StrategyConfig {
   bool static_graph = false;
   bool broadcast_buffers = true;
   double bucket_cap_mb = 25.0;
-  std::string process_group_backend;
+  CommHook comm_hook = CommHook::kNone;  // ddp_comm_hook
+  std::string process_group_backend;     // empty: nccl on GPUs, gloo on CPUs
   double timeout_s = 1800.0;
   bool operator==(const StrategyConfig&) const = default;
 };

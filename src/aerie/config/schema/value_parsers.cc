@@ -34,11 +34,8 @@ Result<DevicesConfig> devices_from_count(int64_t count) {
 Result<DevicesConfig> devices_from_ids(std::vector<int64_t> ids) {
   if (ids.empty()) return invalid_argument("the list of devices is empty");
   if (ids.size() == 1 && ids[0] == -1) return devices_from_count(-1);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0) return invalid_argument(str_cat("device ", ids[i], " does not exist"));
-    for (size_t j = 0; j < i; ++j)
-      if (ids[i] == ids[j]) return invalid_argument(str_cat("device ", ids[i], " is listed twice"));
-  }
+  for (const int64_t id : ids)
+    if (id < 0) return invalid_argument(str_cat("device ", id, " does not exist"));
   DevicesConfig devices;
   devices.kind = DevicesConfig::Kind::kIds;
   devices.ids = std::move(ids);

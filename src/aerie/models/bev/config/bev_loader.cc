@@ -180,10 +180,8 @@ Result<LoadedBevConfig> load_bev_config(Env& env, const MmArgs& args,
   };
   for (const std::string& warning : source.warnings) warn(warning);
   for (const std::string& warning : args.warnings) warn(warning);
-  if (args.launcher != "none")
-    warn(str_cat("--launcher ", args.launcher,
-                 " has no effect: one process trains on one device for now"));
-  if (args.diff_seed) warn("--diff_seed has no effect with one process");
+  if (args.diff_seed)
+    warn("--diff_seed has no effect: what is random hangs off the sample, never off the process");
   if (source.mm) {
     Translation translated =
         translate_mm(source.tree, {file_stem(args.config), args.allow_unknown, &source.names_read});

@@ -1,12 +1,32 @@
 #include "aerie/models/bev/config/mm_translate.h"
 
 #include "aerie/base/strings.h"
+#include "aerie/config/schema/devices.h"
 #include "aerie/models/bev/config/mm_parts.h"
 
 namespace aerie::bev {
 namespace {
 
 using config::Value;
+
+// find_unused_parameters and the backend; nccl, which every file names, is what GPUs use anyway.
+void translate_strategy(MmState& state, MmNode& top) {
+  const Value* unused = top.take("find_unused_parameters");
+  const Value* params = top.take("dist_params");
+  const Value* backend = params != nullptr && params->is_map() ? params->find("backend") : nullptr;
+  const bool gloo = backend != nullptr && *backend == Value("gloo");
+  if (backend != nullptr && !gloo && !(*backend == Value("nccl")))
+    state.error("dist_params.backend", *backend, "LibTorch brings nccl and gloo");
+  const bool find = unused != nullptr && unused->is_bool() && unused->as_bool();
+  if (!find && !gloo) return;
+  const Value& from = find ? *unused : *params;
+  const auto set = [&](const char* key, Value value) {
+    state.set(str_cat("trainer.strategy.", key), std::move(value).with_origin(from.origin()));
+  };
+  set("_target_", Value("lightning.pytorch.strategies.DDPStrategy"));
+  set("find_unused_parameters", Value(find));
+  if (gloo) set("process_group_backend", *backend);
+}
 
 // Same-named keys, and what changes nothing.
 void translate_rest(MmState& state, MmNode& top) {
@@ -21,7 +41,14 @@ void translate_rest(MmState& state, MmNode& top) {
     const bool on = sync->is_map() || (sync->is_bool() && sync->as_bool());
     state.set("trainer.sync_batchnorm", Value(on).with_origin(sync->origin()));
   }
-  if (const Value* ids = top.take("gpu_ids"); ids != nullptr) state.set("trainer.devices", *ids);
+  // A launcher decides how many processes there are, not the file.
+  const auto& launched = config::launched_ranks();
+  if (const Value* ids = top.take("gpu_ids");
+      ids != nullptr &&
+      (!launched ||
+       (ids->is_list() && static_cast<int64_t>(ids->as_list().size()) == launched->local_size)))
+    state.set("trainer.devices", *ids);
+  translate_strategy(state, top);
   if (const Value* workflow = top.take("workflow"); workflow != nullptr) {
     const bool train_only = workflow->is_list() && workflow->as_list().size() == 1 &&
                             workflow->as_list()[0].is_list() &&
@@ -31,8 +58,7 @@ void translate_rest(MmState& state, MmNode& top) {
       state.error("workflow", *workflow, "only [('train', 1)] is there",
                   "evaluations come by evaluation.interval");
   }
-  top.ignore({"find_unused_parameters", "dist_params", "log_level", "opencv_num_threads",
-              "mp_start_method", "device", "checkpoint_meta"});
+  top.ignore({"log_level", "opencv_num_threads", "mp_start_method", "device", "checkpoint_meta"});
   top.ignore({"custom_imports", "plugin", "plugin_dir"}, "nothing is imported");
   if (const Value* hooks = top.take("custom_hooks");
       hooks != nullptr && !(hooks->is_list() && hooks->as_list().empty()))

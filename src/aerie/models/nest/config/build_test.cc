@@ -340,16 +340,42 @@ TEST(BuildTest, DevicePlan) {
   TrainerConfig trainer;
   EXPECT_FALSE(plan_devices(trainer, 0)->gpu);
   EXPECT_TRUE(plan_devices(trainer, 2)->gpu);
-  EXPECT_EQ(plan_devices(trainer, 2)->world_size, 1);
-  EXPECT_EQ(plan_devices(trainer, 2)->ids, std::vector<int64_t>{0});
-  EXPECT_EQ(plan_devices(trainer, 2)->idle_gpus, 1);
-  EXPECT_EQ(plan_devices(trainer, 1)->idle_gpus, 0);
+  EXPECT_EQ(plan_devices(trainer, 2)->world_size, 2);
+  EXPECT_EQ(plan_devices(trainer, 2)->ids, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(plan_devices(trainer, 0)->world_size, 1);
   trainer.devices.kind = DevicesConfig::Kind::kIds;
   trainer.devices.ids = {1};
   EXPECT_EQ(plan_devices(trainer, 2)->ids, std::vector<int64_t>{1});
   EXPECT_FALSE(plan_devices(trainer, 1).ok());
   trainer.accelerator = Accelerator::kCpu;
   EXPECT_EQ(plan_devices(trainer, 2)->ids, std::vector<int64_t>{0});
+  trainer.devices.kind = DevicesConfig::Kind::kCount;
+  trainer.devices.count = 4;
+  trainer.num_nodes = 2;
+  EXPECT_EQ(plan_devices(trainer, 0)->world_size, 8);
+  EXPECT_EQ(plan_devices(trainer, 0)->ids, std::vector<int64_t>(4, 0));
+}
+
+TEST(BuildTest, DevicePlanOfStartedProcesses) {
+  TrainerConfig trainer;
+  const LaunchedRanks third{.size = 4, .local_size = 4, .local_rank = 2};
+  EXPECT_EQ(plan_devices(trainer, 0, third)->world_size, 4);
+  EXPECT_EQ(plan_devices(trainer, 4, third)->own, 2);
+  EXPECT_FALSE(plan_devices(trainer, 2, third).ok());
+  // Each process sees a GPU of its own.
+  EXPECT_EQ(plan_devices(trainer, 1, third)->own, 0);
+  trainer.devices.kind = DevicesConfig::Kind::kIds;
+  trainer.devices.ids = {7, 5, 3, 1};
+  EXPECT_EQ(plan_devices(trainer, 8, third)->own, 3);
+  trainer.devices.ids = {0, 1};
+  EXPECT_NE(plan_devices(trainer, 8, third).status().message().find("ask for 2 processes, 4 were"),
+            std::string::npos);
+  // Two on one GPU: over Gloo only.
+  const LaunchedRanks second{.size = 2, .local_size = 2, .local_rank = 1};
+  trainer.devices.ids = {1, 1};
+  EXPECT_FALSE(plan_devices(trainer, 2, second).ok());
+  trainer.strategy.process_group_backend = "gloo";
+  EXPECT_EQ(plan_devices(trainer, 2, second)->own, 1);
 }
 
 // A value that slipped past validation is an error, never a crash.

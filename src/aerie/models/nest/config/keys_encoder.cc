@@ -183,8 +183,8 @@ const FieldKeys<EncoderConfig>& encoder_fields() {
              no_effect("Another way to compute the same attention."));
     keys.row("use_pytorch_sdpa_backends", "any", "null", no_effect("Belongs to use_pytorch_sdpa."));
     keys.row("sync_max_audio_length", "bool", "true",
-             later("Agreement on the longest batch between devices.",
-                   "several devices; ours needs no such step"));
+             no_effect("Devices need not agree on the longest batch: positions are made for any "
+                       "length."));
     keys.row("rope_base", "float", "10000", refused("Later NeMo.", kRopeNote).range(">0"));
     keys.row("rotary_fraction", "float", "1.0", refused("Later NeMo.", kRopeNote).range("(0,1]"));
     return keys;

@@ -123,21 +123,21 @@ TEST(ValidateTest, MissingValuesMatterToTrainingOnly) {
   EXPECT_EQ(given.warnings(), "");
 }
 
-TEST(ValidateTest, StockSettingsRunOnOneDevice) {
+TEST(ValidateTest, StockSettingsRunOnAnyNumberOfDevices) {
   const std::vector<std::pair<std::string, Value>> kManifests = {
       {"model.train_ds.manifest_filepath", "a.json"},
       {"model.validation_ds.manifest_filepath", "b.json"}};
   EXPECT_EQ(check_stock(kManifests, for_training(0)).errors(), "");
   EXPECT_EQ(check_stock(kManifests, for_training(1)).errors(), "");
   EXPECT_EQ(check_stock(kManifests, for_training(1)).warnings(), "");
-  // Until several can train together, one does and the others are named.
   EXPECT_EQ(check_stock(kManifests, for_training(8)).errors(), "");
-  EXPECT_HAS(check_stock(kManifests, for_training(8)).warnings(), "7 other GPUs stay idle");
-  EXPECT_HAS(check_stock(kManifests, for_training(2)).warnings(), "1 other GPU stays idle");
-  ValidateOptions eight;
-  eight.num_gpus = 8;
-  EXPECT_EQ(check_stock(kManifests, eight).errors(), "");
-  EXPECT_HAS(check_stock(kManifests, eight).warnings(), "7 other GPUs stay idle");
+  EXPECT_EQ(check_stock(kManifests, for_training(8)).warnings(), "");
+  auto apart = kManifests;
+  apart.emplace_back("trainer.sync_batchnorm", false);
+  apart.emplace_back("trainer.use_distributed_sampler", false);
+  EXPECT_EQ(check_stock(apart, for_training(1)).warnings(), "");
+  EXPECT_HAS(check_stock(apart, for_training(8)).warnings(), "each of the 8 devices alone");
+  EXPECT_HAS(check_stock(apart, for_training(8)).warnings(), "divided among the devices");
 }
 
 TEST(ValidateTest, DevicesAreJudgedByTheirEffect) {
@@ -158,9 +158,9 @@ TEST(ValidateTest, DevicesAreJudgedByTheirEffect) {
   }
   EXPECT_EQ(errors(Value(List{Value(3)}), "gpu", 8), "");
   EXPECT_HAS(errors(Value(List{Value(3)}), "gpu", 2), "names GPU 3");
-  EXPECT_HAS(errors(Value(2), "auto", 8), "asks for 2 devices");
-  EXPECT_HAS(errors(Value(2), "cpu", 0), "asks for 2 devices");
-  EXPECT_HAS(errors(Value("0,1"), "gpu", 8), "asks for 2 devices");
+  EXPECT_EQ(errors(Value(2), "auto", 8), "");
+  EXPECT_EQ(errors(Value(2), "cpu", 0), "");
+  EXPECT_EQ(errors(Value("0,1"), "gpu", 8), "");
   EXPECT_EQ(errors(Value("auto"), "gpu", 2), "");
   EXPECT_HAS(errors(Value(4), "gpu", 2), "there are 2");
   EXPECT_HAS(errors(Value(0), "auto", 0), "from 1");
@@ -168,10 +168,18 @@ TEST(ValidateTest, DevicesAreJudgedByTheirEffect) {
   EXPECT_HAS(errors(Value(List{Value(0), Value(0)}), "auto", 8), "listed twice");
   EXPECT_HAS(errors(Value(1), "gpu", 0), "there is none");
   EXPECT_HAS(errors(Value(1), "tpu", 0), "refused");
-  // Without training: what is certain to be refused is, what depends on the machine is not.
-  EXPECT_HAS(check_stock({{"trainer.devices", 2}}).errors(), "asks for 2 devices");
-  EXPECT_HAS(check_stock({{"trainer.num_nodes", 2}}).errors(), "trainer.num_nodes");
+  // Without training: what depends on the machine is not judged.
   EXPECT_EQ(check_stock({{"trainer.accelerator", "gpu"}}).errors(), "");
+  EXPECT_HAS(check_stock({{"trainer.devices", 2}, {"trainer.strategy", "single_device"}}).errors(),
+             "cannot train on 2 devices");
+  Value ddp{Map()};
+  ASSERT_TRUE(ddp.set("_target_", "lightning.pytorch.strategies.DDPStrategy").ok());
+  ASSERT_TRUE(ddp.set("process_group_backend", "nccl").ok());
+  EXPECT_HAS(
+      check_stock(
+          {{"trainer.devices", 2}, {"trainer.accelerator", "cpu"}, {"trainer.strategy", ddp}})
+          .errors(),
+      "nccl needs GPUs");
 }
 
 TEST(ValidateTest, EveryPrecisionStringIsKnown) {
