@@ -12,9 +12,8 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
 #include "aerie/data/nuscenes/contact_sheet.h"
+#include "aerie/data/nuscenes/prediction_sheet.h"
 #include "aerie/data/nuscenes/data_report.h"
-#include "aerie/image/jpeg.h"
-#include "aerie/image/png.h"
 #include "cli.h"
 #include "nuscenes_input.h"
 
@@ -79,13 +78,7 @@ Status write_sheet(const NuscenesParts& parts, const SheetOptions& options,
   AERIE_ASSIGN_OR_RETURN(const uint64_t entry, find_entry(*dataset, options.sample));
   AERIE_ASSIGN_OR_RETURN(const image::Image sheet,
                          nuscenes::contact_sheet(*dataset, entry, 0, parts.aerie.seed));
-  const std::string ending = to_lower(file_extension(options.file));
-  const bool png = ending == ".png";
-  AERIE_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
-                         png ? image::write_png(sheet.view()) : image::write_jpeg(sheet.view()));
-  return Env::real().atomic_replace(
-      expand_user(options.file),
-      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  return nuscenes::write_picture(Env::real(), expand_user(options.file), sheet);
 }
 
 Status check_sheet_name(const std::string& file) {
