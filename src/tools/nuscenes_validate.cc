@@ -12,8 +12,8 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
 #include "aerie/data/nuscenes/contact_sheet.h"
-#include "aerie/data/nuscenes/prediction_sheet.h"
 #include "aerie/data/nuscenes/data_report.h"
+#include "aerie/data/nuscenes/prediction_sheet.h"
 #include "cli.h"
 #include "nuscenes_input.h"
 

@@ -111,6 +111,12 @@ class Job {
   virtual Result<std::unique_ptr<LearningRates>> make_rates(const std::vector<double>& base_rates,
                                                             const Cadence& cadence) = 0;
   virtual Result<Exports> exports(Env& env) = 0;
+  // What a validation leaves in the run's folder beside its numbers: pictures. `monitored` is the
+  // result of the set whose numbers have no prefix.
+  virtual Status after_validation(Env& /*env*/, const std::string& /*run_dir*/, int64_t /*step*/,
+                                  const SetResult& /*monitored*/) {
+    return ok_status();
+  }
 };
 
 }  // namespace aerie::train

@@ -318,6 +318,10 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
     return ok_status();
   };
   if (!options.quiet) parts.progress = [&line](const ui::ProgressInfo& info) { line.update(info); };
+  if (keep)
+    parts.after_validation = [&env, &folder, &job](int64_t step, const SetResult& monitored) {
+      return job.after_validation(env, folder.path, step, monitored);
+    };
   parts.write_nonfinite = [&env, &folder](int64_t step, const std::string& json) -> Status {
     AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path + "/nonfinite"));
     return env.atomic_replace(str_cat(folder.path, "/nonfinite/step_", step, ".json"), json);

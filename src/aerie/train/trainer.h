@@ -58,6 +58,9 @@ struct TrainerParts {
   std::function<void(const ui::ProgressInfo&)> progress;
   // Called when the first step of this process is done. May be empty.
   std::function<void()> first_step;
+  // After a validation whose numbers count, with the result of the monitored set. An error is only
+  // a warning: the run does not hang on its pictures. May be empty.
+  std::function<Status(int64_t step, const SetResult& monitored)> after_validation;
   // Writes nonfinite/step_N.json; may be empty.
   std::function<Status(int64_t step, const std::string& json)> write_nonfinite;
   // One decision for all ranks; identity at world 1.

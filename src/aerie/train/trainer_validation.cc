@@ -112,6 +112,13 @@ Status Trainer::validate(bool sanity) {
   for (const auto& [name, value] : shown)
     numbers += str_cat(numbers.empty() ? "" : ", ", name, " ", value);
   log_info("train", "step ", step, ": ", numbers, " (", human_duration(took), ")");
+  if (parts_.after_validation) {
+    const double before = parts_.clock->monotonic_s();
+    if (const Status status = parts_.after_validation(step, results[monitored]);
+        !status.ok())
+      log_warn("train", "step ", step, ": ", status.to_string());
+    last_step_done_s_ += parts_.clock->monotonic_s() - before;
+  }
   summary_.last_monitor = state_.last_monitor = monitor;
   if (!config.exp_manager.early_stopping_callback_params.check_on_train_epoch_end)
     AERIE_RETURN_IF_ERROR(check_early_stopping());

@@ -9,6 +9,7 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/metrics/metrics_log.h"
+#include "aerie/ui/report_pictures.h"
 #include "aerie/ui/report_style.h"
 #include "aerie/ui/smooth.h"
 #include "aerie/ui/svg_chart.h"
@@ -192,7 +193,8 @@ std::string table_row(const std::string& head, const std::string& text) {
 
 // Everything below the curves.
 std::string details_of(const ReportInput& run) {
-  std::string out = "<h2>Machine, data and run</h2><div class=\"wide\"><table>\n";
+  std::string out = pictures_section(run.pictures);
+  out += "<h2>Machine, data and run</h2><div class=\"wide\"><table>\n";
   for (const auto& [head, text] : machine_rows(run)) out += table_row(head, text);
   out += "</table></div>\n";
   size_t left_out = 0;
@@ -270,7 +272,7 @@ std::string page(const std::string& title, const std::string& body) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-      "'unsafe-inline'; script-src 'unsafe-inline'\"><title>",
+      "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\"><title>",
       html_escape(title), " · aerie report</title>", kReportStyle, "</head><body>\n", body,
       kReportScript, "\n</body></html>\n");
 }
@@ -333,6 +335,7 @@ Result<ReportInput> load_report_input(Env& env, const std::string& run_dir,
     out.config_yaml = *text;
   if (auto text = env.read_file(run_dir + "/cmd-args.log", 1u << 20); text.ok())
     out.command = std::string(trim(*text));
+  out.pictures = read_pictures(env, run_dir);
   if (auto text = env.read_file(run_dir + "/bad_samples.jsonl", 256u << 20); text.ok()) {
     for (const std::string& line : split(*text, '\n')) {
       const auto json = nlohmann::json::parse(line, nullptr, false);

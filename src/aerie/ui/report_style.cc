@@ -47,6 +47,10 @@ th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--line)
 th,.word{white-space:nowrap}
 .text{overflow-wrap:anywhere;min-width:11em}
 pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px;overflow:auto;font-size:13px}
+.pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,620px),1fr));gap:14px;margin:0 0 12px}
+.picture{margin:0;min-width:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px}
+.picture img{display:block;width:100%;height:auto;border-radius:4px}
+.picture figcaption{overflow-wrap:anywhere}
 code{font-size:13px}
 summary{cursor:pointer;color:var(--accent)}
 @media (max-width:600px){body{padding:14px}.tiles{grid-template-columns:repeat(2,minmax(0,1fr));gap:8px}.tile{padding:8px 10px}.tile b{font-size:17px}.plot{margin-left:46px}}

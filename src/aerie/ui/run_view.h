@@ -14,6 +14,13 @@
 
 namespace aerie::ui {
 
+// A picture that a validation left in the run's folder.
+struct RunPicture {
+  int64_t step = 0;
+  std::string name;   // of its file, without the ending
+  std::string bytes;  // JPEG
+};
+
 struct ReportInput {
   std::string title;
   std::string folder;
@@ -23,6 +30,7 @@ struct ReportInput {
   std::vector<std::pair<std::string, std::string>> bad_samples;  // id, reason
   int64_t bad_lines = 0;                                         // of metrics.jsonl
   ReportWords words;
+  std::vector<RunPicture> pictures;  // of the first and the latest validation
 };
 
 enum class RunState { kHealthy, kUnhealthy, kFailed, kOpen };

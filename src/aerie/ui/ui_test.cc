@@ -239,6 +239,16 @@ TEST(ReportTest, SeveralRunsShareAPage) {
   EXPECT_FALSE(write_report_of(*env, {"/runs/a", "/runs/none"}, "/all.html", {}).ok());
 }
 
+TEST(ReportTest, PicturesAreInsideThePage) {
+  ReportInput input = run_input(run(100, 1, -1));
+  EXPECT_EQ(render_report({input}).find("Predictions"), std::string::npos);
+  input.pictures = {{10, "scene<1>", "a"}, {10, "scene-2", "ab"}, {20, "scene<1>", "abc"}};
+  const std::string page = render_report({input});
+  for (const char* text : {"base64,YQ==\"", "base64,YWI=\"", "base64,YWJj\"", "scene&lt;1&gt;",
+                           "after step 20", "first validation, step 10", "img-src data:"})
+    EXPECT_NE(page.find(text), std::string::npos) << text;
+}
+
 TEST(ReportTest, RefusesAFolderThatIsNoRun) {
   const auto env = new_mem_env();
   const auto report = write_report(*env, "/nowhere", {});

@@ -1,10 +1,14 @@
 // Figures, checks and the sheet of a data set.
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
 #include "aerie/data/nuscenes/contact_sheet.h"
 #include "aerie/data/nuscenes/data_report.h"
+#include "aerie/data/nuscenes/prediction_sheet.h"
+#include "aerie/data/nuscenes/sample_reader.h"
 #include "aerie/data/nuscenes/test_root.h"
 
 namespace aerie::nuscenes {
@@ -92,6 +96,59 @@ TEST(NuscenesReportTest, TheSheetShowsCamerasMapAndTruth) {
     };
     EXPECT_EQ(pixels(0), pixels(0));
     EXPECT_NE(pixels(0), pixels(1));
+  }
+}
+
+TEST(NuscenesReportTest, ThePredictionSheetShowsWhatWasWrong) {
+  const TestRoot root;
+  for (const GtTaskChoice task : {GtTaskChoice::kMap, GtTaskChoice::kVehicle}) {
+    DataConfig config = root.config();
+    config.image.size = {45, 80};
+    config.gt.task = task;
+    config.image.augment = config.bev.augment = false;
+    const auto dataset = TestRoot::open(config);
+    const auto reader = SampleReader::make(*dataset);
+    ASSERT_TRUE(reader.ok());
+    PredictedSample sample;
+    sample.entry = 2;
+    sample.img.resize(size_t{6} * 45 * 80 * 3);
+    sample.bev_aug.resize(16);
+    sample.gt.resize((*reader)->gt().num_bytes());
+    std::vector<float> matrices(size_t{3} * 6 * 16);
+    SampleFigures figures;
+    ASSERT_TRUE((*reader)
+                    ->read(2, 0, 1,
+                           {sample.img.data(), matrices.data(), matrices.data() + 96,
+                            matrices.data() + 192, sample.bev_aug.data(), sample.gt.data()},
+                           figures)
+                    .ok());
+    std::fill(sample.gt.begin(), sample.gt.begin() + 200, uint8_t{1});
+    const auto draw = [&](float where_true, float elsewhere, std::vector<float> thresholds = {}) {
+      sample.probability.clear();
+      for (const uint8_t truth : sample.gt)
+        sample.probability.push_back(truth != 0 ? where_true : elsewhere);
+      const auto sheet = prediction_sheet(*dataset, sample, {"step 7", std::move(thresholds), 1});
+      EXPECT_TRUE(sheet.ok()) << sheet.status().to_string();
+      std::map<std::vector<uint8_t>, int> colours;  // of the error panel
+      for (int y = sheet->height() / 3; y < sheet->height() * 3 / 4; ++y)
+        for (int x = sheet->width() * 2 / 3 + 8; x < sheet->width() - 8; ++x)
+          ++colours[std::vector<uint8_t>(sheet->row(y) + 3 * x, sheet->row(y) + 3 * x + 3)];
+      return colours;
+    };
+    const std::vector<uint8_t> right{190, 205, 190}, missed{33, 102, 172}, too_much{230, 97, 1};
+    auto all = draw(0.9f, 0.1f);
+    EXPECT_GT(all[right], 0);
+    EXPECT_EQ(all[missed] + all[too_much], 0);
+    all = draw(0.1f, 0.1f);
+    EXPECT_GT(all[missed], 0);
+    EXPECT_EQ(all[right] + all[too_much], 0);
+    all = draw(0.9f, 0.9f);
+    EXPECT_GT(all[too_much], 1000);
+    EXPECT_EQ(all[missed], 0);
+    // A threshold of its own for every class.
+    all = draw(0.4f, 0.3f, std::vector<float>(6, 0.35f));
+    EXPECT_GT(all[right], 0);
+    EXPECT_EQ(all[missed] + all[too_much], 0);
   }
 }
 

@@ -102,8 +102,8 @@ Result<image::Image> prediction_sheet(const NuscenesDataset& dataset, const Pred
       std::clamp(static_cast<int>(int64_t{kPanel} * height / width), 1, kMaxCameraHeight);
   const int legend_rows = std::max<int>(static_cast<int>(classes), 4);
   const int ground_top = kMargin + kHeading + 2 * (camera_height + kMargin);
-  image::Image canvas(3 * kPanel + 4 * kMargin, ground_top + kHeading + kPanel + 2 * kMargin +
-                                                    legend_rows * kTextRow);
+  image::Image canvas(3 * kPanel + 4 * kMargin,
+                      ground_top + kHeading + kPanel + 2 * kMargin + legend_rows * kTextRow);
   const image::MutableImageView all = canvas.mutable_view();
   image::fill(all, kSheetBackground);
   const auto column_x = [](int column) { return kMargin + column * (kPanel + kMargin); };

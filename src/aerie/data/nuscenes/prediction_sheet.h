@@ -1,6 +1,6 @@
 // What a model made of one sample, on one canvas for human eyes: its cameras as they stand around
-// the car, the truth from above, the prediction, where the two differ, and a legend with the classes
-// and their intersection over union on this sample.
+// the car, the truth from above, the prediction, where the two differ, and a legend with the
+// classes and their intersection over union on this sample.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace aerie::nuscenes {
 
 // A sample of a batch and what was predicted for it; a copy, so that batches need not wait.
 struct PredictedSample {
-  uint64_t entry = 0;               // of the data set
-  uint32_t epoch = 0;               // of the batch
-  std::vector<uint8_t> img;         // [N][height][width][3]
-  std::vector<float> bev_aug;       // 4 x 4
-  std::vector<uint8_t> gt;          // [K][nx][ny]
-  std::vector<float> probability;   // the same shape
+  uint64_t entry = 0;              // of the data set
+  uint32_t epoch = 0;              // of the batch
+  std::vector<uint8_t> img;        // [N][height][width][3]
+  std::vector<float> bev_aug;      // 4 x 4
+  std::vector<uint8_t> gt;         // [K][nx][ny]
+  std::vector<float> probability;  // the same shape
 };
 
 // Sample number `row` of a batch of the data set's loader. `probability` is of the whole batch,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNear = 0.3;  // metres before a camera that are not drawn
 constexpr double kFar = 80.0;  // around the car
-constexpr image::Color kCar{230, 20, 20};
+constexpr image::Color kCar{230, 20, 20}, kCarEdge{0, 0, 0};
 
 std::vector<Outline> map_outlines(const MapExpansion& map, const GroundTruthOptions& gt,
                                   const Mat4& to_reference, const Vec3& centre) {
@@ -163,6 +163,7 @@ void GroundPanel::draw(const std::vector<Outline>& outlines, const Mat4& bev_aug
 
 void GroundPanel::draw_car(const Mat4& bev_aug) const {
   const Vec3 forward = ego_ ? Vec3{4.0, 0.0, 0.0} : Vec3{0.0, 4.0, 0.0};
+  line(bev_aug * Vec3{}, bev_aug * forward, kCarEdge, 7.0);
   line(bev_aug * Vec3{}, bev_aug * forward, kCar, 3.0);
 }
 

@@ -1,5 +1,5 @@
-// What sheets for human eyes are put together from (contact_sheet.h, prediction_sheet.h): colours of
-// classes, places of cameras, outlines of the map in pictures, the ground from above.
+// What sheets for human eyes are put together from (contact_sheet.h, prediction_sheet.h): colours
+// of classes, places of cameras, outlines of the map in pictures, the ground from above.
 #pragma once
 
 #include <cstdint>

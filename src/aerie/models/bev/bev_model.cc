@@ -109,6 +109,13 @@ at::Tensor map_counts(const at::Tensor& probability, const at::Tensor& truth) {
                     (~predicted & positive).sum(1)});
 }
 
+at::Tensor sign_counts(const at::Tensor& logits, const at::Tensor& truth) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor predicted = logits > 0;
+  const at::Tensor positive = truth.to(at::kBool);
+  return at::stack({(predicted & positive).sum({0, 2, 3}), (predicted | positive).sum({0, 2, 3})});
+}
+
 std::vector<std::string> undecayed_parameters() {
   return {"relative_position_bias_table", "absolute_pos_embed"};
 }

@@ -52,6 +52,10 @@ MapLosses map_losses(const BevConfig& config, const at::Tensor& logits, const at
 // positives, false positives and false negatives. May be added up.
 at::Tensor map_counts(const at::Tensor& probability, const at::Tensor& truth);
 
+// Lift-Splat-Shoot's count for vehicles, predicted where the logit is above 0: int64 (2,K) of cells
+// in both and cells in either. May be added up.
+at::Tensor sign_counts(const at::Tensor& logits, const at::Tensor& truth);
+
 // Parts of names of parameters that weight decay leaves alone.
 std::vector<std::string> undecayed_parameters();
 

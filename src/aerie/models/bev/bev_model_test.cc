@@ -260,6 +260,23 @@ TEST(BevModelTest, CountsOfTensorsEqualTheMetric) {
     }
 }
 
+TEST(BevModelTest, CountsOfSignsLeaveZeroOut) {
+  // Logit 0 is probability 0.5, which reaches its threshold; Lift-Splat-Shoot wants more than 0.
+  const at::Tensor logits = at::zeros({2, 2, 1, 3});
+  logits[0][0][0][0] = 1.0f;
+  logits[1][0][0][1] = 1e-9f;
+  logits[1][1][0][2] = -1e-9f;
+  const at::Tensor truth = at::zeros({2, 2, 1, 3}, at::kByte);
+  truth[0][0][0][0] = 1;
+  truth[0][0][0][2] = 1;
+  truth[1][1][0][2] = 1;
+  const at::Tensor counts = sign_counts(logits, truth);
+  EXPECT_EQ(counts[0][0].item<int64_t>(), 1);
+  EXPECT_EQ(counts[1][0].item<int64_t>(), 3);
+  EXPECT_EQ(counts[0][1].item<int64_t>(), 0);
+  EXPECT_EQ(counts[1][1].item<int64_t>(), 1);
+}
+
 TEST(BevModelTest, LossesAddUpOverClasses) {
   BevConfig c = tiny();
   const at::Tensor logits = at::rand({2, 2, 4, 4}, draws(1)) * 4 - 2;

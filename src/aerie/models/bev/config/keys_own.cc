@@ -57,6 +57,11 @@ const FieldKeys<BevOwnConfig>& own_keys() {
                  .choices("dynamic"),
              read_loss_scale);
     keys.child("compile", &T::compile, compile_keys());
+    keys.key("pictures", &T::pictures,
+             works("Samples of the validation set that are drawn after every validation, always "
+                   "the same: cameras, truth, prediction and error, in the run's folder and its "
+                   "report. 0: none.")
+                 .range("[0,64]"));
     return keys;
   }();
   return kKeys;

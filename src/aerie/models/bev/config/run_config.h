@@ -72,6 +72,7 @@ struct BevOptimConfig : config::OptimConfig {  // lr is the effective one
 struct BevOwnConfig {
   LossScaleConfig loss_scale;
   CompileConfig compile;
+  int64_t pictures = 4;  // samples drawn at every validation
 };
 
 struct BevRunConfig : config::LoopConfig, BevOwnConfig {

@@ -9,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/sigmoid.h>
 
 #include "aerie/base/strings.h"
@@ -186,35 +187,49 @@ Result<train::EvalOutcome> BevEngine::evaluate(const data::Batch& batch, uint64_
   AERIE_ASSIGN_OR_RETURN(const BevBatch tensors, to_bev_batch(batch, random, device()));
   const int64_t samples = tensors.images.size(0);
   // Samples do not see each other in eval mode, so a batch may be cut wherever it fits.
+  const bool shown = sink_ != nullptr && sink_->wants(batch);
+  std::vector<float> probability;
   for (int64_t parts = 1;; parts = std::min(parts * 2, samples)) {
-    auto outcome = evaluate_parts(tensors, parts);
+    auto outcome = evaluate_parts(tensors, parts, shown ? &probability : nullptr);
+    if (outcome.ok() && shown) AERIE_RETURN_IF_ERROR(sink_->take(batch, probability));
     if (outcome.ok() || outcome.status().code() != StatusCode::kOutOfMemory || parts >= samples)
       return outcome;
     if (device().is_cuda()) at::accelerator::emptyCache();
   }
 }
 
-Result<train::EvalOutcome> BevEngine::evaluate_parts(const BevBatch& batch, int64_t parts) {
+Result<train::EvalOutcome> BevEngine::evaluate_parts(const BevBatch& batch, int64_t parts,
+                                                     std::vector<float>* probability) {
   try {
     at::NoGradGuard no_grad;
     const int64_t samples = batch.images.size(0);
-    at::Tensor counts, loss;
+    at::Tensor counts, signs, loss;
+    if (probability != nullptr) probability->clear();
     for (int64_t p = 0; p < parts; ++p) {
       const int64_t begin = samples * p / parts, end = samples * (p + 1) / parts;
       const BevBatch part = parts == 1 ? batch : batch_samples(batch, begin, end);
       auto logits = forward(part, /*training=*/false);
       if (!logits.ok())
         return train::refine_torch_status(logits.status()).with_context("evaluation");
-      const at::Tensor part_counts = map_counts(at::sigmoid(logits->to(at::kFloat)), part.truth);
+      const at::Tensor shares = at::sigmoid(logits->to(at::kFloat));
+      const at::Tensor part_counts = map_counts(shares, part.truth);
+      const at::Tensor part_signs = sign_counts(*logits, part.truth);
+      if (probability != nullptr) {
+        const at::Tensor here = shares.to(at::kCPU).contiguous();
+        const float* begin_of = here.const_data_ptr<float>();
+        probability->insert(probability->end(), begin_of, begin_of + here.numel());
+      }
       const at::Tensor part_loss =
           map_losses(model_->config(), *logits, part.truth).total.to(at::kDouble) *
           (static_cast<double>(end - begin) / static_cast<double>(samples));
       counts = p == 0 ? part_counts : counts + part_counts;
+      signs = p == 0 ? part_signs : signs + part_signs;
       loss = p == 0 ? part_loss : loss + part_loss;
     }
     train::EvalOutcome outcome;
     outcome.loss = loss.item<double>();
-    const at::Tensor numbers = counts.to(at::kCPU, at::kDouble).contiguous();
+    const at::Tensor numbers =
+        at::cat({counts.flatten(), signs.flatten()}).to(at::kCPU, at::kDouble).contiguous();
     const double* first = numbers.const_data_ptr<double>();
     outcome.sums.assign(first, first + numbers.numel());
     return outcome;

@@ -23,6 +23,7 @@
 #include "aerie/base/status.h"
 #include "aerie/models/bev/bev_model.h"
 #include "aerie/models/bev/config/run_config.h"
+#include "aerie/models/bev/engine/prediction_sink.h"
 #include "aerie/optim/ema.h"
 #include "aerie/optim/grad_scaler.h"
 #include "aerie/optim/gradients.h"
@@ -45,7 +46,7 @@ class BevEngine final : public train::Engine {
   int64_t max_in_flight() const override { return 0; }
   Status submit(const train::StepRequest& request) override;
   Result<std::vector<train::StepOutcome>> collect(bool wait) override;
-  // sums: map_counts() of the batch, [tp, fp, fn][class][threshold].
+  // sums: map_counts() of the batch, [tp, fp, fn][class][threshold], then sign_counts().
   Result<train::EvalOutcome> evaluate(const data::Batch& batch, uint64_t seed,
                                       uint64_t position) override;
   Status use_ema_weights(bool on) override;
@@ -59,6 +60,8 @@ class BevEngine final : public train::Engine {
   optim::GradScaler* scaler() { return scaler_.get(); }  // null: no scaling
   config::Precision precision() const { return precision_; }
   at::Device device() const { return model_->parameters().device(); }
+  // Who sees the predictions of evaluate(); null: nobody. Outlives the evaluations.
+  void set_prediction_sink(PredictionSink* sink) { sink_ = sink; }
   // Begins to reserve the host memory of snapshots, so that the first save finds it.
   void reserve_snapshots();
 
@@ -79,7 +82,9 @@ class BevEngine final : public train::Engine {
   Result<Micro> run_part(const BevBatch& batch, double share, const at::Tensor& factor);
   Result<at::Tensor> forward(const BevBatch& batch, bool training);
   Result<train::StepOutcome> finish(const train::StepRequest& request);
-  Result<train::EvalOutcome> evaluate_parts(const BevBatch& batch, int64_t parts);
+  // `probability`: [B][K][nx][ny] of the batch; null: not asked for.
+  Result<train::EvalOutcome> evaluate_parts(const BevBatch& batch, int64_t parts,
+                                            std::vector<float>* probability);
   Rollback mark() const;
   void roll_back(const Rollback& mark);
   void drop_window();
@@ -97,6 +102,8 @@ class BevEngine final : public train::Engine {
   bool fallen_back_ = false;
   std::shared_ptr<train::SnapshotMemory> snapshot_memory_ =
       std::make_shared<train::SnapshotMemory>();
+
+  PredictionSink* sink_ = nullptr;
 
   bool window_open_ = false;
   std::vector<Micro> window_;

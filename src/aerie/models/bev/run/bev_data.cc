@@ -70,6 +70,7 @@ class Opener {
     AERIE_ASSIGN_OR_RETURN(auto made, nuscenes::make_nuscenes_loader(opened_, run_.aerie, loader));
     return std::make_unique<train::LoaderSource>(std::move(made));
   }
+  const std::shared_ptr<const nuscenes::NuscenesDataset>& opened() const { return opened_; }
   // "320 samples of 8 scenes", of the set opened last.
   std::string amount() const {
     const uint64_t entries = opened_->samples()->size();
@@ -84,7 +85,13 @@ class Opener {
 
 }  // namespace
 
-Result<train::JobData> open_bev_data(const BevRunConfig& run, const train::DataOptions& options) {
+uint64_t evaluation_seed(const BevRunConfig& run) {
+  return mix64(run.aerie.seed ^ (static_cast<uint64_t>(Purpose::kValidation) << 32));
+}
+
+Result<train::JobData> open_bev_data(const BevRunConfig& run, const train::DataOptions& options,
+                                     std::shared_ptr<const nuscenes::NuscenesDataset>* evaluated) {
+  if (evaluated != nullptr) evaluated->reset();
   train::JobData out;
   Opener opener(run, options);
   const bool overfit = overfits(run.trainer);
@@ -110,7 +117,7 @@ Result<train::JobData> open_bev_data(const BevRunConfig& run, const train::DataO
   const config::BatchLimit limit = evaluation_limit(run.trainer, options.test);
   // Nothing is evaluated: its data need not be there.
   if (!limit.is_fraction && limit.count == 0) return out;
-  const uint64_t seed = mix64(run.aerie.seed ^ (static_cast<uint64_t>(Purpose::kValidation) << 32));
+  const uint64_t seed = evaluation_seed(run);
   // Beside training, whose first batch would otherwise share the processors with this.
   auto source = opener.open(*dataset, seed, /*quiet=*/true, /*read_ahead=*/!options.train);
   if (!source.ok()) return data_status(source.status(), node);
@@ -123,6 +130,7 @@ Result<train::JobData> open_bev_data(const BevRunConfig& run, const train::DataO
         .with_hint(str_cat("set it to at least ", 1.0 / static_cast<double>(available),
                            ", or to 0 for none"));
   out.validation_amount = opener.amount();
+  if (evaluated != nullptr) *evaluated = opener.opened();
   out.sets.push_back({"", source->get(), batches});
   out.evaluation.push_back(std::move(source).value());
   return out;

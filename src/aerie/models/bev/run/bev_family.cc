@@ -34,7 +34,7 @@ class BevConfiguration final : public models::Configuration {
 class BevFamily final : public models::Family {
  public:
   std::string_view name() const override { return "bev"; }
-  ui::ReportWords report_words() const override { return bev_report_words(BevConfig().classes); }
+  ui::ReportWords report_words() const override { return bev_report_words({BevConfig().classes}); }
   Result<std::unique_ptr<train::Job>> make_job(const models::Configuration& config) const override {
     // The family's configurations come from its own dialect alone.
     return make_bev_job(static_cast<const BevConfiguration&>(config).loaded());

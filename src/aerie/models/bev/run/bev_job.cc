@@ -9,6 +9,7 @@
 #include "aerie/models/bev/run/bev_data.h"
 #include "aerie/models/bev/run/bev_task.h"
 #include "aerie/models/bev/run/make_engine.h"
+#include "aerie/models/bev/run/prediction_pictures.h"
 #include "aerie/optim/mm_schedule.h"
 #include "aerie/train/mm_schedule_rates.h"
 
@@ -24,10 +25,14 @@ class ConstantRates final : public train::LearningRates {
   std::vector<double> rates_;
 };
 
+ScoreNames score_names(const BevRunConfig& run) {
+  return {run.model.classes, run.data.train_ds.gt.task != nuscenes::GtTaskChoice::kMap};
+}
+
 class BevJob final : public train::Job {
  public:
   explicit BevJob(const LoadedBevConfig& config)
-      : loaded_(config), run_(config.run), task_(bev_task(run_.model.classes)) {}
+      : loaded_(config), run_(config.run), task_(bev_task(score_names(run_))) {}
 
   const train::TaskInfo& task() const override { return task_; }
   const config::LoopConfig& config() const override { return run_; }
@@ -37,16 +42,24 @@ class BevJob final : public train::Job {
     config::fill_defaults(tree, bev_schema().aerie_defaults());
     return config::emit_yaml(tree);
   }
-  ui::ReportWords report_words() const override { return bev_report_words(run_.model.classes); }
+  ui::ReportWords report_words() const override { return bev_report_words(score_names(run_)); }
   std::vector<std::string> eval_metric_names() const override {
-    return bev_metric_names(run_.model.classes);
+    return bev_metric_names(score_names(run_));
   }
 
   Result<train::JobData> open_data(const train::DataOptions& options) override {
-    return open_bev_data(run_, options);
+    pictures_.reset();
+    std::shared_ptr<const nuscenes::NuscenesDataset> evaluated;
+    AERIE_ASSIGN_OR_RETURN(train::JobData data, open_bev_data(run_, options, &evaluated));
+    if (evaluated != nullptr && run_.pictures > 0 && options.rank == 0)
+      pictures_ = std::make_unique<PredictionPictures>(
+          evaluated, run_.pictures, data.sets.front().batches, evaluation_seed(run_));
+    return data;
   }
   Result<train::BuiltEngine> make_engine(const train::EngineOptions& options) override {
-    return make_bev_engine(run_, options);
+    AERIE_ASSIGN_OR_RETURN(train::BuiltEngine engine, make_bev_engine(run_, options));
+    set_prediction_sink(engine, pictures_.get());
+    return engine;
   }
   Status load_initial_weights(Env& env, train::BuiltEngine& engine) override {
     return bev::load_initial_weights(env, run_, engine);
@@ -75,11 +88,19 @@ class BevJob final : public train::Job {
         std::make_unique<train::MmScheduleRates>(std::move(schedule)));
   }
   Result<train::Exports> exports(Env&) override { return train::Exports(); }
+  Status after_validation(Env& env, const std::string& run_dir, int64_t step,
+                          const train::SetResult& monitored) override {
+    if (pictures_ == nullptr) return ok_status();
+    return pictures_
+        ->write(env, run_dir, step, best_thresholds(monitored.all.sums(), run_.model.num_classes()))
+        .with_context("pictures of the validation");
+  }
 
  private:
   const LoadedBevConfig& loaded_;
   const BevRunConfig& run_;
   const train::TaskInfo task_;
+  std::unique_ptr<PredictionPictures> pictures_;  // null: none are asked for
 };
 
 }  // namespace

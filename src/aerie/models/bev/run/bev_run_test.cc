@@ -34,7 +34,7 @@ exp_manager:
   resume_if_exists: true
   resume_ignore_no_checkpoint: true
   checkpoint_callback_params: {monitor: mIoU, mode: max}
-aerie: {seed: 3, step_unit: micro}
+aerie: {seed: 3, step_unit: micro, pictures: 2}
 model:
   profile: seed
   classes: [drivable_area, walkway]
@@ -117,6 +117,21 @@ TEST_F(BevRunTest, TrainsValidatesSavesAndReports) {
   ASSERT_TRUE(page.ok());
   for (const char* text : {"Intersection over union", "samples per second", "nuScenes folder"})
     EXPECT_NE(page->find(text), std::string::npos) << text;
+
+  // Two samples at every validation, the same ones, in the folder and in the page.
+  const auto names = [&](const std::string& folder) {
+    std::vector<std::string> out;
+    if (const auto files = Env::real().list_dir(result->run_dir + "/pictures/" + folder);
+        files.ok())
+      for (const DirEntry& file : *files) out.push_back(file.name);
+    return out;
+  };
+  EXPECT_EQ(names("step_4").size(), 2u);
+  EXPECT_EQ(names("step_4"), names("step_8"));
+  size_t shown = 0;
+  for (size_t at = 0; (at = page->find("data:image/jpeg;base64,", at)) != std::string::npos; ++at)
+    ++shown;
+  EXPECT_EQ(shown, 4u);  // of the first and of the latest validation
 
   // And the weights of one run start another.
   const auto next = train("next", {"load_from=" + result->last_checkpoint, "trainer.max_steps=2",

@@ -1,9 +1,6 @@
 #include "aerie/models/bev/run/bev_task.h"
 
-#include <span>
-
 #include "aerie/base/strings.h"
-#include "aerie/models/bev/metrics/map_iou.h"
 #include "aerie/train/eval_accumulator.h"
 
 namespace aerie::bev {
@@ -13,30 +10,54 @@ constexpr const char* kMean = "mIoU";
 constexpr const char* kMeanAtHalf = "mIoU@0.50";
 constexpr size_t kHalf = 3;  // among kMapThresholds
 
-// `sums` as BevEngine::evaluate() gives them; empty: nothing was evaluated.
-NamedValues values_of(std::span<const double> sums, const std::vector<std::string>& classes) {
-  const size_t num = classes.size(), thresholds = kMapThresholds.size();
-  MapIou iou(static_cast<int64_t>(num));
-  if (sums.size() == 3 * num * thresholds) {
-    for (size_t k = 0; k < num; ++k)
-      for (size_t t = 0; t < thresholds; ++t) {
-        const auto at = [&](size_t kind) {
-          return static_cast<int64_t>(sums[(kind * num + k) * thresholds + t]);
-        };
-        iou.counts()[k][t] = {at(0), at(1), at(2)};
-      }
-  }
+}  // namespace
+
+MapIou map_iou_of(std::span<const double> sums, int64_t classes) {
+  const auto num = static_cast<size_t>(classes);
+  const size_t thresholds = kMapThresholds.size();
+  MapIou iou(classes);
+  if (sums.size() < 3 * num * thresholds) return iou;  // nothing was evaluated
+  for (size_t k = 0; k < num; ++k)
+    for (size_t t = 0; t < thresholds; ++t) {
+      const auto at = [&](size_t kind) {
+        return static_cast<int64_t>(sums[(kind * num + k) * thresholds + t]);
+      };
+      iou.counts()[k][t] = {at(0), at(1), at(2)};
+    }
+  return iou;
+}
+
+NamedValues eval_values(std::span<const double> sums, const ScoreNames& names) {
+  const std::vector<std::string>& classes = names.classes;
+  const size_t num = classes.size(), signs = 3 * num * kMapThresholds.size();
+  const MapIou iou = map_iou_of(sums, static_cast<int64_t>(num));
   double half = 0.0;
   for (const MapIou::Row& row : iou.counts()) half += row[kHalf].iou() / static_cast<double>(num);
   NamedValues all = iou.values(classes);
   NamedValues out = {{kMean, all.back().second}, {kMeanAtHalf, half}};
+  if (names.boxes)
+    for (size_t k = 0; k < num; ++k) {
+      const bool counted = sums.size() >= signs + 2 * num && sums[signs + num + k] > 0.0;
+      out.emplace_back(classes[k] + "_iou",
+                       counted ? sums[signs + k] / sums[signs + num + k] : 0.0);
+    }
   out.insert(out.end(), all.begin(), all.end() - 1);  // the last is the mean
   return out;
 }
 
-}  // namespace
+std::vector<float> best_thresholds(std::span<const double> sums, int64_t classes) {
+  std::vector<float> out;
+  const MapIou iou = map_iou_of(sums, classes);
+  for (const MapIou::Row& row : iou.counts()) {
+    size_t best = kHalf;
+    for (size_t t = 0; t < row.size(); ++t)
+      if (row[t].iou() > row[best].iou()) best = t;
+    out.push_back(kMapThresholds[best]);
+  }
+  return out;
+}
 
-train::TaskInfo bev_task(const std::vector<std::string>& classes) {
+train::TaskInfo bev_task(const ScoreNames& names) {
   train::TaskInfo task;
   task.name = "LSS + Swin";
   task.family = "bev";
@@ -49,20 +70,20 @@ train::TaskInfo bev_task(const std::vector<std::string>& classes) {
       "(trainer.accumulate_grad_batches), use fp16, or use fewer workers";
   task.smaller_sample = "lower model.train_ds.image.size";
   task.lower_rate = "lower model.optim.lr";
-  task.eval_metrics = [classes](const train::EvalAccumulator& all) {
-    return values_of(all.sums(), classes);
+  task.eval_metrics = [names](const train::EvalAccumulator& all) {
+    return eval_values(all.sums(), names);
   };
   return task;
 }
 
-std::vector<std::string> bev_metric_names(const std::vector<std::string>& classes) {
+std::vector<std::string> bev_metric_names(const ScoreNames& names) {
   std::vector<std::string> out;
-  for (const auto& [name, value] : values_of({}, classes)) out.push_back(name);
+  for (const auto& [name, value] : eval_values({}, names)) out.push_back(name);
   return out;
 }
 
-ui::ReportWords bev_report_words(const std::vector<std::string>& classes) {
-  const train::TaskInfo task = bev_task(classes);
+ui::ReportWords bev_report_words(const ScoreNames& names) {
+  const train::TaskInfo task = bev_task(names);
   ui::ReportWords out;
   out.train_loss = task.train_loss;
   out.eval_loss = task.eval_loss;
@@ -78,7 +99,7 @@ ui::ReportWords bev_report_words(const std::vector<std::string>& classes) {
   chart.evaluation = true;
   chart.scale = 100.0;
   chart.curves = {{kMean, "mean"}};
-  for (const std::string& name : classes)
+  for (const std::string& name : names.classes)
     chart.curves.push_back({str_cat("map/", name, "/iou@max"), name});
   out.charts = {std::move(chart)};
   out.data_settings = {{"model.train_ds.root", "nuScenes folder"},

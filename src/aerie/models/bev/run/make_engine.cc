@@ -97,4 +97,8 @@ Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngin
   return ok_status();
 }
 
+void set_prediction_sink(train::BuiltEngine& engine, PredictionSink* sink) {
+  static_cast<BevEngine&>(*engine.engine).set_prediction_sink(sink);
+}
+
 }  // namespace aerie::bev

@@ -4,6 +4,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/models/bev/config/run_config.h"
+#include "aerie/models/bev/engine/prediction_sink.h"
 #include "aerie/train/job.h"
 
 namespace aerie::bev {
@@ -13,5 +14,8 @@ Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& run,
 
 // backbone.init_cfg.checkpoint first, then load_from. `engine` is make_bev_engine()'s.
 Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngine& engine);
+
+// Who sees what evaluations predict; null: nobody. `engine` is make_bev_engine()'s.
+void set_prediction_sink(train::BuiltEngine& engine, PredictionSink* sink);
 
 }  // namespace aerie::bev
