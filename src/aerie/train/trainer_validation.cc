@@ -114,8 +114,7 @@ Status Trainer::validate(bool sanity) {
   log_info("train", "step ", step, ": ", numbers, " (", human_duration(took), ")");
   if (parts_.after_validation) {
     const double before = parts_.clock->monotonic_s();
-    if (const Status status = parts_.after_validation(step, results[monitored]);
-        !status.ok())
+    if (const Status status = parts_.after_validation(step, results[monitored]); !status.ok())
       log_warn("train", "step ", step, ": ", status.to_string());
     last_step_done_s_ += parts_.clock->monotonic_s() - before;
   }
