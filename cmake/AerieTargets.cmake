@@ -141,8 +141,9 @@ function(aerie_add_library name)
   aerie_join_later(aerie_${name})
 endfunction()
 
-# aerie_add_test(name SOURCES ... [DEPS ...] [LABELS unit|golden|slow|crash|gpu|tsan ...] [TIMEOUT s]): one gtest executable,
-# one ctest entry. Every test has aerie::base_testing: tests find their files by aerie/base/testing/paths.h.
+# aerie_add_test(name SOURCES ... [DEPS ...] [LABELS unit|golden|slow|crash|gpu|tsan ...] [TIMEOUT s] [COST s]): one gtest
+# executable, one ctest entry. COST: about how long it takes where that is more than ten seconds (a sanitizer's, where it is among
+# them): the longest begin first, so that none runs alone at the end. Every test has aerie::base_testing: tests find their files by aerie/base/testing/paths.h.
 # One thread for torch: tests run side by side, and a team of threads each would only get in each other's way. No AMX: see
 # nn/cpu_runtime.cc, which does the same for what is not a bare layer.
 # The label tsan marks what the thread-sanitizer run repeats; torch-linked tests never carry it.
@@ -155,9 +156,12 @@ function(aerie_add_test name)
   if(NOT AERIE_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "" "TIMEOUT;COST" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
+  endif()
+  if(NOT A_COST)
+    set(A_COST 5)
   endif()
   if(NOT A_LABELS)
     set(A_LABELS unit)
@@ -177,8 +181,7 @@ function(aerie_add_test name)
     add_dependencies(tsan_tests ${name})
   endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_color=no --gtest_filter=-*GpuTest*)
-  # COST: long ones first, so that none runs alone at the end.
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${A_TIMEOUT} COST ${A_TIMEOUT}
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${A_TIMEOUT} COST ${A_COST}
                        FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\]" ENVIRONMENT "OMP_NUM_THREADS=1;ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16")
   if("gpu" IN_LIST A_LABELS)
     add_test(NAME ${name}_gpu COMMAND ${name} --gtest_color=no --gtest_filter=*GpuTest*)
@@ -199,11 +202,19 @@ function(aerie_add_fuzzer name)
   add_dependencies(fuzz_targets ${name})
 endfunction()
 
-# aerie_add_bench(name SOURCES ... [DEPS ...]): a Google Benchmark program, built by the bench preset.
+# aerie_add_bench(name SOURCES ... [DEPS ...]): a Google Benchmark program, built by the bench preset. Trees with tests compile its
+# sources and link nothing: what nobody compiles ends by not compiling.
 function(aerie_add_bench name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   aerie_record_target(bench ${name} "${A_SOURCES}" "${A_DEPS}" "")
   if(NOT AERIE_BUILD_BENCH)
+    find_path(AERIE_BENCHMARK_HEADERS benchmark/benchmark.h)
+    if(AERIE_BENCHMARK_HEADERS AND AERIE_BUILD_TESTS AND NOT AERIE_SANITIZE)
+      add_library(${name}_compiles OBJECT ${A_SOURCES})
+      target_include_directories(${name}_compiles SYSTEM PRIVATE "${AERIE_BENCHMARK_HEADERS}")
+      target_compile_options(${name}_compiles PRIVATE -O0)
+      target_link_libraries(${name}_compiles PRIVATE ${A_DEPS} aerie_options)
+    endif()
     return()
   endif()
   add_executable(${name} ${A_SOURCES})

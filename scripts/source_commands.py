@@ -16,10 +16,11 @@ def load(build):
             continue
         with open(entry['file']) as file:
             parts = re.findall(r'^#include "(.*)"$', file.read(), re.M)
-        folders = re.findall(r' -I(\S+)', entry['command'])
+        command = entry['command'].replace(' -Wno-subobject-linkage', '')  # for gcc, and for joined files alone
+        folders = re.findall(r' -I(\S+)', command)
         for part in parts:
             path = next(f for f in (os.path.join(folder, part) for folder in folders) if os.path.isfile(f))
-            out.append({'directory': entry['directory'], 'file': path, 'command': entry['command'].replace(entry['file'], path)})
+            out.append({'directory': entry['directory'], 'file': path, 'command': command.replace(entry['file'], path)})
     return out
 
 
