@@ -10,6 +10,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/early_log.h"
 #include "aerie/base/env.h"
+#include "aerie/base/log_tap.h"
 #include "aerie/base/path.h"
 #include "aerie/base/printable.h"
 
@@ -92,6 +93,7 @@ struct LogState {
   std::atomic<int> rank{0};
   std::atomic<int> world{1};
   std::atomic<bool> have_files{false};
+  std::atomic<bool> have_tap{false};
 
   std::mutex mutex;  // everything below, and the order of lines
   std::shared_ptr<spdlog::sinks::ansicolor_stderr_sink_mt> console;
@@ -100,6 +102,7 @@ struct LogState {
   std::vector<EarlyLine> early;
   LogConsole replacement;
   LogBracket bracket;
+  LogTap tap;
 };
 
 LogState& state() {
@@ -161,7 +164,7 @@ void set_log_rank(int rank, int world) {
 bool log_enabled(LogLevel level) {
   const LogState& log = state();
   if (level < log.level || level == LogLevel::kOff) return false;
-  return level >= LogLevel::kWarn || log.rank == 0 || log.have_files;
+  return level >= LogLevel::kWarn || log.rank == 0 || log.have_files || log.have_tap;
 }
 
 void log_message(LogLevel level, std::string_view area, std::string_view text) {
@@ -176,6 +179,7 @@ void log_message(LogLevel level, std::string_view area, std::string_view text) {
               printable_lines(text));
   const std::lock_guard lock(log.mutex);
   const auto now = spdlog::log_clock::now();
+  if (log.tap) log.tap(level, line);
   if (log.keep_early) log.early.push_back({level, now, line});
   for (const auto& file : log.files) {
     write_to(*file, level, line, now);
@@ -252,6 +256,13 @@ void set_log_bracket(LogBracket bracket) {
   LogState& log = state();
   const std::lock_guard lock(log.mutex);
   log.bracket = std::move(bracket);
+}
+
+void set_log_tap(LogTap tap) {
+  LogState& log = state();
+  const std::lock_guard lock(log.mutex);
+  log.have_tap = static_cast<bool>(tap);
+  log.tap = std::move(tap);
 }
 
 bool LogLimiter::admit(const std::string& kind, uint64_t* held_back) {

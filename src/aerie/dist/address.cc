@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "aerie/base/clock.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::dist {
@@ -108,6 +109,23 @@ Result<Listener> listen_anywhere(const std::string& address) {
     close(out.fd);
   }
   return unavailable(str_cat("cannot listen on '", address, "': ", std::strerror(error)));
+}
+
+Result<int> connect_to(const std::string& host, uint16_t port, double timeout_s) {
+  const double deadline = Clock::real().monotonic_s() + timeout_s;
+  int error = 0;
+  do {
+    AERIE_ASSIGN_OR_RETURN(const AddressList list, look_up(host, port, SOCK_STREAM));
+    for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
+      const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (fd < 0) continue;
+      if (connect(fd, at->ai_addr, at->ai_addrlen) == 0) return fd;
+      error = errno;
+      close(fd);
+    }
+    usleep(100'000);
+  } while (Clock::real().monotonic_s() < deadline);
+  return unavailable(str_cat("cannot connect to ", host, ":", port, ": ", std::strerror(error)));
 }
 
 }  // namespace aerie::dist

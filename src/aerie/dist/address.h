@@ -20,5 +20,7 @@ struct Listener {
   uint16_t port = 0;
 };
 Result<Listener> listen_anywhere(const std::string& address);
+// A connection, tried again until `timeout_s` is over.
+Result<int> connect_to(const std::string& host, uint16_t port, double timeout_s);
 
 }  // namespace aerie::dist

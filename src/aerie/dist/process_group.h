@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,21 @@ struct GroupOptions {
   double join_timeout_s = 300;   // until all ranks have met
   double heartbeat_s = 60;       // a rank that says nothing for so long is given up
   int gpu_index = -1;            // the device of this rank among the visible ones; -1: the CPU
+  // Whether a process that hangs while another rank is lost is ended (after a message); else only
+  // check() and waiting calls tell.
+  bool end_process = true;
+};
+
+// Why a rank cannot go on because of another one.
+struct RankLoss {
+  enum class Kind {
+    kLost,    // its process ended
+    kSilent,  // it hangs, or the network to it is cut
+    kFailed,  // it said so and why
+  };
+  Kind kind = Kind::kLost;
+  int rank = 0;
+  Status status;  // names rank, host, phase and its last log lines
 };
 
 class ProcessGroup {
@@ -52,6 +68,8 @@ class ProcessGroup {
   // An error that names rank, host and phase once another rank is lost, silent or has failed. From
   // any thread.
   virtual Status check() const = 0;
+  // What check() is about.
+  virtual std::optional<RankLoss> loss() const { return std::nullopt; }
   // What is behind an error that a collective of torch gave: the rank that was lost, when one was
   // (which may take a moment to be known), otherwise `error` itself. From any thread.
   virtual Status explain(Status error) const = 0;

@@ -1,5 +1,8 @@
 #include "aerie/dist/process_group.h"
 
+#include <csignal>
+#include <unistd.h>
+
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -79,6 +82,53 @@ TEST(ProcessGroupTest, MissingRanksAreNamed) {
     return 0;
   });
   EXPECT_EQ(codes, Codes(3, 0));
+}
+
+// A rank that dies is named to those that wait for it.
+TEST(ProcessGroupTest, ADeadRankEndsAWaitingCollective) {
+  const auto codes = fork_groups(3, [](ProcessGroup& group) {
+    EXPECT_TRUE(group.barrier().ok());
+    if (group.rank() == 1) {
+      group.set_phase(Phase::kBackward);
+      usleep(1'700'000);  // a beat tells the phase
+      kill(getpid(), SIGKILL);
+    }
+    const Status status = group.barrier();
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(status.to_string().find("rank 1 on "), std::string::npos) << status.to_string();
+    EXPECT_NE(status.to_string().find("ended in phase backward"), std::string::npos);
+    EXPECT_FALSE(group.check().ok());
+    return 0;
+  });
+  EXPECT_EQ(codes, (Codes{0, 128 + SIGKILL, 0}));
+}
+
+// One that is stopped: those that wait give up, also inside a collective of torch.
+TEST(ProcessGroupTest, ASilentRankIsGivenUp) {
+  const auto codes = fork_groups(
+      3,
+      [](ProcessGroup& group) {
+        EXPECT_TRUE(group.barrier().ok());
+        if (group.rank() == 2) {
+          if (fork() == 0) {  // wakes it when all is over
+            sleep(3);
+            kill(getppid(), SIGKILL);
+            _exit(0);
+          }
+          raise(SIGSTOP);
+        }
+        if (group.rank() == 0) {
+          const Status status = group.barrier();
+          EXPECT_NE(status.to_string().find("rank 2 on "), std::string::npos) << status.to_string();
+          EXPECT_NE(status.to_string().find("has said nothing for"), std::string::npos);
+          return 7;
+        }
+        std::vector<at::Tensor> tensors{at::ones({3})};
+        torch_group(group)->allreduce(tensors)->wait();  // the watch ends the process
+        return 8;
+      },
+      {.timeout_s = 60, .join_timeout_s = 60, .heartbeat_s = 1});
+  EXPECT_EQ(codes, (Codes{7, 1, 128 + SIGKILL}));
 }
 
 TEST(ProcessGroupTest, WrongOptions) {

@@ -4,6 +4,8 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <random>
+#include <unistd.h>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -11,11 +13,16 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "aerie/base/log_tap.h"
+#include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
 #include "aerie/dist/address.h"
+#include "aerie/dist/board.h"
 #include "aerie/dist/join.h"
+#include "aerie/dist/last_words.h"
 #include "aerie/dist/nccl_backend.h"
 #include "aerie/dist/torch_group.h"
+#include "aerie/dist/watch.h"
 
 namespace aerie::dist {
 
@@ -33,6 +40,12 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
+// Known to the ranks of a run and to nobody else who finds the port.
+std::string random_token() {
+  std::random_device random;  // a secret, nothing that results hang on
+  return str_cat(random(), ".", random(), ".", random(), ".", random());
+}
+
 // Set by the thread of a collective when it is over.
 struct Signal {
   std::mutex mutex;
@@ -46,7 +59,7 @@ class TorchProcessGroup final : public ProcessGroup {
       : world_(std::move(world)), options_(std::move(options)) {}
   ~TorchProcessGroup() override {
     leave();
-    if (!broken_) return;
+    if (!broken_ && check().ok()) return;
     // A thread of Gloo may still wait for a rank that never answers, and joining it would too.
     for (auto* pointer : {&values_, &tensors_gloo_})
       if (pointer->defined()) pointer->release();
@@ -58,6 +71,7 @@ class TorchProcessGroup final : public ProcessGroup {
     try {
       AERIE_RETURN_IF_ERROR(open_store());
       AERIE_RETURN_IF_ERROR(meet());
+      AERIE_RETURN_IF_ERROR(start_watch());
       return make_groups();
     } catch (const std::exception& error) {
       return torch_error(error)
@@ -113,12 +127,32 @@ class TorchProcessGroup final : public ProcessGroup {
     return sum(std::span<int64_t>(&nothing, 1));
   }
 
-  void set_phase(Phase phase) override { phase_.store(phase, std::memory_order_relaxed); }
-  Phase phase() const override { return phase_.load(std::memory_order_relaxed); }
-  Status check() const override { return ok_status(); }
-  Status explain(Status error) const override { return error; }
-  void fail(const Status&) override { broken_ = true; }
-  void leave() override {}
+  void set_phase(Phase phase) override {
+    watch_->set_phase(phase);
+    if (board_ != nullptr) board_->set_phase(board_->own_rank(), phase);
+  }
+  Phase phase() const override { return watch_->phase(); }
+  Status check() const override {
+    const std::optional<RankLoss> lost = loss();
+    return lost ? lost->status : ok_status();
+  }
+  std::optional<RankLoss> loss() const override {
+    return watch_ == nullptr ? std::nullopt : watch_->loss();
+  }
+  Status explain(Status error) const override {
+    // The connection that broke under a collective and the one that is watched end together.
+    const std::optional<RankLoss> lost = watch_->wait_for_loss(2.0);
+    return lost ? lost->status : error;
+  }
+  void fail(const Status& why) override {
+    broken_ = true;
+    watch_->fail(why);
+  }
+  void leave() override {
+    if (watch_ == nullptr) return;
+    set_log_tap(board_tap());
+    watch_->leave();
+  }
 
   const c10::intrusive_ptr<c10d::ProcessGroup>& tensors() const { return tensors_; }
 
@@ -136,12 +170,22 @@ class TorchProcessGroup final : public ProcessGroup {
     return ok_status();
   }
 
-  // Rank 0 waits for the others and tells all of them who is where.
+  static LogTap board_tap() {
+    Board* board = Board::inherited();
+    if (board == nullptr) return {};
+    return [board](LogLevel, std::string_view line) { board->add_line(board->own_rank(), line); };
+  }
+
+  // Rank 0 waits for the others and tells all of them who is where, and how to reach its watch.
   Status meet() {
     const auto here = [](int rank) { return str_cat("here/", rank); };
     store_->set(here(world_.rank), bytes_of(host_name()));
-    std::string hosts;
+    std::string told;
     if (world_.rank == 0) {
+      AERIE_ASSIGN_OR_RETURN(watch_address_, address_towards(world_.master_addr, world_.master_port,
+                                                             world_.num_nodes > 1));
+      AERIE_ASSIGN_OR_RETURN(listener_, listen_anywhere(watch_address_));
+      told = str_cat(random_token(), "\n", watch_address_, "\n", listener_.port, "\n");
       std::vector<std::string> keys;
       for (int rank = 0; rank < world_.size; ++rank) keys.push_back(here(rank));
       try {
@@ -151,19 +195,50 @@ class TorchProcessGroup final : public ProcessGroup {
       }
       for (const std::string& key : keys) {
         const std::vector<uint8_t> host = store_->get(key);
-        hosts.append(host.begin(), host.end()).append("\n");
+        told.append(host.begin(), host.end()).append("\n");
       }
-      store_->set("hosts", bytes_of(hosts));
+      store_->set("hosts", bytes_of(told));
     } else {
       store_->wait({"hosts"}, milliseconds(options_.join_timeout_s + 5));
-      const std::vector<uint8_t> told = store_->get("hosts");
-      hosts.assign(told.begin(), told.end());
+      const std::vector<uint8_t> got = store_->get("hosts");
+      told.assign(got.begin(), got.end());
     }
-    hosts_ = split(hosts, '\n');
-    hosts_.pop_back();
+    std::vector<std::string> lines = split(told, '\n');
+    if (lines.size() < 4) return unavailable("the store holds something else than aerie put there");
+    token_ = lines[0];
+    watch_address_ = lines[1];
+    AERIE_ASSIGN_OR_RETURN(watch_port_, parse_int<uint16_t>(lines[2], 1));
+    hosts_.assign(lines.begin() + 3, lines.end() - 1);
     if (static_cast<int>(hosts_.size()) != world_.size)
       return unavailable(str_cat("rank 0 counts ", hosts_.size(), " ranks, this one ", world_.size))
           .with_hint("all ranks must be started with the same WORLD_SIZE");
+    return ok_status();
+  }
+
+  Status start_watch() {
+    WatchOptions options;
+    options.rank = world_.rank;
+    options.size = world_.size;
+    options.heartbeat_s = options_.heartbeat_s;
+    options.hosts = hosts_;
+    options.token = token_;
+    if (options_.end_process)
+      options.end_process = [world = world_](const RankLoss& loss) {
+        report_loss(loss, world);
+        write_elastic_error(loss.status);
+        _exit(exit_code_for(loss.status.code()));
+      };
+    if (world_.rank == 0) {
+      watch_ = Watch::serve(listener_, std::move(options));
+    } else {
+      AERIE_ASSIGN_OR_RETURN(watch_,
+                             Watch::connect(watch_address_, watch_port_, std::move(options)));
+    }
+    board_ = Board::inherited();
+    set_log_tap([watch = watch_, board = board_tap()](LogLevel level, std::string_view line) {
+      watch->add_line(line);
+      if (board) board(level, line);
+    });
     return ok_status();
   }
 
@@ -277,7 +352,11 @@ class TorchProcessGroup final : public ProcessGroup {
   const World world_;
   const GroupOptions options_;
   std::vector<std::string> hosts_;
-  std::atomic<Phase> phase_{Phase::kStart};
+  std::string token_, watch_address_;
+  uint16_t watch_port_ = 0;
+  Listener listener_;
+  std::shared_ptr<Watch> watch_;
+  Board* board_ = nullptr;
   std::atomic<bool> broken_{false};
   StorePtr store_;
   GlooPtr values_, tensors_gloo_;

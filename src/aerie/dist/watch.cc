@@ -1,0 +1,451 @@
+#include "aerie/dist/watch.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "aerie/base/clock.h"
+#include "aerie/base/printable.h"
+#include "aerie/base/strings.h"
+#include "aerie/base/thread_group.h"
+#include "aerie/dist/wire.h"
+
+namespace aerie::dist {
+
+namespace {
+
+// First byte of a message.
+constexpr char kHello = 'H', kBeat = 'B', kFail = 'F', kLeave = 'L', kLoss = 'V';
+constexpr uint32_t kMaxMessage = 64 << 10;
+constexpr size_t kMaxUnsent = 256 << 10;
+constexpr size_t kKeptLines = 8;
+constexpr size_t kMaxLine = 400;
+constexpr size_t kMaxStrangers = 64;
+
+double seconds_now() {
+  return Clock::real().monotonic_s();
+}
+
+void make_quick(int fd) {
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+std::string rounded(double seconds) {
+  return str_cat(std::round(seconds * 10) / 10);
+}
+
+}  // namespace
+
+struct Watch::Peer {
+  int fd = -1;
+  int rank = -1;  // not known before its hello
+  std::string in, out;
+
+  ~Peer() {
+    if (fd >= 0) close(fd);
+  }
+  void send(std::string_view message) {
+    put(out, static_cast<uint32_t>(message.size()));
+    out.append(message);
+  }
+};
+
+struct Watch::Rank {
+  double heard = 0;  // when it said something last
+  Phase phase = Phase::kStart;
+  double phase_since = 0;
+  std::vector<std::string> lines;
+  bool left = false;
+};
+
+Watch::Watch(WatchOptions options, Listener listener, int hub_fd)
+    : options_(std::move(options)),
+      // Noticing, telling and ending together stay below the heartbeat.
+      silence_s_(0.75 * options_.heartbeat_s),
+      beat_s_(std::clamp(options_.heartbeat_s / 20, 0.05, 0.5)),
+      grace_s_(std::clamp(0.15 * options_.heartbeat_s, 0.3, 5.0)),
+      listener_(listener),
+      ranks_(static_cast<size_t>(options_.size)) {
+  AERIE_CHECK(pipe2(wake_fds_, O_CLOEXEC | O_NONBLOCK) == 0, "no pipe");
+  const double now = seconds_now();
+  phase_since_ = now;
+  for (Rank& rank : ranks_) rank.heard = rank.phase_since = now;
+  if (listener_.fd >= 0) fcntl(listener_.fd, F_SETFL, O_NONBLOCK);
+  if (hub_fd >= 0) {
+    make_quick(hub_fd);
+    auto hub = std::make_unique<Peer>();
+    hub->fd = hub_fd;
+    hub->rank = 0;
+    std::string hello(1, kHello);
+    put_text(hello, options_.token);
+    put(hello, static_cast<int32_t>(options_.rank));
+    hub->send(hello);
+    peers_.push_back(std::move(hub));
+  }
+  thread_ = std::thread([this] {
+    set_thread_name("watch");
+    run();
+  });
+}
+
+std::unique_ptr<Watch> Watch::serve(Listener listener, WatchOptions options) {
+  return std::unique_ptr<Watch>(new Watch(std::move(options), listener, -1));
+}
+
+Result<std::unique_ptr<Watch>> Watch::connect(const std::string& address, uint16_t port,
+                                              WatchOptions options) {
+  auto fd = connect_to(address, port, 30.0);
+  if (!fd.ok()) return fd.status().with_context("watching rank 0");
+  return std::unique_ptr<Watch>(new Watch(std::move(options), {}, *fd));
+}
+
+Watch::~Watch() {
+  stop();
+  if (listener_.fd >= 0) close(listener_.fd);
+  for (const int fd : wake_fds_)
+    if (fd >= 0) close(fd);
+}
+
+void Watch::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Watch::wake() {
+  const char byte = 0;
+  [[maybe_unused]] const ssize_t written = write(wake_fds_[1], &byte, 1);
+}
+
+void Watch::set_phase(Phase phase) {
+  if (phase_.exchange(phase, std::memory_order_relaxed) != phase)
+    phase_since_.store(seconds_now(), std::memory_order_relaxed);
+}
+
+void Watch::add_line(std::string_view line) {
+  const std::lock_guard lock(mutex_);
+  if (lines_.size() == kKeptLines) lines_.erase(lines_.begin());
+  lines_.emplace_back(line.substr(0, kMaxLine));
+  lines_new_ = true;
+}
+
+std::optional<RankLoss> Watch::loss() const {
+  const std::lock_guard lock(mutex_);
+  return loss_;
+}
+
+std::optional<RankLoss> Watch::wait_for_loss(double seconds) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return loss_ || stop_; });
+  return loss_;
+}
+
+void Watch::fail(const Status& why) {
+  const double now = seconds_now();
+  {
+    const std::lock_guard lock(mutex_);
+    if (loss_ || leaving_) return;
+    leaving_ = true;
+    if (options_.rank == 0) {
+      RankLoss own{RankLoss::Kind::kFailed, 0, why};
+      own.status = Status(why.code(), str_cat(describe(0), " failed in phase ", phase_name(phase()),
+                                              ": ", why.to_string(), last_words(0)));
+      tell(own);
+    } else {
+      std::string message(1, kFail);
+      put(message, static_cast<int32_t>(why.code()));
+      put(message, static_cast<int32_t>(phase()));
+      put(message, now - phase_since_.load(std::memory_order_relaxed));
+      put_text(message, why.to_string().substr(0, kMaxMessage / 2));
+      for (const auto& peer : peers_) {
+        if (lines_new_)
+          peer->send([&] {
+            std::string beat(1, kBeat);
+            put(beat, static_cast<int32_t>(phase()));
+            put(beat, 0.0);
+            put_text(beat, join(lines_, "\n"));
+            return beat;
+          }());
+        peer->send(message);
+      }
+    }
+  }
+  wake();
+  wait_until_sent(1.0);
+}
+
+void Watch::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!leaving_ && !loss_)
+      for (const auto& peer : peers_) peer->send(std::string(1, kLeave));
+    leaving_ = true;
+  }
+  wake();
+  wait_until_sent(0.5);
+  stop();
+}
+
+void Watch::wait_until_sent(double seconds) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
+    return stop_ || std::all_of(peers_.begin(), peers_.end(),
+                                [](const auto& peer) { return peer->out.empty(); });
+  });
+}
+
+std::string Watch::describe(int rank) const {
+  const auto at = static_cast<size_t>(rank);
+  return str_cat("rank ", rank, " on ",
+                 at < options_.hosts.size() ? options_.hosts[at] : std::string("an unknown host"));
+}
+
+std::string Watch::last_words(int rank) const {
+  const std::vector<std::string>& lines =
+      rank == options_.rank ? lines_ : ranks_[static_cast<size_t>(rank)].lines;
+  if (lines.empty()) return "";
+  std::string out = str_cat("\nlast lines of rank ", rank, ":");
+  for (const std::string& line : lines) out += str_cat("\n  ", printable_lines(line));
+  return out;
+}
+
+// Ranks that are elsewhere than those who wait: what a collective that timed out waited for.
+std::string Watch::who_else(double now) const {
+  std::vector<std::string> out;
+  for (int rank = 0; rank < options_.size && out.size() < 8; ++rank) {
+    const Rank& at = ranks_[static_cast<size_t>(rank)];
+    const Phase phase = rank == options_.rank ? phase_.load() : at.phase;
+    const double since = rank == options_.rank ? phase_since_.load() : at.phase_since;
+    if (phase == Phase::kAllReduce || at.left) continue;
+    out.push_back(
+        str_cat("rank ", rank, " in ", phase_name(phase), " for ", rounded(now - since), " s"));
+  }
+  return out.empty() ? "" : str_cat("; ", join(out, ", "));
+}
+
+void Watch::run() {
+  double last_round = seconds_now();
+  double next_beat = last_round;
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    std::vector<pollfd> polled{{wake_fds_[0], POLLIN, 0}, {listener_.fd, POLLIN, 0}};
+    std::vector<Peer*> order;
+    for (const auto& peer : peers_) {
+      const int events = POLLIN | (peer->out.empty() ? 0 : POLLOUT);
+      polled.push_back({peer->fd, static_cast<short>(events), 0});
+      order.push_back(peer.get());
+    }
+    lock.unlock();
+    const double wait_s = std::max(0.0, next_beat - seconds_now());
+    poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000) + 1);
+    lock.lock();
+    if (stop_) break;
+    const double now = seconds_now();
+    // This process itself was stopped or starved: what the others said meanwhile waits in the
+    // sockets, and nobody is judged by the time that is missing here.
+    if (now - last_round > silence_s_ / 2)
+      for (Rank& rank : ranks_) rank.heard = std::max(rank.heard, now - silence_s_ / 2);
+    last_round = now;
+    char drain[64];
+    while (read(wake_fds_[0], drain, sizeof(drain)) > 0) {
+    }
+    if ((polled[1].revents & POLLIN) != 0) accept_new(now);
+    for (size_t i = 0; i < order.size(); ++i) {
+      if ((polled[i + 2].revents & (POLLIN | POLLHUP | POLLERR)) != 0) read_from(*order[i], now);
+      if (order[i]->fd >= 0) write_to(*order[i]);
+    }
+    if (now >= next_beat) {
+      beat(now);
+      next_beat = now + beat_s_;
+    }
+    judge(now);
+    for (const auto& peer : peers_)
+      if (peer->fd >= 0) write_to(*peer);
+    std::erase_if(peers_, [](const auto& peer) { return peer->fd < 0; });
+    changed_.notify_all();
+    if (loss_ && !leaving_ && options_.end_process && now - loss_time_ > grace_s_) {
+      const RankLoss loss = *loss_;
+      lock.unlock();
+      options_.end_process(loss);
+      lock.lock();
+      break;
+    }
+  }
+}
+
+void Watch::accept_new(double) {
+  const int fd = accept4(listener_.fd, nullptr, nullptr, SOCK_CLOEXEC);
+  if (fd < 0) return;
+  const auto strangers =
+      std::count_if(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->rank < 0; });
+  if (static_cast<size_t>(strangers) >= kMaxStrangers + static_cast<size_t>(options_.size)) {
+    close(fd);
+    return;
+  }
+  make_quick(fd);
+  auto peer = std::make_unique<Peer>();
+  peer->fd = fd;
+  peers_.push_back(std::move(peer));
+}
+
+void Watch::read_from(Peer& peer, double now) {
+  char buffer[16 << 10];
+  while (peer.fd >= 0) {
+    const ssize_t count = recv(peer.fd, buffer, sizeof(buffer), 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (count <= 0) return closed(peer);
+    peer.in.append(buffer, static_cast<size_t>(count));
+    while (peer.fd >= 0 && peer.in.size() >= sizeof(uint32_t)) {
+      uint32_t size = 0;
+      std::memcpy(&size, peer.in.data(), sizeof(size));
+      if (size > kMaxMessage) return closed(peer);
+      if (peer.in.size() < sizeof(size) + size) break;
+      take_message(peer, std::string_view(peer.in).substr(sizeof(size), size), now);
+      peer.in.erase(0, sizeof(size) + size);
+    }
+  }
+}
+
+void Watch::take_message(Peer& peer, std::string_view message, double now) {
+  const char kind = message.empty() ? '\0' : message.front();
+  if (!message.empty()) message.remove_prefix(1);
+  if (peer.rank < 0) {
+    std::string token;
+    int32_t rank = 0;
+    if (kind != kHello || !take_text(message, token) || token != options_.token ||
+        !take(message, rank) || rank <= 0 || rank >= options_.size)
+      return closed(peer);
+    peer.rank = rank;
+    ranks_[static_cast<size_t>(rank)].heard = now;
+    if (!told_.empty()) peer.send(told_);
+    return;
+  }
+  Rank& rank = ranks_[static_cast<size_t>(peer.rank)];
+  rank.heard = now;
+  int32_t phase = 0, code = 0;
+  double in_phase = 0;
+  std::string text;
+  switch (kind) {
+    case kBeat:
+      if (!take(message, phase) || !take(message, in_phase) || phase < 0 || phase >= kNumPhases)
+        return;
+      rank.phase = static_cast<Phase>(phase);
+      rank.phase_since = now - in_phase;
+      if (take_text(message, text)) rank.lines = split(text, '\n');
+      return;
+    case kLeave:
+      rank.left = true;
+      return;
+    case kFail:
+      if (!take(message, code) || !take(message, phase) || !take(message, in_phase) ||
+          !take_text(message, text) || phase < 0 || phase >= kNumPhases || code <= 0 ||
+          code > static_cast<int32_t>(StatusCode::kInternal))
+        return;
+      rank.phase = static_cast<Phase>(phase);
+      rank.left = true;
+      return lose({RankLoss::Kind::kFailed, peer.rank,
+                   Status(static_cast<StatusCode>(code),
+                          str_cat(describe(peer.rank), " failed in phase ", phase_name(rank.phase),
+                                  ": ", text, who_else(now), last_words(peer.rank)))});
+    case kLoss: {
+      int32_t how = 0, lost = 0;
+      if (peer.rank != 0 || !take(message, how) || !take(message, lost) || !take(message, code) ||
+          !take_text(message, text) || how < 0 || how > 2 || lost < 0 || lost >= options_.size ||
+          code <= 0 || code > static_cast<int32_t>(StatusCode::kInternal))
+        return;
+      rank.left = true;  // rank 0 ends too
+      return lose(
+          {static_cast<RankLoss::Kind>(how), lost, Status(static_cast<StatusCode>(code), text)});
+    }
+    default:
+      return;
+  }
+}
+
+void Watch::write_to(Peer& peer) {
+  while (!peer.out.empty()) {
+    const ssize_t count = send(peer.fd, peer.out.data(), peer.out.size(), MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    // A connection that breaks is noticed where it is read.
+    if (count <= 0) return peer.out.clear();
+    peer.out.erase(0, static_cast<size_t>(count));
+  }
+}
+
+void Watch::closed(Peer& peer) {
+  close(peer.fd);
+  peer.fd = -1;
+  if (peer.rank < 0) return;
+  Rank& rank = ranks_[static_cast<size_t>(peer.rank)];
+  if (rank.left || leaving_) return;
+  rank.left = true;
+  lose({RankLoss::Kind::kLost, peer.rank,
+        unavailable(str_cat(describe(peer.rank), " is lost: its process ended in phase ",
+                            phase_name(rank.phase), last_words(peer.rank)))});
+}
+
+void Watch::beat(double now) {
+  std::string message(1, kBeat);
+  put(message, static_cast<int32_t>(phase()));
+  put(message, now - phase_since_.load(std::memory_order_relaxed));
+  if (lines_new_) put_text(message, join(lines_, "\n"));
+  bool all = true;
+  for (const auto& peer : peers_) {
+    if (peer->rank < 0 || peer->out.size() > kMaxUnsent) {
+      all = false;
+      continue;
+    }
+    peer->send(message);
+  }
+  // Lines go out once, when everybody who will read them is there.
+  const size_t expected = options_.rank == 0 ? ranks_.size() - 1 : 1;
+  if (all && peers_.size() >= expected) lines_new_ = false;
+}
+
+void Watch::judge(double now) {
+  if (loss_ || leaving_) return;
+  for (int i = 0; i < options_.size; ++i) {
+    const Rank& rank = ranks_[static_cast<size_t>(i)];
+    if (i == options_.rank || rank.left || (options_.rank != 0 && i != 0)) continue;
+    if (now - rank.heard <= silence_s_) continue;
+    return lose(
+        {RankLoss::Kind::kSilent, i,
+         unavailable(str_cat(describe(i), " has said nothing for ", rounded(now - rank.heard),
+                             " s, last in phase ", phase_name(rank.phase),
+                             ": it hangs, or the network to it is cut", last_words(i)))
+             .with_hint("aerie.dist.heartbeat_s sets how long that may last")});
+  }
+}
+
+void Watch::tell(const RankLoss& loss) {
+  told_.assign(1, kLoss);
+  put(told_, static_cast<int32_t>(loss.kind));
+  put(told_, static_cast<int32_t>(loss.rank));
+  put(told_, static_cast<int32_t>(loss.status.code()));
+  put_text(told_, loss.status.message().substr(0, kMaxMessage / 2));
+  for (const auto& peer : peers_)
+    if (peer->rank > 0 && peer->rank != loss.rank) peer->send(told_);
+}
+
+void Watch::lose(RankLoss loss) {
+  if (loss_ || leaving_) return;
+  if (options_.rank == 0) tell(loss);
+  loss_ = std::move(loss);
+  loss_time_ = seconds_now();
+}
+
+}  // namespace aerie::dist

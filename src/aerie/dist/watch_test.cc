@@ -1,0 +1,166 @@
+#include "aerie/dist/watch.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/clock.h"
+#include "aerie/dist/wire.h"
+
+namespace aerie::dist::watch_test {
+namespace {
+
+struct Group {
+  explicit Group(int size, double heartbeat_s = 30) {
+    WatchOptions options;
+    options.size = size;
+    options.heartbeat_s = heartbeat_s;
+    options.token = "secret";
+    for (int rank = 0; rank < size; ++rank) options.hosts.push_back("h" + std::to_string(rank));
+    Listener listener = listen_anywhere("127.0.0.1").value();
+    port = listener.port;
+    watches.push_back(Watch::serve(listener, options));
+    for (int rank = 1; rank < size; ++rank) {
+      options.rank = rank;
+      watches.push_back(Watch::connect("127.0.0.1", port, options).value());
+    }
+  }
+  ~Group() {
+    for (auto& watch : watches)
+      if (watch != nullptr) watch->leave();
+  }
+  uint16_t port = 0;
+  std::vector<std::unique_ptr<Watch>> watches;
+};
+
+bool has(const RankLoss& loss, const char* text) {
+  return loss.status.to_string().find(text) != std::string::npos;
+}
+
+// Until rank 0 has heard from everybody.
+void let_beat() {
+  usleep(700'000);
+}
+
+TEST(WatchTest, AProcessThatEndsIsNamedWithItsPhaseAndLines) {
+  Group group(3);
+  group.watches[2]->set_phase(Phase::kData);
+  group.watches[2]->add_line("[data] opening shard 17");
+  let_beat();
+  EXPECT_FALSE(group.watches[0]->loss().has_value());
+  group.watches[2].reset();  // without a word
+  for (int rank : {0, 1}) {
+    const auto loss = group.watches[rank]->wait_for_loss(5);
+    ASSERT_TRUE(loss.has_value()) << rank;
+    EXPECT_EQ(loss->kind, RankLoss::Kind::kLost);
+    EXPECT_EQ(loss->rank, 2);
+    EXPECT_TRUE(has(*loss, "rank 2 on h2 is lost: its process ended in phase data")) << rank;
+    EXPECT_TRUE(has(*loss, "[data] opening shard 17")) << loss->status.to_string();
+  }
+}
+
+TEST(WatchTest, WithoutRankZeroTheOthersKnow) {
+  Group group(3);
+  group.watches[0]->set_phase(Phase::kSave);
+  group.watches[0]->add_line("[train] saving");
+  let_beat();
+  group.watches[0].reset();
+  for (int rank : {1, 2}) {
+    const auto loss = group.watches[rank]->wait_for_loss(5);
+    ASSERT_TRUE(loss.has_value());
+    EXPECT_EQ(loss->rank, 0);
+    EXPECT_TRUE(has(*loss, "in phase save") && has(*loss, "[train] saving"));
+  }
+}
+
+TEST(WatchTest, SilenceIsNoticedWithinTheHeartbeat) {
+  // Of three ranks the last is a connection that says hello and nothing more.
+  WatchOptions options;
+  options.size = 3;
+  options.heartbeat_s = 1;
+  options.token = "secret";
+  options.hosts = {"h0", "h1", "h2"};
+  Listener listener = listen_anywhere("127.0.0.1").value();
+  const double start_s = Clock::real().monotonic_s();
+  const auto hub = Watch::serve(listener, options);
+  options.rank = 1;
+  std::atomic<int> ended{0};
+  options.end_process = [&](const RankLoss& loss) { ended = loss.rank; };
+  const auto other = Watch::connect("127.0.0.1", listener.port, options).value();
+  const int silent = connect_to("127.0.0.1", listener.port, 5).value();
+  std::string hello("H");
+  put_text(hello, "secret");
+  put(hello, int32_t{2});
+  std::string framed;
+  put_text(framed, hello);
+  ASSERT_EQ(send(silent, framed.data(), framed.size(), 0), static_cast<ssize_t>(framed.size()));
+  for (const Watch* watch : {hub.get(), other.get()}) {
+    const auto loss = watch->wait_for_loss(10);
+    ASSERT_TRUE(loss.has_value());
+    EXPECT_EQ(loss->kind, RankLoss::Kind::kSilent);
+    EXPECT_TRUE(has(*loss, "rank 2 on h2 has said nothing for")) << loss->status.to_string();
+  }
+  EXPECT_GE(Clock::real().monotonic_s() - start_s, 0.7);
+  // Whoever does not end by itself is ended.
+  for (int i = 0; i < 100 && ended == 0; ++i) usleep(50'000);
+  EXPECT_EQ(ended, 2);
+  close(silent);
+}
+
+TEST(WatchTest, AFailureIsToldWithItsReason) {
+  Group group(3);
+  group.watches[1]->set_phase(Phase::kValidate);
+  group.watches[1]->add_line("[data] val.json");
+  group.watches[1]->fail(data_error("line 3 is not JSON"));
+  for (int rank : {0, 2}) {
+    const auto loss = group.watches[rank]->wait_for_loss(5);
+    ASSERT_TRUE(loss.has_value());
+    EXPECT_EQ(loss->kind, RankLoss::Kind::kFailed);
+    EXPECT_EQ(loss->status.code(), StatusCode::kDataError);
+    EXPECT_TRUE(has(*loss, "rank 1 on h1 failed in phase validate: line 3 is not JSON"));
+    EXPECT_TRUE(has(*loss, "val.json"));
+  }
+  EXPECT_FALSE(group.watches[1]->loss().has_value());
+  Group second(2);
+  second.watches[0]->fail(io_error("disk full"));
+  const auto loss = second.watches[1]->wait_for_loss(5);
+  ASSERT_TRUE(loss.has_value());
+  EXPECT_TRUE(has(*loss, "rank 0 on h0 failed in phase start: disk full"));
+}
+
+TEST(WatchTest, LeavingIsNoLoss) {
+  Group group(3);
+  let_beat();
+  group.watches[1]->leave();
+  group.watches[1].reset();
+  let_beat();
+  EXPECT_FALSE(group.watches[0]->loss().has_value());
+  EXPECT_FALSE(group.watches[2]->loss().has_value());
+  group.watches[0]->leave();
+  group.watches[0].reset();
+  let_beat();
+  EXPECT_FALSE(group.watches[2]->loss().has_value());
+}
+
+TEST(WatchTest, StrangersChangeNothing) {
+  Group group(2);
+  std::string wrong("H");
+  put_text(wrong, "guessed");
+  put(wrong, int32_t{1});
+  std::string huge;
+  put(huge, uint32_t{0xffffffff});
+  std::string framed;
+  put_text(framed, wrong);
+  for (const std::string& bytes : {framed, huge, std::string("GET / HTTP/1.0\r\n\r\n")}) {
+    const int fd = connect_to("127.0.0.1", group.port, 5).value();
+    send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    char answer = 0;
+    EXPECT_LE(recv(fd, &answer, 1, 0), 0);  // closed
+    close(fd);
+  }
+  EXPECT_FALSE(group.watches[0]->loss().has_value());
+}
+
+}  // namespace
+}  // namespace aerie::dist::watch_test
