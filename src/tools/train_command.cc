@@ -1,16 +1,20 @@
 // `aerie train`: NeMo's command line, config to trained model.
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 
 #include "aerie/base/env.h"
 #include "aerie/base/log.h"
+#include "aerie/base/parse.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
+#include "aerie/dist/board.h"
 #include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/train/run.h"
 #include "command.h"
 #include "families.h"
+#include "train_ranks.h"
 #include "version.h"
 
 namespace aerie::tools {
@@ -25,6 +29,9 @@ void print_train_help() {
       "print\n"
       "              memory and expected times, leave nothing behind\n"
       "  --json      with --dry-run: machine-readable output\n"
+      "  --max-restarts N   start the processes again when one died, up to N times, from the "
+      "newest\n"
+      "              checkpoint\n"
       "%s\n"
       "exit code: 0 done, or saved and stopped by a signal; 1 the run failed; 2 the command line "
       "or\n"
@@ -42,11 +49,31 @@ void print_train_help() {
 // The command's own options, taken out of the arguments: the rest is the dialect's.
 struct OwnOptions {
   bool help = false, dry_run = false, json = false;
+  RankOptions ranks;
   std::vector<std::string> rest;
 };
-OwnOptions take_own_options(const std::vector<std::string>& args) {
+Result<OwnOptions> take_own_options(const std::vector<std::string>& args) {
   OwnOptions out;
-  for (const std::string& arg : args) {
+  // The value of an option as "--name=value" or in the next argument.
+  const auto value_of = [&](size_t& i, const char* name) -> std::optional<std::string> {
+    if (args[i] == name && i + 1 < args.size()) return args[++i];
+    const std::string start = str_cat(name, "=");
+    if (starts_with(args[i], start)) return args[i].substr(start.size());
+    return std::nullopt;
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (starts_with(arg, "--max-restarts")) {
+      const auto number = parse_int64(value_of(i, "--max-restarts").value_or(""), 0, 1'000'000);
+      if (!number.ok())
+        return invalid_argument("--max-restarts takes a number of restarts")
+            .with_hint("for example --max-restarts 3");
+      out.ranks.max_restarts = static_cast<int>(*number);
+      continue;
+    }
+    size_t here = i;  // stays for the dialect, which knows it too
+    if (const auto launcher = value_of(here, "--launcher"); launcher)
+      out.ranks.launcher = *launcher;
     if (arg == "--help" || arg == "-h")
       out.help = true;
     else if (arg == "--dry-run")
@@ -64,7 +91,7 @@ OwnOptions take_own_options(const std::vector<std::string>& args) {
 Status run_train(const std::vector<std::string>& args) {
   // `aerie train | tee log` goes on when tee is gone.
   ignore_broken_pipes();
-  const OwnOptions own = take_own_options(args);
+  AERIE_ASSIGN_OR_RETURN(const OwnOptions own, take_own_options(args));
   if (own.help) {
     print_train_help();
     return ok_status();
@@ -76,9 +103,15 @@ Status run_train(const std::vector<std::string>& args) {
       return ok_status();
     }
   }
-  AERIE_ASSIGN_OR_RETURN(const models::Opened opened,
-                         models::open_configuration(families(), own.rest));
+  AERIE_ASSIGN_OR_RETURN(const TrainRanks ranks, TrainRanks::find(own.ranks));
+  const LogLevel level = log_level();
+  if (ranks.quiet()) set_log_level(LogLevel::kError);
+  auto opening = models::open_configuration(families(), own.rest);
+  set_log_level(level);
+  if (!opening.ok()) return opening.status();
+  const models::Opened opened = std::move(opening).value();
   if (own.dry_run) {
+    if (!ranks.first()) return ok_status();
     const SignalCatcher signals;
     AERIE_ASSIGN_OR_RETURN(const std::string text,
                            opened.dialect->family().dry_run(
@@ -90,13 +123,32 @@ Status run_train(const std::vector<std::string>& args) {
   }
   if (own.json) return invalid_argument("--json needs --dry-run");
 
+  AERIE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Job> job,
+                         opened.dialect->family().make_job(*opened.config));
+  AERIE_ASSIGN_OR_RETURN(const std::optional<int> launched, ranks.launch(job->config(), args));
+  if (launched) {
+    flush_logs();
+    std::exit(*launched);
+  }
   train::RunOptions options;
   options.command = "aerie train";
   for (const std::string& arg : args) options.command += str_cat(" ", printable(arg));
   std::string version = version_text();
   options.version_text = version.substr(0, version.find('\n'));
   options.env = &Env::real();
-  AERIE_ASSIGN_OR_RETURN(const train::RunResult result, models::train(opened, options));
+  options.resume_folder = ranks.resume_folder();
+  if (dist::Board* board = dist::Board::inherited(); board != nullptr && ranks.first())
+    options.on_folder = [board](const std::string& folder) { board->set_run_folder(folder); };
+  AERIE_ASSIGN_OR_RETURN(options.ranks, ranks.join(job->config()));
+  auto run = train::run_training(*job, options);
+  if (!run.ok() && options.ranks != nullptr) ranks.end_badly(*options.ranks, run.status());
+  if (!run.ok()) return run.status();
+  const train::RunResult result = std::move(run).value();
+  ranks.requeue(result);
+  if (options.ranks != nullptr) options.ranks->leave();
+  // Stopped by a signal it goes on later, from its newest healthy checkpoint.
+  if (!result.healthy && !result.on_signal) done_unhealthy();
+  if (!ranks.first()) return ok_status();
 
   // Health first: a run that went wrong must not look like one that did not.
   std::printf("\n%s: %s%s%s\n", result.healthy ? "healthy" : "UNHEALTHY",
@@ -115,8 +167,6 @@ Status run_train(const std::vector<std::string>& args) {
   row("report", result.report);
   row("trace", result.trace);
   if (!result.run_dir.empty()) row("TensorBoard", "tensorboard --logdir " + result.run_dir);
-  // Stopped by a signal it goes on later, from its newest healthy checkpoint.
-  if (!result.healthy && !result.on_signal) done_unhealthy();
   return ok_status();
 }
 

@@ -2,6 +2,7 @@
 // loop, report.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ struct RunOptions {
   bool quiet = false;  // no progress line (tests)
   // The processes that train together, this one among them; null: it trains alone.
   std::shared_ptr<dist::ProcessGroup> ranks;
+  // A restart after a lost rank: go on in this folder, from its newest checkpoint when there is
+  // one, whatever exp_manager says about resuming. Empty: as configured.
+  std::string resume_folder;
+  std::function<void(const std::string& folder)> on_folder;  // told once it is known; may be empty
 };
 
 struct RunResult {
@@ -36,6 +41,7 @@ struct RunResult {
   std::string health;      // what was wrong with the latest steps; empty: nothing
   std::string advice;      // what to try then
   bool on_signal = false;  // stopped by a signal, to be gone on with
+  int signal = 0;          // which one
 };
 
 // Trains. Stopped by a signal it has saved and returns ok.

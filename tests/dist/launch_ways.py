@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""The same short run on two CPU ranks, started in every way: the losses must be equal. Then what happens to the others when
+a rank is killed, stopped, or cut off from the network.
+
+    tests/dist/launch_ways.py AERIE CONFIG_FOLDER [CASE ...]
+
+Two network namespaces stand for two hosts; they need root, elsewhere their cases say that they are skipped. Exit code 1 when a case fails.
+"""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+AERIE, CONFIGS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+WORK = tempfile.mkdtemp(prefix='aerie-launch-')
+HEARTBEAT = 5
+LAUNCH_VARIABLES = ('RANK', 'WORLD_SIZE', 'LOCAL_', 'MASTER_', 'GROUP_', 'NODE_RANK', 'SLURM_', 'OMPI_', 'PMI_', 'MV2_', 'TORCHELASTIC_', 'AERIE_')
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+
+def corpus():
+    out = os.path.join(WORK, 'corpus')
+    subprocess.run([AERIE, 'data', 'synth', '--out', out, '--hours', '0.02', '--speakers', '4', '--min-duration', '1', '--max-duration', '1.4'],
+                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return out
+
+
+def command(name, steps, *more):
+    data = os.path.join(WORK, 'corpus')
+    return [AERIE, 'train', f'--config-path={CONFIGS}', '--config-name=nest_quickstart',
+            f'model.train_ds.manifest_filepath={data}/train.json', f'model.train_ds.noise_manifest={data}/noise.json',
+            f'model.validation_ds.manifest_filepath={data}/dev.json', f'model.validation_ds.noise_manifest={data}/noise.json',
+            'model.train_ds.batch_size=2', 'model.num_classes=16', 'model.code_dim=4', 'model.encoder.n_layers=1', 'model.encoder.d_model=16',
+            'model.encoder.n_heads=2', 'model.encoder.subsampling_conv_channels=8', 'model.encoder.ff_expansion_factor=2',
+            'trainer.accelerator=cpu', '+trainer.deterministic=true', f'trainer.max_steps={steps}', '+trainer.limit_val_batches=0',
+            'trainer.sync_batchnorm=true', 'trainer.log_every_n_steps=1', 'trainer.enable_progress_bar=false',
+            f'+aerie.dist.heartbeat_s={HEARTBEAT}', f'+exp_manager.explicit_log_dir={WORK}/{name}', *more]
+
+
+def environment(**variables):
+    out = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCH_VARIABLES)}
+    out.update({k: str(v) for k, v in variables.items()}, OMP_NUM_THREADS='1', TORCH_CPP_LOG_LEVEL='ERROR')
+    return out
+
+
+def start(name, argv, env):
+    log = open(os.path.join(WORK, f'{name}.log'), 'ab')
+    return subprocess.Popen(argv, stdout=log, stderr=log, env=env)
+
+
+def finish(name, processes, limit=120):
+    deadline = time.time() + limit
+    codes = []
+    for process in processes:
+        try:
+            codes.append(process.wait(max(0.1, deadline - time.time())))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            codes.append('still running')
+    return codes
+
+
+def log_of(name):
+    return open(os.path.join(WORK, f'{name}.log'), errors='replace').read()
+
+
+def losses(name):
+    out = []
+    for line in open(os.path.join(WORK, name, 'metrics.jsonl')):
+        record = json.loads(line)
+        if 'train_loss' in record and 'step' in record:
+            out.append((record['step'], record['train_loss']))
+    return out
+
+
+class Failed(Exception):
+    pass
+
+
+def expect(condition, what, name=None):
+    if not condition:
+        raise Failed(what + (('\n' + log_of(name)[-3000:]) if name else ''))
+
+
+STEPS = 4
+
+
+def run_all(name, starts):
+    processes = [start(name, argv, env) for argv, env in starts]
+    codes = finish(name, processes)
+    expect(all(code == 0 for code in codes), f'{name}: exit codes {codes}', name)
+    return losses(name)
+
+
+def by_itself(name='by_itself'):
+    return run_all(name, [(command(name, STEPS, 'trainer.devices=2'), environment())])
+
+
+def by_variables(name='by_variables'):
+    port = free_port()
+    return run_all(name, [(command(name, STEPS, 'trainer.devices=2'),
+                           environment(RANK=r, WORLD_SIZE=2, LOCAL_RANK=r, MASTER_ADDR='127.0.0.1', MASTER_PORT=port)) for r in (0, 1)])
+
+
+def by_slurm(name='by_slurm'):
+    job = 4_000_000 + free_port() % 10_000
+    return run_all(name, [(command(name, STEPS, 'trainer.devices=2'),
+                           environment(SLURM_PROCID=r, SLURM_LOCALID=r, SLURM_NTASKS=2, SLURM_NODEID=0, SLURM_NNODES=1, SLURM_TASKS_PER_NODE='2',
+                                       SLURM_NODELIST='localhost', SLURM_JOB_ID=job)) for r in (0, 1)])
+
+
+def by_mpi(name='by_mpi'):
+    port = free_port()
+    return run_all(name, [(command(name, STEPS), environment(OMPI_COMM_WORLD_RANK=r, OMPI_COMM_WORLD_SIZE=2, OMPI_COMM_WORLD_LOCAL_RANK=r,
+                                                             OMPI_COMM_WORLD_LOCAL_SIZE=2, MASTER_PORT=port)) for r in (0, 1)])
+
+
+class Namespaces:
+    """Two network namespaces joined by a pair of virtual cards, 10.211.N.1 and 10.211.N.2."""
+    def __enter__(self):
+        self.tag = f'ae{os.getpid() % 10000}'
+        self.net = f'10.211.{os.getpid() % 250}'
+        self.ip('netns', 'add', self.tag + 'a')
+        self.ip('netns', 'add', self.tag + 'b')
+        self.ip('link', 'add', self.tag + 'va', 'netns', self.tag + 'a', 'type', 'veth', 'peer', 'name', self.tag + 'vb', 'netns', self.tag + 'b')
+        for side, number in (('a', 1), ('b', 2)):
+            inside = ['-n', self.tag + side]
+            self.ip(*inside, 'addr', 'add', f'{self.net}.{number}/24', 'dev', self.tag + 'v' + side)
+            self.ip(*inside, 'link', 'set', self.tag + 'v' + side, 'up')
+            self.ip(*inside, 'link', 'set', 'lo', 'up')
+        return self
+
+    def __exit__(self, *_):
+        for side in 'ab':
+            subprocess.run(['ip', 'netns', 'del', self.tag + side], stderr=subprocess.DEVNULL)
+
+    def ip(self, *args):
+        subprocess.run(['ip', *args], check=True, stderr=subprocess.PIPE)
+
+    def cut(self):
+        self.ip('-n', self.tag + 'a', 'link', 'set', self.tag + 'va', 'down')
+
+    def starts(self, name, steps, *more):
+        out = []
+        for rank, side in enumerate('ab'):
+            env = environment(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1, GROUP_RANK=rank, GROUP_WORLD_SIZE=2,
+                              MASTER_ADDR=f'{self.net}.1', MASTER_PORT=29533)
+            out.append((['ip', 'netns', 'exec', self.tag + side, *command(name, steps, 'trainer.devices=1', 'trainer.num_nodes=2', *more)], env))
+        return out
+
+
+def by_namespaces(name='by_namespaces'):
+    with Namespaces() as hosts:
+        return run_all(name, hosts.starts(name, STEPS))
+
+
+def wait_for_step(name, step, processes, limit=60):
+    deadline = time.time() + limit
+    path = os.path.join(WORK, name, 'metrics.jsonl')
+    while time.time() < deadline:
+        if os.path.exists(path) and any(s >= step for s, _ in losses(name)):
+            return
+        if all(process.poll() is not None for process in processes):
+            raise Failed(f'{name}: ended before step {step}\n{log_of(name)[-3000:]}')
+        time.sleep(0.05)
+    raise Failed(f'{name}: no step {step} in {limit} s\n{log_of(name)[-3000:]}')
+
+
+def rank_processes(launcher):
+    children = open(f'/proc/{launcher.pid}/task/{launcher.pid}/children').read().split()
+    ranks = {}
+    for pid in children:
+        variables = dict(v.split('=', 1) for v in open(f'/proc/{pid}/environ').read().split('\0') if '=' in v)
+        ranks[int(variables['RANK'])] = int(pid)
+    return ranks
+
+
+def killed(name='killed'):
+    process = start(name, command(name, 100000, 'trainer.devices=2'), environment())
+    wait_for_step(name, 2, [process])
+    os.kill(rank_processes(process)[1], signal.SIGKILL)
+    began = time.time()
+    codes = finish(name, [process], 30)
+    expect(codes == [1], f'exit codes {codes}', name)
+    expect(time.time() - began < 15, 'took too long', name)
+    for text in ('rank 1 on ', 'SIGKILL', 'in phase ', 'last lines of rank 1'):
+        expect(text in log_of(name), f'no "{text}"', name)
+
+
+def stopped(name='stopped'):
+    process = start(name, command(name, 100000, 'trainer.devices=2'), environment())
+    wait_for_step(name, 2, [process])
+    os.kill(rank_processes(process)[1], signal.SIGSTOP)
+    began = time.time()
+    codes = finish(name, [process], 60)
+    seconds = time.time() - began
+    expect(codes == [1], f'exit codes {codes}', name)
+    expect(seconds < HEARTBEAT + 4, f'took {seconds:.1f} s', name)
+    expect('rank 1 on ' in log_of(name) and 'has said nothing' in log_of(name), 'the silent rank is not named', name)
+
+
+def restarted(name='restarted'):
+    process = start(name, command(name, 12, 'trainer.devices=2', '--max-restarts', '1',
+                                  '+exp_manager.checkpoint_callback_params.every_n_train_steps=2'), environment())
+    wait_for_step(name, 5, [process])
+    os.kill(rank_processes(process)[0], signal.SIGKILL)
+    codes = finish(name, [process])
+    expect(codes == [0], f'exit codes {codes}', name)
+    expect('starting the ranks again (1 of 1)' in log_of(name) and 'resuming from' in log_of(name), 'did not go on', name)
+    whole = run_all('whole', [(command('whole', 12, 'trainer.devices=2'), environment())])
+    expect(dict(losses(name)) == dict(whole), f'losses differ: {losses(name)}, in one piece {whole}')
+
+
+def cut(name='cut'):
+    with Namespaces() as hosts:
+        processes = [start(name, argv, env) for argv, env in hosts.starts(name, 100000)]
+        wait_for_step(name, 2, processes)
+        hosts.cut()
+        began = time.time()
+        codes = finish(name, processes, 60)
+        seconds = time.time() - began
+        expect(codes == [1, 1], f'exit codes {codes}', name)
+        expect(seconds < HEARTBEAT + 4, f'took {seconds:.1f} s', name)
+        expect('rank 1 on ' in log_of(name) and 'rank 0 on ' in log_of(name), 'each side names the other', name)
+
+
+def may_make_namespaces():
+    if os.geteuid() != 0 or shutil.which('ip') is None:
+        return False
+    probe = f'ae{os.getpid()}p'
+    made = subprocess.run(['ip', 'netns', 'add', probe], stderr=subprocess.DEVNULL).returncode == 0
+    if made:
+        subprocess.run(['ip', 'netns', 'del', probe])
+    return made
+
+
+def main():
+    same = {f.__name__: f for f in (by_itself, by_variables, by_slurm, by_mpi, by_namespaces)}
+    faults = {f.__name__: f for f in (killed, stopped, restarted, cut)}
+    wanted = sys.argv[3:] or [*same, *faults]
+    namespaces = may_make_namespaces()
+    failures = 0
+    reference = None
+    try:
+        corpus()
+        for name in wanted:
+            if name in ('by_namespaces', 'cut') and not namespaces:
+                print(f'SKIPPED {name}: network namespaces need root', flush=True)
+                continue
+            began = time.time()
+            try:
+                if name in same:
+                    found = same[name]()
+                    expect(len(found) >= STEPS, f'{name}: losses {found}', name)
+                    reference = reference or found
+                    expect(found == reference, f'{name}: losses {found}, by itself {reference}')
+                else:
+                    faults[name]()
+                print(f'ok      {name} ({time.time() - began:.1f} s)', flush=True)
+            except Failed as failure:
+                failures += 1
+                print(f'FAILED  {name}: {failure}', flush=True)
+    finally:
+        shutil.rmtree(WORK, ignore_errors=True)
+    return 1 if failures else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
