@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/testing/sanitized.h"
 #include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/test_corpus.h"
 
@@ -107,10 +108,11 @@ class LoaderKillTest : public testing::Test {
 };
 
 TEST_F(LoaderKillTest, TheRestIsTheSameAfterTwoHundredKills) {
+  constexpr int kKills = kSanitized ? 10 : 40;  // of each case
   RandomStream random(1, Purpose::kTest, 0, 0);
   for (const Case& c : cases_) {
     const std::vector<uint64_t> all = reference(c, 24);  // into the second epoch
-    for (int kill = 0; kill < 40; ++kill) {
+    for (int kill = 0; kill < kKills; ++kill) {
       const auto dataset = open(c);
       const size_t done = random.below(20);
       std::string cursor;
