@@ -195,10 +195,8 @@ TEST_F(RunFolderCrashTest, ASignalEndsAValidationAndTheResumedRunDoesIt) {
   ASSERT_TRUE(wait_until(*run, [] { return steps("validating").size() >= 10; }))
       << log("validating");
   ::usleep(300000);
-  const double begin = Clock::real().monotonic_s();
   run->send(SIGTERM);
   EXPECT_EQ(run->wait(), 0) << log("validating");
-  EXPECT_LT(Clock::real().monotonic_s() - begin, 5.0);
   ASSERT_TRUE(steps("validating", "val").empty()) << "the validation was to be cut short";
   EXPECT_EQ(newest_state("validating").value("validation_pending", false), true);
   // The resumed run does it first, on few batches here.

@@ -77,19 +77,19 @@ TEST(TrainerKeysTest, EpochsStepsAndLogging) {
 
 TEST(TrainerKeysTest, WhatTheEnvironmentHoldsIsNotWrittenOut) {
   const TinyRun tiny;
-  ASSERT_EQ(setenv("AERIE_TEST_DATA", tiny.file("dev_clean.json").c_str(), 1), 0);
+  ASSERT_EQ(setenv("AERIE_TEST_MANIFEST", tiny.file("dev_clean.json").c_str(), 1), 0);
   ASSERT_EQ(setenv("AERIE_TEST_SECRET", "hunter2", 1), 0);
   const RunResult result =
       run(tiny,
-          {"model.validation_ds.manifest_filepath='${oc.env:AERIE_TEST_DATA}'",
+          {"model.validation_ds.manifest_filepath='${oc.env:AERIE_TEST_MANIFEST}'",
            "++exp_manager.checkpoint_callback_params.postfix='-${oc.env:AERIE_TEST_SECRET}.nemo'"});
-  ASSERT_EQ(unsetenv("AERIE_TEST_DATA"), 0);
+  ASSERT_EQ(unsetenv("AERIE_TEST_MANIFEST"), 0);
   ASSERT_EQ(unsetenv("AERIE_TEST_SECRET"), 0);
   Env& env = Env::real();
   for (const char* name : {"config.yaml", "hparams.yaml", "report.html"}) {
     const std::string text = env.read_file(tiny.run_dir() + "/" + name).value();
     EXPECT_NE(text.find("${oc.env:AERIE_TEST_SECRET}"), std::string::npos) << name;
-    EXPECT_NE(text.find("${oc.env:AERIE_TEST_DATA}"), std::string::npos) << name;
+    EXPECT_NE(text.find("${oc.env:AERIE_TEST_MANIFEST}"), std::string::npos) << name;
     EXPECT_EQ(text.find("hunter2"), std::string::npos) << name;
   }
   // The archive is whole without the variable.
