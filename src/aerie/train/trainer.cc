@@ -437,7 +437,8 @@ Status Trainer::submit_with_split(StepRequest& request, int64_t samples) {
       record.add("split", state_.split).add("message", status.message());
     });
     log_warn("train", "out of memory at step ", request.step + 1, ": batches are cut into ",
-             state_.split, " parts from now on (", status.message(), ")");
+             state_.split, " parts from now on (", status.message(), "); to avoid it, ",
+             parts_.task.smaller_batch);
   }
 }
 

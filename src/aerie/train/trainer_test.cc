@@ -639,13 +639,16 @@ TEST(TrainerTest, SplitsBatchesWhenOutOfMemoryAndRemembers) {
   EXPECT_EQ(failed.status().code(), StatusCode::kOutOfMemory);
   EXPECT_NE(failed.status().message().find("one sample at a time"), std::string::npos);
   EXPECT_NE(failed.status().message().find("fake memory"), std::string::npos);
+  EXPECT_NE(failed.status().hint().find(hopeless.task.smaller_sample), std::string::npos);
   EXPECT_EQ(hopeless.engine.tried_splits, (std::vector<int64_t>{1, 2, 4, 6}));
 
   FakeRun stop(4);
   stop.config.trainer.max_steps = 3;
   stop.config.aerie.on_oom = config::OnOom::kStop;
   stop.engine.needed_split = 2;
-  EXPECT_EQ(stop.go().status().code(), StatusCode::kOutOfMemory);
+  const Status refused = stop.go().status();
+  EXPECT_EQ(refused.code(), StatusCode::kOutOfMemory);
+  EXPECT_NE(refused.hint().find(stop.task.smaller_batch), std::string::npos) << refused.hint();
 }
 
 TEST(TrainerTest, SavingIncludesTheStepsInFlight) {

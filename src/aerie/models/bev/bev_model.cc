@@ -177,6 +177,7 @@ Result<at::Tensor> BevModel::forward(const BevBatch& batch, const ForwardOptions
     const int64_t cameras = batch.images.size(1);
     nn::ForwardContext ctx;
     ctx.training = options.training;
+    ctx.recompute_layers = options.recompute;
     ctx.policy = options.policy;
     ctx.random = batch.random;
     ctx.random.first_item *= static_cast<uint64_t>(cameras);  // draws are for pictures
@@ -188,7 +189,10 @@ Result<at::Tensor> BevModel::forward(const BevBatch& batch, const ForwardOptions
       x = x.to(registry_->dtype() == at::kDouble ? at::kDouble : at::kFloat);
       x = (x / 255.0 - channel_values(kMean, x)) / channel_values(kDeviation, x);
     }
-    x = neck_->forward(ctx, backbone_->forward(ctx, x.flatten(0, 1)));
+    const std::vector<at::Tensor> maps = backbone_->forward(ctx, x.flatten(0, 1));
+    // Behind the backbone only BatchNorm cares.
+    ctx.training = options.training && !config_.norm_eval;
+    x = neck_->forward(ctx, maps);
     x = view_->forward(ctx, x, std::move(plan));
     x = head_->forward(ctx, x);
     ctx.report("logits", x);

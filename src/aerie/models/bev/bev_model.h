@@ -35,6 +35,8 @@ struct BevBatch {
 
 struct ForwardOptions {
   bool training = false;
+  bool recompute =
+      false;  // in training: keep the input of every Swin block, run it once more later
   nn::DtypePolicy policy;
   const nn::InjectedDraws* injected = nullptr;      // replaces the draws of stochastic depth
   const kernels::ExchangeSums* exchange = nullptr;  // BatchNorm over all ranks

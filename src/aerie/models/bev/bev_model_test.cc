@@ -8,14 +8,19 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/grid_sampler_2d.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/upsample_bilinear2d.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "aerie/models/bev/metrics/map_iou.h"
+#include "aerie/models/bev/net/layers.h"
 
 namespace aerie::bev {
 namespace {
@@ -161,6 +166,53 @@ TEST(BevModelTest, BothWaysToSplatAgree) {
   const double size = gradients[0].abs().max().item<double>();
   EXPECT_GT(size, 1e-3);
   EXPECT_LT((gradients[0] - gradients[1]).abs().max().item<double>(), 1e-5 * size);
+}
+
+// ATen's kernels add up in any order on a GPU, ours are matrix products: the same numbers.
+TEST(BevModelTest, ResamplingIsAtens) {
+  const auto compare = [](const at::Tensor& mine, const at::Tensor& x, const at::Tensor& theirs,
+                          const at::Tensor& y, double tolerance) {
+    ASSERT_EQ(mine.sizes(), theirs.sizes());
+    EXPECT_LT((mine - theirs).abs().max().item<double>(), tolerance);
+    const at::Tensor weights = at::arange(mine.numel(), mine.options()).cos().view(mine.sizes());
+    (mine * weights).sum().backward();
+    (theirs * weights).sum().backward();
+    EXPECT_GT(y.grad().abs().max().item<double>(), 0.1);
+    EXPECT_LT((x.grad() - y.grad()).abs().max().item<double>(), tolerance);
+  };
+  const auto input = [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+    const int64_t count = sizes[0] * sizes[1] * sizes[2] * sizes[3];
+    const at::Tensor x = at::arange(count, at::kDouble).sin().to(dtype).view(sizes).clone();
+    return std::pair{x.clone().requires_grad_(true), x.clone().requires_grad_(true)};
+  };
+  for (const auto dtype : {at::kDouble, at::kFloat}) {
+    const double tolerance = dtype == at::kDouble ? 1e-12 : 2e-5;
+    const std::vector<std::vector<int64_t>> sizes = {
+        {5, 7, 10, 14}, {5, 7, 9, 12}, {6, 3, 6, 3}, {1, 4, 5, 8}, {8, 9, 3, 4}};
+    for (const bool corners : {true, false})
+      for (const auto& s : sizes) {
+        const auto [x, y] = input({2, 3, s[0], s[1]}, dtype);
+        compare(BilinearResize(corners).forward(x, s[2], s[3]), x,
+                at::upsample_bilinear2d(y, {s[2], s[3]}, corners), y, tolerance);
+      }
+    // From a grid to a map that reaches beyond it, as grid_sample with zeros.
+    const Bound from_x = {-4.0, 4.0, 0.5}, from_y = {-3.0, 3.0, 0.5};
+    const Bound to_x = {-5.0, 4.4, 0.2}, to_y = {-2.5, 3.5, 0.75};
+    const auto [x, y] = input({2, 3, 16, 12}, dtype);
+    const auto axis = [&](const Bound& from, const Bound& to, int64_t count) {
+      const at::Tensor centre =
+          to.low + (at::arange(count, at::kDouble) + 0.5) * to.step;  // metres
+      return ((centre - from.low) / (from.high - from.low) * 2.0 - 1.0).to(dtype);
+    };
+    const at::Tensor rows = axis(from_x, to_x, 47), columns = axis(from_y, to_y, 8);
+    const at::Tensor grid =
+        at::stack({columns.view({1, 8}).expand({47, 8}), rows.view({47, 1}).expand({47, 8})}, -1)
+            .unsqueeze(0)
+            .expand({2, 47, 8, 2});
+    compare(grid_to_map(from_x, 16, to_x, from_y, 12, to_y).forward(x), x,
+            at::grid_sampler_2d(y, grid, /*bilinear*/ 0, /*zeros*/ 0, /*align_corners=*/false), y,
+            tolerance);
+  }
 }
 
 TEST(BevModelTest, GradientsAreFiniteDifferences) {

@@ -73,6 +73,8 @@ struct BevConfig {
 
   std::vector<std::string> classes = {"drivable_area", "ped_crossing", "walkway",
                                       "stop_line",     "carpark_area", "divider"};
+  // BatchNorm keeps its running statistics in training: samples of a batch do not see each other.
+  bool norm_eval = false;
   MapLoss loss = MapLoss::kFocal;
   std::vector<double> class_weights;  // empty: 1 each
   double positive_weight = 2.13;      // kVehicle

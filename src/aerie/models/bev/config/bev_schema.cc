@@ -30,8 +30,49 @@ KeyGroup& group_of(SchemaParts& parts, std::string_view title) {
   return parts.groups.front();
 }
 
+// Keys of the engine that mean something else here, or less.
+struct OwnMeaning {
+  std::string_view path, help;
+};
+constexpr OwnMeaning kOwnMeanings[] = {
+    {"aerie.seed",
+     "Everything random hangs off it: initial weights, stochastic depth, shuffling, augmentation."},
+    {"aerie.engine",
+     "Which implementation runs the step. There is the reference engine alone: `auto` takes it, "
+     "`fast` ends with an error."},
+    {"aerie.activation_checkpointing",
+     "Recompute each Swin block in the backward pass: the same numbers, less memory, more time. "
+     "Batches that were cut after running out of memory always do."},
+    {"aerie.on_oom",
+     "Out of memory: split the batch and retry (BatchNorm then sees the parts one by one; mm has "
+     "no such thing), or stop."},
+    {"aerie.validation_seed",
+     "Where validation_ds is shuffled or augmented: the same draws every time, or new ones; null: "
+     "the same."},
+    {"aerie.step_unit",
+     "What max_steps, log_every_n_steps and checkpoints count: updates of the weights, or "
+     "micro-batches, as mmcv does (mm-style files). With micro-batches windows of accumulation "
+     "follow mmcv too: they cross epochs, and the last one divides by its own number."},
+    {"model.optim.lr", "Learning rate, before lr_scaling."},
+    {"model.optim.weight_decay",
+     "Absent: 0.01 for adamw, else 0. Applies to every parameter but tables of relative position "
+     "biases, unless a custom key gives these a decay_mult."},
+    {"trainer.max_steps",
+     "Steps (aerie.step_unit) after which the run is finished; -1: unlimited."},
+};
+
 SchemaParts bev_parts() {
   SchemaParts parts = config::engine_schema();
+  for (const OwnMeaning& own : kOwnMeanings) {
+    bool found = false;
+    for (KeyGroup& group : parts.groups)
+      for (KeySpec& key : group.keys)
+        if (key.path == own.path) {
+          key.help = own.help;
+          found = true;
+        }
+    AERIE_CHECK(found, "schema: there is no key ", std::string(own.path));
+  }
   for (KeyGroup& group : parts.groups)
     std::erase_if(group.keys, [](const KeySpec& key) { return is_left_out(key.path); });
   std::erase_if(parts.shared, [](const config::SharedKeys& shared) {

@@ -288,6 +288,9 @@ constexpr KeySpec kFirst[] = {
      "Classes of the map in their order; null: as model.train_ds.gt says."},
     {"model.metrics", "str|list[str]|null", "[mIoU]", "", "", KeyStatus::kWorks,
      "What an evaluation reports: mIoU, or map, which is the same."},
+    {"model.norm_eval", "bool|null", "false", "", "", KeyStatus::kWorks,
+     "BatchNorm keeps its running statistics in training, as mm's norm_eval: samples of a batch do "
+     "not see each other, and accumulated micro-batches are the same as a larger batch."},
     {"model.encoders.lidar", "map|null", "null", "", "", KeyStatus::kRefused,
      "The point cloud's branch.", "the model sees cameras alone; write null"},
     {"model.encoders.radar", "map|null", "null", "", "", KeyStatus::kRefused, "The radar's branch.",
@@ -383,6 +386,7 @@ void read_model(const NodeReader& model, BevConfig& out) {
   decoder_backbone_keys().read(model.child("decoder").child("backbone"), out);
   decoder_neck_keys().read(model.child("decoder").child("neck"), out);
   head_keys().read(model.child("heads").child("map"), out);
+  model.read_flag("norm_eval", out.norm_eval);
 }
 
 Status check_implied(const Value& model, const BevConfig& c) {

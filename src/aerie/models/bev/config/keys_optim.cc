@@ -162,7 +162,7 @@ void read_custom_keys(const NodeReader& node, std::string_view key, ParamGroupsC
     rule.part = entry.key;
     const NodeReader one = all.child(entry.key);
     one.read("lr_mult", rule.lr_mult);
-    one.read("decay_mult", rule.decay_mult);
+    if (one.given("decay_mult")) one.read("decay_mult", rule.decay_mult.emplace(1.0));
     out.custom_keys.push_back(std::move(rule));
   }
 }

@@ -7,9 +7,12 @@ namespace {
 using config::FieldKeys;
 using config::KeySpec;
 using config::KeyStatus;
+using config::later;
 using config::NodeReader;
 using config::Value;
 using config::works;
+
+constexpr std::string_view kFastEngine = "a fast engine for this family";
 
 // A number, `dynamic`, or the settings of torch's GradScaler.
 void read_loss_scale(const NodeReader& node, std::string_view key, BevOwnConfig& out) {
@@ -33,11 +36,14 @@ const FieldKeys<CompileConfig>& compile_keys() {
   static const FieldKeys<T> kKeys = [] {
     FieldKeys<T> keys("aerie.compile");
     keys.key("enabled", &T::enabled,
-             works("Capture the step as a CUDA graph: the first steps are slower, the others wait "
-                   "less for launches."));
-    keys.key("mode", &T::mode,
-             works("torch.compile's name of it; the others are accepted and mean the same.")
-                 .choices("default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"));
+             later("Capture the step as a CUDA graph: the first steps are slower, the others wait "
+                   "less for launches.",
+                   kFastEngine)
+                 .warn());
+    keys.key(
+        "mode", &T::mode,
+        later("torch.compile's name of it; the others are accepted and mean the same.", kFastEngine)
+            .choices("default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"));
     return keys;
   }();
   return kKeys;

@@ -26,10 +26,11 @@ void accumulation(MmState& state, MmNode& node, std::string_view key) {
     state.set("trainer.accumulate_grad_batches", *count, node.path_of(key));
 }
 
-void loss_scale(MmState& state, const Value* scale, const Value& from) {
+// mmcv's default is 512, mmengine's `dynamic`.
+void loss_scale(MmState& state, const Value* scale, const Value& from,
+                Value when_absent = Value(512.0)) {
   state.set("trainer.precision", at(Value("16-mixed"), from));
-  // mmcv's default.
-  state.set("aerie.loss_scale", scale != nullptr ? *scale : at(Value(512.0), from),
+  state.set("aerie.loss_scale", scale != nullptr ? *scale : at(when_absent, from),
             scale != nullptr ? "loss_scale" : "");
 }
 
@@ -109,7 +110,7 @@ void optim_wrapper(MmState& state, MmNode node) {
   if (type == "AmpOptimWrapper" && dtype == "bfloat16")
     state.set("trainer.precision", at(Value("bf16-mixed"), node.value()));
   else if (type == "AmpOptimWrapper")
-    loss_scale(state, scale != nullptr ? scale : nullptr, node.value());
+    loss_scale(state, scale, node.value(), Value("dynamic"));
   accumulation(state, node, "accumulative_counts");
   grad_clip(state, node.child("clip_grad"));
   multipliers(node.child("paramwise_cfg"));

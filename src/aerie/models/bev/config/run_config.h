@@ -47,7 +47,7 @@ struct LrScalingConfig {
 struct ParamRule {
   std::string part;
   double lr_mult = 1.0;
-  double decay_mult = 1.0;
+  std::optional<double> decay_mult;  // absent: 1, or 0 for what the model never decays
   bool operator==(const ParamRule&) const = default;
 };
 // mmcv's paramwise_cfg. The multipliers of kinds hold where no custom key fits.

@@ -61,11 +61,12 @@ Result<std::unique_ptr<BevEngine>> BevEngine::create(const BevRunConfig& config,
     engine->spans_.emplace(device);
     engine->optimizer_ = std::make_unique<optim::Optimizer>(
         registry, config.optim.kind, parameter_groups(registry, config.optim),
-        undecayed_parts(config));
+        undecayed_names(registry, config.optim));
     engine->clip_ = {config.trainer.gradient_clip_val, config.trainer.gradient_clip_algorithm};
     engine->loss_scale_ = config.loss_scale;
     engine->seed_ = config.aerie.seed;
     engine->detect_anomaly_ = config.trainer.detect_anomaly;
+    engine->recompute_ = config.aerie.activation_checkpointing;
     engine->set_precision(config.trainer.precision);
     const config::EmaConfig& ema = config.exp_manager.ema;
     if (ema.enable)
@@ -83,8 +84,15 @@ Result<std::unique_ptr<BevEngine>> BevEngine::create(const BevRunConfig& config,
         engine->statistics_.push_back(i);
     return engine;
   } catch (const std::exception& error) {
-    return train::torch_status(error).with_context("setting up the engine");
+    return with_advice(train::torch_status(error)).with_context("setting up the engine");
   }
+}
+
+Status BevEngine::with_advice(Status status) {
+  if (status.code() != StatusCode::kOutOfMemory) return status;
+  return std::move(status).with_hint(
+      "lower the batch (model.train_ds.batch_size, model.validation_ds.batch_size) and raise "
+      "accumulation for it, use fp16, fewer workers, smaller pictures or a smaller model");
 }
 
 std::string BevEngine::description() const {
@@ -192,8 +200,9 @@ Result<train::EvalOutcome> BevEngine::evaluate(const data::Batch& batch, uint64_
   for (int64_t parts = 1;; parts = std::min(parts * 2, samples)) {
     auto outcome = evaluate_parts(tensors, parts, shown ? &probability : nullptr);
     if (outcome.ok() && shown) AERIE_RETURN_IF_ERROR(sink_->take(batch, probability));
-    if (outcome.ok() || outcome.status().code() != StatusCode::kOutOfMemory || parts >= samples)
-      return outcome;
+    if (outcome.ok()) return outcome;
+    if (outcome.status().code() != StatusCode::kOutOfMemory || parts >= samples)
+      return with_advice(outcome.status());
     if (device().is_cuda()) at::accelerator::emptyCache();
   }
 }

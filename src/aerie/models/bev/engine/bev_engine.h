@@ -8,7 +8,8 @@
 // as they were; only the loss scale changes.
 //
 // kOutOfMemory leaves everything as it was before the call, also the gradients of an unfinished
-// window; the request may be repeated with a larger split.
+// window and BatchNorm statistics; the request may be repeated with a larger split. Parts of a
+// batch run one by one and with recomputed Swin blocks; each updates BatchNorm by itself.
 #pragma once
 
 #include <cstdint>
@@ -74,13 +75,16 @@ class BevEngine final : public train::Engine {
   struct Rollback;
 
   BevEngine() = default;
+  // What to try after running out of memory, in this family's keys.
+  static Status with_advice(Status status);
   void set_precision(config::Precision precision);
   train::FlatState flat_state();
   Status add(const train::StepRequest& request);
   Result<Micro> run_micro(const BevBatch& batch, int64_t accumulate, int64_t split);
   // Forward and backward of samples that make `share` of a micro-batch, times `factor`.
-  Result<Micro> run_part(const BevBatch& batch, double share, const at::Tensor& factor);
-  Result<at::Tensor> forward(const BevBatch& batch, bool training);
+  Result<Micro> run_part(const BevBatch& batch, double share, const at::Tensor& factor,
+                         bool recompute);
+  Result<at::Tensor> forward(const BevBatch& batch, bool training, bool recompute = false);
   Result<train::StepOutcome> finish(const train::StepRequest& request);
   // `probability`: [B][K][nx][ny] of the batch; null: not asked for.
   Result<train::EvalOutcome> evaluate_parts(const BevBatch& batch, int64_t parts,
@@ -99,6 +103,7 @@ class BevEngine final : public train::Engine {
   optim::ClipSettings clip_;
   uint64_t seed_ = 0;
   bool detect_anomaly_ = false;
+  bool recompute_ = false;
   bool fallen_back_ = false;
   std::shared_ptr<train::SnapshotMemory> snapshot_memory_ =
       std::make_shared<train::SnapshotMemory>();

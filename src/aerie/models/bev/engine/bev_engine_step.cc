@@ -116,7 +116,7 @@ Status BevEngine::add(const train::StepRequest& request) {
   }
   if (status.ok()) return status;
   roll_back(before);
-  return status.with_context("training step");
+  return with_advice(std::move(status)).with_context("training step");
 }
 
 Result<BevEngine::Micro> BevEngine::run_micro(const BevBatch& batch, int64_t accumulate,
@@ -126,7 +126,7 @@ Result<BevEngine::Micro> BevEngine::run_micro(const BevBatch& batch, int64_t acc
   if (scaler_) factor = factor * scaler_->scale();
   const int64_t samples = batch.images.size(0);
   const int64_t parts = std::min(split, samples);
-  if (parts == 1) return run_part(batch, 1.0, factor);
+  if (parts == 1) return run_part(batch, 1.0, factor, recompute_);
   // Losses are means over equally many cells a sample: those of parts, weighted by their samples,
   // add up to the whole's in everything but BatchNorm statistics.
   Micro out;
@@ -134,7 +134,8 @@ Result<BevEngine::Micro> BevEngine::run_micro(const BevBatch& batch, int64_t acc
     const int64_t begin = samples * p / parts, end = samples * (p + 1) / parts;
     const double share = static_cast<double>(end - begin) / static_cast<double>(samples);
     AERIE_ASSIGN_OR_RETURN(const Micro part,
-                           run_part(batch_samples(batch, begin, end), share, factor));
+                           run_part(batch_samples(batch, begin, end), share, factor,
+                                    /*recompute=*/true));
     out.loss = p == 0 ? part.loss : out.loss + part.loss;
     out.parts = p == 0 ? part.parts : out.parts + part.parts;
   }
@@ -142,8 +143,8 @@ Result<BevEngine::Micro> BevEngine::run_micro(const BevBatch& batch, int64_t acc
 }
 
 Result<BevEngine::Micro> BevEngine::run_part(const BevBatch& batch, double share,
-                                             const at::Tensor& factor) {
-  AERIE_ASSIGN_OR_RETURN(const at::Tensor logits, forward(batch, /*training=*/true));
+                                             const at::Tensor& factor, bool recompute) {
+  AERIE_ASSIGN_OR_RETURN(const at::Tensor logits, forward(batch, /*training=*/true, recompute));
   const MapLosses losses = map_losses(model_->config(), logits, batch.truth);
   {
     const train::DeviceSpans::Scope span(*spans_, "backward");
@@ -168,10 +169,11 @@ Result<BevEngine::Micro> BevEngine::run_part(const BevBatch& batch, double share
   return out;
 }
 
-Result<at::Tensor> BevEngine::forward(const BevBatch& batch, bool training) {
+Result<at::Tensor> BevEngine::forward(const BevBatch& batch, bool training, bool recompute) {
   const train::DeviceSpans::Scope span(*spans_, training ? "forward" : "evaluate");
   ForwardOptions options;
   options.training = training;
+  options.recompute = recompute;
   options.policy = nn::DtypePolicy(precision_);
   std::string culprit;
   if (detect_anomaly_) {
@@ -247,7 +249,7 @@ Result<train::StepOutcome> BevEngine::finish(const train::StepRequest& request) 
   } catch (const std::exception& error) {
     // Whatever it was, the update may be half done: this is no "try again with smaller parts".
     drop_window();
-    const Status status = train::torch_status(error);
+    const Status status = with_advice(train::torch_status(error));
     return internal_error(status.message()).with_context("optimizer step").with_hint(status.hint());
   }
 }

@@ -5,14 +5,19 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include "aerie/base/philox.h"
 #include "aerie/data/batch.h"
+#include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/batch_tensors.h"
 #include "aerie/models/bev/engine/param_groups.h"
 #include "aerie/models/bev/metrics/map_iou.h"
@@ -107,8 +112,8 @@ class TestBatch {
   data::ArrayBatch batch_;
 };
 
-std::unique_ptr<BevEngine> make(const BevRunConfig& run) {
-  auto engine = BevEngine::create(run, at::kCPU);
+std::unique_ptr<BevEngine> make(const BevRunConfig& run, at::Device device = at::kCPU) {
+  auto engine = BevEngine::create(run, device);
   EXPECT_TRUE(engine.ok()) << engine.status().to_string();
   return std::move(engine).value();
 }
@@ -313,6 +318,161 @@ TEST(BevEngineTest, MixedPrecisionIsNearFloat32) {
   EXPECT_FALSE(engine->fall_back_precision().ok());
 }
 
+// Half precision loses no more than torch's own autocast does on the same network.
+TEST(BevEngineTest, Bfloat16LosesNoMoreThanAutocast) {
+  BevRunConfig run = tiny();
+  run.model.swin.drop_path_rate = 0.0;
+  TestBatch a(run.model, 2, 1);
+  const auto engine = make(run);
+  const BevBatch batch = to_bev_batch(a.get(), {}, at::kCPU).value();
+  struct Pass {
+    at::Tensor logits, grads;
+  };
+  const auto pass = [&](config::Precision precision, bool autocast) {
+    ForwardOptions options;
+    options.training = true;
+    options.policy = nn::DtypePolicy(precision);
+    engine->model().parameters().zero_grad();
+    Pass out;
+    MapLosses losses;
+    {
+      at::autocast::set_autocast_enabled(at::kCPU, autocast);
+      at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+      at::autocast::increment_nesting();
+      out.logits = engine->model().forward(batch, options).value();
+      losses = map_losses(run.model, out.logits, batch.truth);
+      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+    }
+    losses.total.backward();
+    out.logits = out.logits.detach().to(at::kDouble);
+    out.grads = engine->model().parameters().flat_grads().to(at::kDouble).clone();
+    return out;
+  };
+  const Pass exact = pass(config::Precision::k32, false);
+  const Pass ours = pass(config::Precision::kBf16Mixed, false);
+  const Pass torch = pass(config::Precision::k32, true);
+  const auto error = [](const at::Tensor& x, const at::Tensor& y) {
+    return (x - y).norm().item<double>() / y.norm().item<double>();
+  };
+  const double logits = error(torch.logits, exact.logits), grads = error(torch.grads, exact.grads);
+  EXPECT_GT(logits, 1e-5) << "autocast was not on";
+  EXPECT_LT(error(ours.logits, exact.logits), 1.5 * logits);
+  EXPECT_LT(error(ours.grads, exact.grads), 1.5 * grads);
+}
+
+TEST(BevEngineTest, RecomputedBlocksChangeNoBit) {
+  BevRunConfig run = tiny();
+  run.model.swin.drop_path_rate = 0.5;
+  TestBatch a(run.model, 2, 1);
+  const auto kept = make(run);
+  run.aerie.activation_checkpointing = true;
+  const auto recomputed = make(run);
+  Steps one{*kept}, two{*recomputed};
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(one.run({&a.get()}).grad_norm, two.run({&a.get()}).grad_norm);
+  EXPECT_EQ(difference(state_of(*kept), state_of(*recomputed)), "");
+}
+
+// Without BatchNorm's statistics of the batch, two halves are the whole.
+TEST(BevEngineTest, AccumulatedHalvesAreTheWholeWhereNormsAreFrozen) {
+  BevRunConfig run = tiny();
+  run.model.swin.drop_path_rate = 0.0;
+  run.model.norm_eval = true;
+  TestBatch whole(run.model, 4, 1);
+  const auto at_once = make(run), in_parts = make(run);
+  const train::StepOutcome a = Steps{*at_once}.run({&whole.get()});
+  const train::StepOutcome b = Steps{*in_parts}.run({&whole.get()}, 1, /*split=*/2);
+  EXPECT_NEAR(a.loss, b.loss, 1e-6 * a.loss);
+  EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5 * a.grad_norm);
+  const nn::ParameterRegistry& registry = at_once->model().parameters();
+  const int64_t mean = registry.find("bevencode.bn1.running_mean");
+  ASSERT_GE(mean, 0);
+  EXPECT_EQ(registry.tensor(mean).abs().max().item<float>(), 0.0f);
+}
+
+// Refuses one allocation of the host, as a full memory would.
+class FailingAllocator final : public c10::Allocator {
+ public:
+  FailingAllocator() : real_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 100); }
+  ~FailingAllocator() override { c10::SetCPUAllocator(real_, 100); }
+  c10::DataPtr allocate(size_t bytes) override {
+    if (left >= 0 && left-- == 0) C10_THROW_ERROR(OutOfMemoryError, "fake: out of memory");
+    ++count;
+    return real_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return real_->raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    real_->copy_data(to, from, bytes);
+  }
+
+  int64_t left = -1;  // allocations until one fails; -1: none does
+  int64_t count = 0;
+
+ private:
+  c10::Allocator* real_;
+};
+
+TEST(BevEngineTest, OutOfMemoryLeavesEverythingAsItWas) {
+  const BevRunConfig run = tiny();
+  TestBatch a(run.model, 2, 1), b(run.model, 2, 2);
+  const auto undisturbed = make(run), engine = make(run);
+  Steps expected{*undisturbed}, steps{*engine};
+  ASSERT_TRUE(expected.submit({&a.get()}, 2, /*finish=*/false).ok());
+  expected.run({&b.get()}, 2, /*split=*/2);
+
+  FailingAllocator memory;
+  ASSERT_TRUE(steps.submit({&a.get()}, 2, /*finish=*/false).ok());
+  const int64_t needed = std::exchange(memory.count, 0);
+  const auto before = state_of(*engine);
+  const at::Tensor grads = engine->model().parameters().flat_grads().clone();
+  // In the copies before the step, in the forward pass, in the backward pass.
+  for (const int64_t after : {int64_t{1}, needed / 4, needed / 2, needed * 3 / 4}) {
+    const Steps saved = steps;
+    memory.left = after;
+    const Status status = steps.submit({&b.get()}, 2, /*finish=*/true);
+    EXPECT_EQ(memory.left, -1) << "nothing failed";
+    memory.left = -1;
+    EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.to_string();
+    EXPECT_NE(status.to_string().find("fake"), std::string::npos) << status.to_string();
+    EXPECT_EQ(difference(before, state_of(*engine)), "") << after;
+    EXPECT_TRUE(at::equal(grads, engine->model().parameters().flat_grads())) << after;
+    steps.step = saved.step;
+    steps.micro = saved.micro;
+  }
+  // Smaller parts of the same request.
+  steps.run({&b.get()}, 2, /*split=*/2);
+  EXPECT_EQ(difference(state_of(*undisturbed), state_of(*engine)), "");
+}
+
+// On a GPU in deterministic mode: the same steps give the same bits, also from a snapshot.
+TEST(BevEngineGpuTest, RepeatsAndGoesOnToTheBit) {
+  if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  BevRunConfig run = tiny();
+  run.trainer.deterministic = config::Deterministic::kYes;
+  for (const auto precision :
+       {config::Precision::k32, config::Precision::kBf16Mixed, config::Precision::k16Mixed}) {
+    run.trainer.precision = precision;
+    run.loss_scale.initial = 512.0;
+    TestBatch a(run.model, 2, 1), b(run.model, 2, 2);
+    const auto first = make(run, at::kCUDA), second = make(run, at::kCUDA);
+    Steps one{*first}, two{*second};
+    for (Steps* steps : {&one, &two}) {
+      steps->run({&a.get(), &b.get()}, 2);
+      steps->run({&b.get()});
+    }
+    EXPECT_EQ(difference(state_of(*first), state_of(*second)), "");
+    auto snapshot = first->snapshot();
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status().to_string();
+    const MemorySource source(**snapshot);
+    const auto resumed = make(run, at::kCUDA);
+    ASSERT_TRUE(resumed->restore(source).ok());
+    Steps three{*resumed, one.step, one.micro};
+    for (Steps* steps : {&one, &three}) steps->run({&a.get()});
+    EXPECT_EQ(difference(state_of(*first), state_of(*resumed)), "");
+  }
+}
+
 TEST(BevEngineTest, EvaluationCountsAsTheMetricDoes) {
   const BevRunConfig run = tiny();
   TestBatch a(run.model, 3, 1);
@@ -355,7 +515,9 @@ TEST(BevEngineTest, PartsOfABatchKeepTheLossesScale) {
 TEST(ParamGroupsTest, TheLongestKeyWinsAndKindsFollow) {
   BevRunConfig run = tiny();
   ParamGroupsConfig& rules = run.optim.param_groups;
-  rules.custom_keys = {{"backbone", 0.1, 1.0}, {"backbone.stages.0", 0.5, 0.0}};
+  rules.custom_keys = {{"backbone", 0.1, std::nullopt},
+                       {"backbone.stages.0", 0.5, 0.0},
+                       {"stages.1.blocks.0.attn.w_msa.relative", 0.2, 3.0}};
   rules.norm_decay_mult = 0.0;
   rules.bias_lr_mult = 2.0;
   const auto engine = make(run);
@@ -366,7 +528,12 @@ TEST(ParamGroupsTest, TheLongestKeyWinsAndKindsFollow) {
   for (size_t t = 0; t < trainable.size(); ++t) {
     const std::string& name = registry.entries()[static_cast<size_t>(trainable[t])].name;
     const optim::GroupSettings& s = engine->optimizer().settings_of(t).values;
-    if (name.find("relative_position_bias_table") != std::string::npos) {
+    // Tables are decayed only where a key says so.
+    if (name.find("stages.1.blocks.0.attn.w_msa.relative") != std::string::npos) {
+      EXPECT_DOUBLE_EQ(s.lr, 0.2 * run.optim.lr) << name;
+      EXPECT_DOUBLE_EQ(s.weight_decay, 3.0 * run.optim.weight_decay) << name;
+      ++seen["table"];
+    } else if (name.find("relative_position_bias_table") != std::string::npos) {
       decayed_table = decayed_table || s.weight_decay != 0.0;
     } else if (name.find("backbone.stages.0") != std::string::npos) {
       EXPECT_DOUBLE_EQ(s.lr, 0.5 * run.optim.lr) << name;
@@ -390,7 +557,7 @@ TEST(ParamGroupsTest, TheLongestKeyWinsAndKindsFollow) {
     }
   }
   EXPECT_FALSE(decayed_table);
-  for (const char* kind : {"longest", "backbone", "norm", "bias", "plain"})
+  for (const char* kind : {"longest", "backbone", "norm", "bias", "plain", "table"})
     EXPECT_GT(seen[kind], 0) << kind;
   EXPECT_EQ(engine->num_param_groups(),
             static_cast<int64_t>(engine->optimizer().base_rates().size()));

@@ -40,7 +40,7 @@ const ParamRule* rule_of(const ParamGroupsConfig& config, const std::string& nam
 Multipliers multipliers_of(const nn::ParameterRegistry& registry, const ParamGroupsConfig& config,
                            const nn::ParamInfo& info) {
   if (const ParamRule* rule = rule_of(config, info.name); rule != nullptr)
-    return {rule->lr_mult, rule->decay_mult};
+    return {rule->lr_mult, rule->decay_mult.value_or(1.0)};
   const bool bias = ends_with(info.name, ".bias");
   Multipliers out;
   if (is_norm(registry, info.name)) {
@@ -100,14 +100,17 @@ std::vector<optim::OptimizerGroup> parameter_groups(const nn::ParameterRegistry&
   return out;
 }
 
-std::vector<std::string> undecayed_parts(const BevRunConfig& config) {
-  std::vector<std::string> out = config.aerie.no_weight_decay;
-  for (std::string& part : undecayed_parameters()) {
-    const auto& rules = config.optim.param_groups.custom_keys;
-    const bool spoken_for = std::any_of(rules.begin(), rules.end(), [&](const ParamRule& rule) {
-      return rule.part.find(part) != std::string::npos || part.find(rule.part) != std::string::npos;
+std::vector<std::string> undecayed_names(const nn::ParameterRegistry& registry,
+                                         const BevOptimConfig& config) {
+  const std::vector<std::string> parts = undecayed_parameters();
+  std::vector<std::string> out;
+  for (const int64_t index : registry.parameters()) {
+    const std::string& name = registry.entries()[static_cast<size_t>(index)].name;
+    const bool fits = std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+      return name.find(part) != std::string::npos;
     });
-    if (!spoken_for) out.push_back(std::move(part));
+    const ParamRule* rule = rule_of(config.param_groups, name);
+    if (fits && (rule == nullptr || !rule->decay_mult)) out.push_back(name);
   }
   return out;
 }

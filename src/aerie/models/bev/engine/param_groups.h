@@ -15,8 +15,9 @@ namespace aerie::bev {
 std::vector<optim::OptimizerGroup> parameter_groups(const nn::ParameterRegistry& registry,
                                                     const BevOptimConfig& config);
 
-// Parts of names that are not decayed: the model's own, and aerie.no_weight_decay. A custom key
-// that fits a parameter speaks for it instead.
-std::vector<std::string> undecayed_parts(const BevRunConfig& config);
+// Names of the parameters that the model never decays (undecayed_parameters()), but for those whose
+// custom key has a decay_mult.
+std::vector<std::string> undecayed_names(const nn::ParameterRegistry& registry,
+                                         const BevOptimConfig& config);
 
 }  // namespace aerie::bev

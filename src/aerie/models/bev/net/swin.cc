@@ -19,6 +19,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/nn/device_draws.h"
 #include "aerie/nn/init.h"
+#include "aerie/nn/recompute.h"
 
 namespace aerie::bev {
 namespace {
@@ -242,6 +243,16 @@ Swin::Swin(const nn::Scope& scope, const SwinConfig& config, int64_t first_outpu
     norms_.emplace_back(scope.child(str_cat("norm", s)), config.width(s));
 }
 
+at::Tensor Swin::run_block(const nn::ForwardContext& ctx, const SwinBlock& block,
+                           const at::Tensor& x) {
+  // Masks given from outside are used up as they are read: such a pass runs once.
+  if (!ctx.training || !ctx.recompute_layers || ctx.injected != nullptr ||
+      !at::GradMode::is_enabled())
+    return block.forward(ctx, x);
+  const auto run = [ctx, &block](const at::Tensor& in, bool) { return block.forward(ctx, in); };
+  return nn::recomputed(run, x);
+}
+
 std::vector<at::Tensor> Swin::forward(const nn::ForwardContext& ctx,
                                       const at::Tensor& images) const {
   at::Tensor x = images;
@@ -259,7 +270,7 @@ std::vector<at::Tensor> Swin::forward(const nn::ForwardContext& ctx,
   std::vector<at::Tensor> outputs;
   for (size_t s = 0; s < stages_.size(); ++s) {
     for (size_t b = 0; b < stages_[s].blocks.size(); ++b) {
-      x = stages_[s].blocks[b].forward(ctx, x);
+      x = run_block(ctx, stages_[s].blocks[b], x);
       ctx.report(str_cat("swin.", s, ".", b), x);
     }
     if (static_cast<int64_t>(s) >= first_output_) {

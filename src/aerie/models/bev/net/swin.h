@@ -92,6 +92,9 @@ class Swin {
   std::vector<at::Tensor> forward(const nn::ForwardContext& ctx, const at::Tensor& images) const;
 
  private:
+  static at::Tensor run_block(const nn::ForwardContext& ctx, const SwinBlock& block,
+                              const at::Tensor& x);
+
   struct Stage {
     std::vector<SwinBlock> blocks;
     std::optional<PatchMerging> downsample;

@@ -1,4 +1,7 @@
 // A tiny model through the whole engine: trains, validates, saves, goes on, reports.
+#include <cmath>
+#include <cstring>
+
 #include <gtest/gtest.h>
 
 #include "aerie/base/env.h"
@@ -7,6 +10,7 @@
 #include "aerie/data/nuscenes/test_root.h"
 #include "aerie/metrics/metrics_log.h"
 #include "aerie/models/bev/run/bev_family.h"
+#include "aerie/models/bev/run/bev_task.h"
 
 namespace aerie::bev {
 namespace {
@@ -60,8 +64,9 @@ model:
 )");
     EXPECT_TRUE(Env::real().write_file(dir_.file("tiny.yaml"), text).ok());
   }
-  Result<train::RunResult> train(const std::string& name, std::vector<std::string> options = {}) {
-    std::vector<std::string> args = {dir_.file("tiny.yaml"), "--work-dir", dir_.file(name)};
+  Result<train::RunResult> train(const std::string& name, std::vector<std::string> options = {},
+                                 const std::string& file = "tiny.yaml") {
+    std::vector<std::string> args = {dir_.file(file), "--work-dir", dir_.file(name)};
     if (!options.empty()) args.push_back("--cfg-options");
     args.insert(args.end(), options.begin(), options.end());
     AERIE_ASSIGN_OR_RETURN(const models::Opened opened,
@@ -84,6 +89,22 @@ model:
     const auto bytes =
         Env::real().read_file(result.last_checkpoint + "/model.safetensors", 64 << 20);
     return bytes.ok() ? *bytes : bytes.status().to_string();
+  }
+
+  std::vector<int64_t> evaluated(const train::RunResult& result) {
+    std::vector<int64_t> out;
+    for (const auto& record : records(result, metrics::RecordKind::kVal))
+      out.push_back(record.step());
+    return out;
+  }
+  // The values of a checkpoint's weights; counters of BatchNorm among them, as bits.
+  static std::vector<float> numbers_of(const train::RunResult& result) {
+    const std::string bytes = weights_of(result);
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    std::vector<float> out((bytes.size() - 8 - header) / sizeof(float));
+    std::memcpy(out.data(), bytes.data() + 8 + header, out.size() * sizeof(float));
+    return out;
   }
 
   nuscenes::TestRoot root_;
@@ -149,6 +170,124 @@ TEST_F(BevRunTest, AResumedRunIsTheRunThatWasNotStopped) {
   ASSERT_TRUE(rest.ok()) << rest.status().to_string();
   EXPECT_EQ(rest->step, 10);
   EXPECT_EQ(weights_of(*rest), weights_of(*whole));
+}
+
+// Windows of three cross the epochs of four; the cut lies inside the second epoch.
+TEST_F(BevRunTest, ResumesInsideEpochsThatWindowsCross) {
+  const std::vector<std::string> iterations = {"trainer.accumulate_grad_batches=3",
+                                               "trainer.max_steps=9", "trainer.precision=32"};
+  const std::vector<std::string> epochs = {
+      "trainer.accumulate_grad_batches=3",
+      "trainer.max_steps=-1",
+      "trainer.max_epochs=3",
+      "trainer.val_check_interval=1.0",
+      "trainer.check_val_every_n_epoch=2",
+      "model.optim.sched.step=1",
+      "model.optim.sched.by_epoch=true",
+      "trainer.precision=32",
+  };
+  for (const bool by_epochs : {false, true}) {
+    const std::vector<std::string>& options = by_epochs ? epochs : iterations;
+    const std::string name = by_epochs ? "epochs" : "iterations";
+    const auto whole = train(name + "_whole", options);
+    ASSERT_TRUE(whole.ok()) << whole.status().to_string();
+    EXPECT_EQ(whole->step, by_epochs ? 12 : 9);
+    EXPECT_EQ(evaluated(*whole),
+              (by_epochs ? std::vector<int64_t>{8} : std::vector<int64_t>{4, 8}));
+    std::vector<std::string> first = options;
+    first.push_back("trainer.max_steps=6");
+    const auto half = train(name, first);
+    ASSERT_TRUE(half.ok()) << half.status().to_string();
+    EXPECT_EQ(half->step, 6);
+    const auto rest = train(name, options);
+    ASSERT_TRUE(rest.ok()) << rest.status().to_string();
+    EXPECT_EQ(rest->step, whole->step);
+    EXPECT_EQ(weights_of(*rest), weights_of(*whole));
+    EXPECT_EQ(evaluated(*rest), evaluated(*whole));
+  }
+}
+
+// 2 x 2 accumulated is 1 x 4, through the whole loop, where samples do not see each other.
+TEST_F(BevRunTest, AccumulatedMicroBatchesAreALargerBatch) {
+  const auto with = [&](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> options = {
+        "model.norm_eval=true",        "model.encoders.camera.backbone.drop_path_rate=0.0",
+        "model.optim.name=sgd",        "model.optim.lr=0.05",
+        "model.optim.momentum=0.9",    "model.optim.sched=None",
+        "trainer.limit_val_batches=0", "exp_manager.checkpoint_callback_params.monitor=loss"};
+    options.insert(options.end(), more.begin(), more.end());
+    return train(name, options);
+  };
+  // Eight samples: the last window of 2 x 3 crosses into the second epoch.
+  const auto parts = with("parts", {"model.train_ds.batch_size=2",
+                                    "trainer.accumulate_grad_batches=2", "trainer.max_steps=6"});
+  const auto whole = with("whole", {"model.train_ds.batch_size=4",
+                                    "trainer.accumulate_grad_batches=1", "trainer.max_steps=3"});
+  const auto none = with("none", {"model.train_ds.batch_size=4", "trainer.max_steps=3",
+                                  "trainer.accumulate_grad_batches=1", "model.optim.lr=0"});
+  for (const auto* result : {&parts, &whole, &none})
+    ASSERT_TRUE(result->ok()) << result->status().to_string();
+  const std::vector<float> a = numbers_of(*parts), b = numbers_of(*whole),
+                           start = numbers_of(*none);
+  ASSERT_TRUE(a.size() == b.size() && a.size() == start.size());
+  float moved = 0.0f, apart = 0.0f;
+  for (size_t i = 0; i < a.size(); ++i) {
+    moved = std::max(moved, std::abs(b[i] - start[i]));
+    apart = std::max(apart, std::abs(a[i] - b[i]));
+  }
+  EXPECT_GT(moved, 1e-3f);
+  EXPECT_LT(apart, 1e-4f * moved);
+}
+
+TEST_F(BevRunTest, MmStyleFilesRunByEpochs) {
+  const std::string text = str_cat(R"(
+model = dict(
+    profile='seed', classes=['drivable_area', 'walkway'],
+    encoders=dict(camera=dict(
+        backbone=dict(embed_dims=8, depths=[1, 1, 1, 1], num_heads=[1, 2, 2, 4], mlp_ratio=2),
+        neck=dict(out_channels=12),
+        vtransform=dict(out_channels=6, image_size=[32, 88], xbound=[-48, 48, 2],
+                        ybound=[-48, 48, 2], dbound=[1, 33, 4]))),
+    decoder=dict(backbone=dict(width=4)))
+data = dict(
+    samples_per_gpu=2, workers_per_gpu=0,
+    train=dict(type='NuScenesDataset', data_root=')",
+                                   root_.path(""), R"('),
+    val=dict(type='NuScenesDataset', data_root=')",
+                                   root_.path(""), R"('))
+optimizer = dict(type='AdamW', lr=2e-3, weight_decay=0.01)
+optimizer_config = dict(type='GradientCumulativeOptimizerHook', cumulative_iters=3,
+                        grad_clip=dict(max_norm=35, norm_type=2))
+lr_config = dict(policy='step', step=[1], gamma=0.5)
+runner = dict(type='EpochBasedRunner', max_epochs=4)
+evaluation = dict(interval=2, start=1, metric='mIoU')
+checkpoint_config = dict(interval=1)
+log_config = dict(interval=1, hooks=[dict(type='TextLoggerHook')])
+workflow = [('train', 1)]
+seed = 3
+trainer = dict(accelerator='cpu')
+)");
+  ASSERT_TRUE(Env::real().write_file(dir_.file("epochs.py"), text).ok());
+  const auto result = train("mm", {}, "epochs.py");
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_EQ(result->step, 16);
+  EXPECT_EQ(evaluated(*result), (std::vector<int64_t>{4, 12}));
+  std::vector<std::pair<int64_t, double>> rates;
+  for (const auto& record : records(*result, metrics::RecordKind::kTrain)) {
+    double rate = 0.0;
+    EXPECT_TRUE(record.number("learning_rate", &rate));
+    rates.emplace_back(record.step(), rate);
+  }
+  // Updates at multiples of three and at the end, with the rate of their last iteration's epoch.
+  EXPECT_EQ(rates, (std::vector<std::pair<int64_t, double>>{
+                       {3, 2e-3}, {6, 1e-3}, {9, 1e-3}, {12, 1e-3}, {15, 1e-3}, {16, 1e-3}}));
+}
+
+TEST_F(BevRunTest, OutOfMemoryNamesWhatHelps) {
+  const train::TaskInfo task = bev_task({"drivable_area"});
+  for (const std::string& text : {task.smaller_batch, task.smaller_sample})
+    for (const char* word : {"batch", "workers", "fp16", "accumulation"})
+      EXPECT_NE(text.find(word), std::string::npos) << word << " in " << text;
 }
 
 TEST_F(BevRunTest, MistakesAreNamed) {

@@ -67,9 +67,17 @@ train::TaskInfo bev_task(const ScoreNames& names) {
   task.monitor_max = true;
   task.smaller_batch =
       "lower the batch (model.train_ds.batch_size, data.samples_per_gpu) and raise accumulation "
-      "(trainer.accumulate_grad_batches), use fp16, or use fewer workers";
-  task.smaller_sample = "lower model.train_ds.image.size";
-  task.lower_rate = "lower model.optim.lr";
+      "(trainer.accumulate_grad_batches) for it, use fp16 (trainer.precision=16-mixed), set "
+      "aerie.activation_checkpointing=true, or use fewer workers (model.train_ds.num_workers, "
+      "data.workers_per_gpu) where main memory is short";
+  task.smaller_sample =
+      "a smaller batch or more accumulation no longer helps: use fp16 "
+      "(trainer.precision=16-mixed), "
+      "fewer workers (model.train_ds.num_workers) where main memory is short, lower "
+      "model.train_ds.image.size";
+  task.lower_rate =
+      "lower model.optim.lr; with fp16 lower aerie.loss_scale or make it dynamic (a higher one "
+      "overflows sooner)";
   task.eval_metrics = [names](const train::EvalAccumulator& all) {
     return eval_values(all.sums(), names);
   };

@@ -23,6 +23,13 @@ Result<config::Precision> parse_precision(const std::string& name) {
   return data_error(str_cat("unknown precision '", name, "' in the checkpoint"));
 }
 
+// Float16 on a CPU would only be slower.
+void settle_precision(BevRunConfig& run, bool gpu) {
+  if (gpu || run.trainer.precision != config::Precision::k16Mixed) return;
+  log_warn("train", "fp16 needs a GPU; the run is in float32 on the CPU");
+  run.trainer.precision = config::Precision::k32;
+}
+
 void log_precision(const BevRunConfig& run) {
   if (run.trainer.precision != config::Precision::k16Mixed) return;
   const LossScaleConfig& scale = run.loss_scale;
@@ -63,7 +70,13 @@ Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& given,
       at::accelerator::resetPeakStats(device.index());
     }
   }
+  settle_precision(run, options.gpu);
   log_precision(run);
+  if (run.trainer.accumulate_grad_batches > 1 && !run.model.norm_eval)
+    log_warn("train",
+             "BatchNorm sees every micro-batch by itself: ", run.trainer.accumulate_grad_batches,
+             " accumulated ones are not quite one larger batch (model.norm_eval=true freezes its "
+             "statistics)");
   AERIE_ASSIGN_OR_RETURN(auto engine, BevEngine::create(run, device));
   train::BuiltEngine out;
   out.base_rates = engine->optimizer().base_rates();
