@@ -284,7 +284,7 @@ trainer = dict(accelerator='cpu')
 }
 
 TEST_F(BevRunTest, OutOfMemoryNamesWhatHelps) {
-  const train::TaskInfo task = bev_task({"drivable_area"});
+  const train::TaskInfo task = bev_task({{"drivable_area"}, false});
   for (const std::string& text : {task.smaller_batch, task.smaller_sample})
     for (const char* word : {"batch", "workers", "fp16", "accumulation"})
       EXPECT_NE(text.find(word), std::string::npos) << word << " in " << text;
