@@ -126,6 +126,11 @@ void check_run(CheckContext& context) {
       context.error("model.train_ds.root", "the folder of the nuScenes data is not given",
                     "model.train_ds.root=DIR, in mm-style files data.train.data_root");
   }
+  const Value* model = context.written("model");
+  const Value* optim = model != nullptr && model->is_map() ? model->child("optim") : nullptr;
+  if (context.options().for_training && optim != nullptr && optim->is_null())
+    context.error("model.optim", "is null: nothing would be trained",
+                  "model.optim={name: adamw, lr: 2e-4}, in mm-style files optimizer");
   const auto precision = context.text("trainer.precision");
   const auto scale = context.written("aerie.loss_scale");
   if (scale != nullptr && precision && starts_with(*precision, "bf16"))

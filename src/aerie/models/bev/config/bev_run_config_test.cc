@@ -266,6 +266,7 @@ TEST_F(BevFilesTest, HalfPrecisionHasManyForms) {
   EXPECT_EQ(scale("optimizer_config = dict(type='Fp16OptimizerHook', loss_scale=256.)\n").initial,
             256.0);
   EXPECT_TRUE(scale("fp16 = dict(loss_scale='dynamic')\n").dynamic);
+  EXPECT_TRUE(scale("optim_wrapper = dict(type='AmpOptimWrapper')\n").dynamic);
   const LossScaleConfig dict = scale(
       "fp16 = dict(loss_scale=dict(init_scale=1024., growth_factor=3., backoff_factor=0.25, "
       "growth_interval=7))\n");
@@ -273,6 +274,23 @@ TEST_F(BevFilesTest, HalfPrecisionHasManyForms) {
   EXPECT_NE(error("fp16 = dict(loss_scale=dict(growth=2))\n").find("unknown key"),
             std::string::npos);
   EXPECT_NE(error("fp16 = dict(loss_scale='dynamik')\n").find("dynamic"), std::string::npos);
+}
+
+TEST_F(BevFilesTest, KeysThatTheEngineReads) {
+  const auto loaded = mm(
+      "", {"--cfg-options", "model.encoders.camera.backbone.with_cp=True", "model.norm_eval=True",
+           "evaluation.start=7", "optimizer.paramwise_cfg.custom_keys.backbone.lr_mult=0.1",
+           "optimizer.paramwise_cfg.custom_keys.norm.decay_mult=0."});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  const BevRunConfig& run = loaded->run;
+  EXPECT_TRUE(run.aerie.activation_checkpointing);
+  EXPECT_TRUE(run.model.norm_eval);
+  EXPECT_EQ(run.aerie.eval_start, 7);
+  ASSERT_EQ(run.optim.param_groups.custom_keys.size(), 2u);
+  for (const ParamRule& rule : run.optim.param_groups.custom_keys) {
+    EXPECT_EQ(rule.lr_mult, rule.part == "backbone" ? 0.1 : 1.0);
+    EXPECT_EQ(rule.decay_mult, rule.part == "norm" ? std::optional(0.0) : std::nullopt);
+  }
 }
 
 TEST_F(BevFilesTest, LearningRateFollowsTheBatch) {

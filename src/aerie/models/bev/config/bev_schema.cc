@@ -11,6 +11,7 @@ namespace {
 
 using config::KeyGroup;
 using config::KeySpec;
+using config::KeyStatus;
 using config::SchemaParts;
 
 // Rows of the engine that mean nothing here, or for which this family has its own.
@@ -33,7 +34,9 @@ KeyGroup& group_of(SchemaParts& parts, std::string_view title) {
 // Keys of the engine that mean something else here, or less.
 struct OwnMeaning {
   std::string_view path, help;
+  KeyStatus status = KeyStatus::kWorks;
 };
+constexpr std::string_view kNoArchive = "This family writes no `.nemo` file.";
 constexpr OwnMeaning kOwnMeanings[] = {
     {"aerie.seed",
      "Everything random hangs off it: initial weights, stochastic depth, shuffling, augmentation."},
@@ -53,12 +56,22 @@ constexpr OwnMeaning kOwnMeanings[] = {
      "What max_steps, log_every_n_steps and checkpoints count: updates of the weights, or "
      "micro-batches, as mmcv does (mm-style files). With micro-batches windows of accumulation "
      "follow mmcv too: they cross epochs, and the last one divides by its own number."},
+    {"model.optim",
+     "The optimizer and its schedule; absent: adam with its defaults, null: an error where "
+     "something "
+     "is to be trained."},
     {"model.optim.lr", "Learning rate, before lr_scaling."},
     {"model.optim.weight_decay",
      "Absent: 0.01 for adamw, else 0. Applies to every parameter but tables of relative position "
      "biases, unless a custom key gives these a decay_mult."},
     {"trainer.max_steps",
      "Steps (aerie.step_unit) after which the run is finished; -1: unlimited."},
+    {"exp_manager.checkpoint_callback_params.prefix", kNoArchive, KeyStatus::kNoEffect},
+    {"exp_manager.checkpoint_callback_params.postfix", kNoArchive, KeyStatus::kNoEffect},
+    {"exp_manager.checkpoint_callback_params.save_best_model", kNoArchive, KeyStatus::kNoEffect},
+    {"exp_manager.checkpoint_callback_params.always_save_nemo", kNoArchive, KeyStatus::kNoEffect},
+    {"exp_manager.checkpoint_callback_params.save_nemo_on_train_end", kNoArchive,
+     KeyStatus::kNoEffect},
 };
 
 SchemaParts bev_parts() {
@@ -69,6 +82,7 @@ SchemaParts bev_parts() {
       for (KeySpec& key : group.keys)
         if (key.path == own.path) {
           key.help = own.help;
+          key.status = own.status;
           found = true;
         }
     AERIE_CHECK(found, "schema: there is no key ", std::string(own.path));

@@ -192,6 +192,9 @@ Result<BevRunConfig> build_bev_run_config(const Value& resolved) {
   if (out.metrics.empty()) out.metrics = {"mIoU"};
   const NodeReader camera = model.child("encoders").child("camera");
   camera.child("vtransform").read_flag("fp32", out.view_fp32);
+  bool recompute = false;
+  camera.child("backbone").read_flag("with_cp", recompute);
+  out.aerie.activation_checkpointing = out.aerie.activation_checkpointing || recompute;
   camera.child("backbone").child("init_cfg").read("checkpoint", out.backbone_init);
   AERIE_RETURN_IF_ERROR(status);
 

@@ -125,7 +125,7 @@ const FieldKeys<SwinConfig>& swin_keys() {
     keys.row("patch_norm", "bool|null", "true",
              refused("Norm behind the patch embedding.", "the built-in Swin has it"));
     keys.row("with_cp", "bool|null", "false",
-             no_effect("Recomputation: see aerie.activation_checkpointing."));
+             works("Recompute each block: the same as aerie.activation_checkpointing."));
     keys.row("convert_weights", "bool|null", "null",
              no_effect("Names of weight files are recognised by themselves."));
     keys.row("init_cfg", "map|null", "null", works("Weights that the backbone starts from."));

@@ -303,6 +303,10 @@ TEST_F(BevRunTest, MistakesAreNamed) {
       << weights.status().to_string();
   const auto fast = train("d", {"aerie.engine=fast"});
   EXPECT_FALSE(fast.ok());
+  const auto idle = train("e", {"model.optim=None"});
+  ASSERT_FALSE(idle.ok());
+  EXPECT_NE(idle.status().to_string().find("nothing would be trained"), std::string::npos)
+      << idle.status().to_string();
 }
 
 }  // namespace
