@@ -74,6 +74,9 @@ Result<OwnOptions> take_own_options(const std::vector<std::string>& args) {
     size_t here = i;  // stays for the dialect, which knows it too
     if (const auto launcher = value_of(here, "--launcher"); launcher)
       out.ranks.launcher = *launcher;
+    for (const char* name : {"--local_rank", "--local-rank"})
+      if (const auto local_rank = value_of(here, name); local_rank)
+        out.ranks.local_rank = *local_rank;
     if (arg == "--help" || arg == "-h")
       out.help = true;
     else if (arg == "--dry-run")

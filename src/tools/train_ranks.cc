@@ -68,6 +68,8 @@ Result<TrainRanks> TrainRanks::find(const RankOptions& options) {
   TrainRanks out;
   out.options_ = options;
   const bool own = process_variable("AERIE_LAUNCHER") == "self";
+  if (!options.local_rank.empty() && !process_variable("RANK").empty())
+    setenv("LOCAL_RANK", options.local_rank.c_str(), /*overwrite=*/0);
   if (options.launcher != "none" || own) {
     AERIE_ASSIGN_OR_RETURN(out.world_, dist::world_from_environment(launcher_of(options.launcher)));
   }

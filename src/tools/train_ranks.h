@@ -17,7 +17,8 @@ namespace aerie::tools {
 
 struct RankOptions {
   int max_restarts = 0;
-  std::string launcher;  // --launcher of mm: none, pytorch, slurm or mpi; empty: not given
+  std::string launcher;    // --launcher of mm: none, pytorch, slurm or mpi; empty: not given
+  std::string local_rank;  // --local_rank, as torch.distributed.launch hands it on
 };
 
 class TrainRanks final {

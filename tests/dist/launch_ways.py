@@ -44,7 +44,7 @@ def command(name, steps, *more):
             'model.encoder.n_heads=2', 'model.encoder.subsampling_conv_channels=8', 'model.encoder.ff_expansion_factor=2',
             'trainer.accelerator=cpu', '+trainer.deterministic=true', f'trainer.max_steps={steps}', '+trainer.limit_val_batches=0',
             'trainer.sync_batchnorm=true', 'trainer.log_every_n_steps=1', 'trainer.enable_progress_bar=false',
-            f'+aerie.dist.heartbeat_s={HEARTBEAT}', f'+exp_manager.explicit_log_dir={WORK}/{name}', *more]
+            f'aerie.dist.heartbeat_s={HEARTBEAT}', f'+exp_manager.explicit_log_dir={WORK}/{name}', *more]
 
 
 def environment(**variables):

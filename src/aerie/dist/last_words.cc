@@ -12,7 +12,9 @@ namespace aerie::dist {
 
 void report_loss(const RankLoss& loss, const World& world) {
   if (Board* board = Board::inherited(); board != nullptr) board->end_for_other(board->own_rank());
-  const int speaker = loss.rank == 0 ? 1 : 0;
+  // The first rank of each machine, or the next one when it is the one that is lost.
+  const int first = world.rank - world.local_rank;
+  const int speaker = loss.rank == first ? first + 1 : first;
   if (world.rank == speaker)
     log_error("dist", loss.status.to_string());
   else
@@ -23,10 +25,11 @@ void report_loss(const RankLoss& loss, const World& world) {
 void write_elastic_error(const Status& error) {
   const std::string path = process_variable("TORCHELASTIC_ERROR_FILE");
   if (path.empty()) return;
+  // Without a call stack torchrun shows the message itself.
   const nlohmann::json content = {
       {"message",
        {{"message", error.to_string()},
-        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(std::time(nullptr))}}}}}};
+        {"extraInfo", {{"timestamp", std::to_string(std::time(nullptr))}}}}}};
   const auto text = content.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (const Status written = Env::real().write_file(path, text); !written.ok())
     log_warn("dist", "cannot tell torchrun the reason: ", written.to_string());

@@ -6,8 +6,8 @@
 
 namespace aerie::dist {
 
-// Another rank is to blame: into the log, from one of the ranks that are left also on its console;
-// and a mark for the launcher.
+// Another rank is to blame: into the log, from one rank of each machine also on its console; and a
+// mark for the launcher.
 void report_loss(const RankLoss& loss, const World& world);
 
 // The reason for torchrun, which prints the one that came first (TORCHELASTIC_ERROR_FILE).

@@ -84,6 +84,10 @@ void check_exp_manager(CheckContext& context) {
   for (const char* key :
        {"create_tensorboard_logger", "create_wandb_logger", "create_mlflow_logger"})
     makes_logger = makes_logger || context.flag(str_cat("exp_manager.", key)).value_or(false);
+  if (context.flag("exp_manager.log_local_rank_0_only").value_or(false) &&
+      context.flag("exp_manager.log_global_rank_0_only").value_or(false))
+    context.error("exp_manager.log_local_rank_0_only",
+                  "log_local_rank_0_only and log_global_rank_0_only cannot both be true");
   if (has_logger && makes_logger)
     context.error("trainer.logger",
                   "the trainer has a logger while exp_manager creates one; only one of them can",

@@ -169,6 +169,10 @@ TEST(ValidateTest, DevicesAreJudgedByTheirEffect) {
   EXPECT_HAS(errors(Value(List{Value(0), Value(0)}), "auto", 8), "listed twice");
   EXPECT_HAS(errors(Value(1), "gpu", 0), "there is none");
   EXPECT_HAS(errors(Value(1), "tpu", 0), "refused");
+  EXPECT_HAS(check_stock({{"exp_manager.log_local_rank_0_only", true},
+                          {"exp_manager.log_global_rank_0_only", true}})
+                 .errors(),
+             "cannot both be true");
   // Without training: what depends on the machine is not judged.
   EXPECT_EQ(check_stock({{"trainer.accelerator", "gpu"}}).errors(), "");
   EXPECT_HAS(check_stock({{"trainer.devices", 2}, {"trainer.strategy", "single_device"}}).errors(),
