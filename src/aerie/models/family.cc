@@ -1,7 +1,9 @@
 #include "aerie/models/family.h"
 
 #include "aerie/base/log.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
+#include "aerie/train/dry_run.h"
 
 namespace aerie::models {
 
@@ -17,8 +19,14 @@ const Family* Families::find(std::string_view name) const {
   return nullptr;
 }
 
-Result<std::string> Family::dry_run(const Configuration&, const DryRunRequest&) const {
-  return unsupported(str_cat("there is no dry run of ", std::string(name())));
+Result<std::string> Family::dry_run(const Configuration& config,
+                                    const DryRunRequest& request) const {
+  AERIE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Job> job, make_job(config));
+  train::JobDryRunOptions options;
+  options.env = request.env;
+  options.stop = request.stop;
+  AERIE_ASSIGN_OR_RETURN(const train::JobDryRun report, train::dry_run_job(*job, options));
+  return request.json ? printable_json(report.to_json()) + "\n" : report.to_text();
 }
 
 Result<Opened> open_configuration(const Families& families, const std::vector<std::string>& args) {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -30,51 +29,13 @@
 #include "aerie/train/batch_list_source.h"
 #include "aerie/train/run_folder.h"
 #include "aerie/train/run_start.h"
+#include "aerie/train/scratch_folder.h"
 
 namespace aerie::train {
 
 namespace {
 
 constexpr double kGib = 1073741824.0;
-
-// The first folder above `path` (or itself) that exists.
-std::string existing_ancestor(Env& env, const std::string& path) {
-  std::string at = path;
-  while (!at.empty() && !env.exists(at)) {
-    const std::string up = parent_path(at);
-    if (up == at) break;
-    at = up;
-  }
-  return at.empty() ? "." : at;
-}
-
-// A folder where the run would write, gone at the end.
-class ScratchFolder {
- public:
-  static Result<std::unique_ptr<ScratchFolder>> make(Env& env, const std::string& run_dir) {
-    const std::string parent = existing_ancestor(env, run_dir);
-    std::string path;
-    for (int k = 0; path.empty() || env.exists(path); ++k)
-      path = join_path(parent, str_cat(".aerie-dry-run-", getpid(), "-", k));
-    const Status made = env.create_dir(path);
-    if (!made.ok())
-      return made.with_context("the run's folder cannot be written")
-          .with_hint("set exp_manager.exp_dir to a folder you may write to");
-    return std::unique_ptr<ScratchFolder>(new ScratchFolder(env, path));
-  }
-  ~ScratchFolder() {
-    const Status removed = env_.remove_tree(path_);
-    if (!removed.ok()) log_warn("train", path_, " could not be removed: ", removed.to_string());
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  ScratchFolder(Env& env, std::string path) : env_(env), path_(std::move(path)) {}
-  Env& env_;
-  const std::string path_;
-};
 
 DryRunSet describe_set(const std::string& name, LoaderSource& source,
                        const config::DatasetConfig& dataset, int64_t batches) {
