@@ -36,6 +36,7 @@ struct ReadRules {
   bool motion_compensation = true;
   bool augment_images = false;
   bool augment_bev = false;
+  bool shuffle_cameras = false;
   std::vector<int> cameras;    // numbers in kCameras, in the order of the batch
   int cameras_per_sample = 0;  // fewer than `cameras`: drawn for every sample
 

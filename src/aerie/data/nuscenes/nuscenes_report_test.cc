@@ -152,5 +152,46 @@ TEST(NuscenesReportTest, ThePredictionSheetShowsWhatWasWrong) {
   }
 }
 
+TEST(NuscenesReportTest, ShuffledCamerasExchangePicturesAlone) {
+  const TestRoot root;
+  DataConfig config = root.config();
+  config.image.size = {45, 80};
+  const size_t bytes = size_t{3} * 45 * 80;
+  struct Read {
+    std::vector<uint8_t> img, gt;
+    std::vector<float> matrices;
+  };
+  const auto read = [&](bool shuffle, uint32_t epoch) {
+    config.shuffle_cameras = shuffle;
+    const auto dataset = TestRoot::open(config);
+    const auto reader = SampleReader::make(*dataset);
+    Read out{std::vector<uint8_t>(6 * bytes), std::vector<uint8_t>((*reader)->gt().num_bytes()),
+             std::vector<float>(size_t{3} * 96 + 16)};
+    SampleFigures figures;
+    float* const m = out.matrices.data();
+    EXPECT_TRUE((*reader)
+                    ->read(2, epoch, 1,
+                           {out.img.data(), m, m + 96, m + 192, m + 288, out.gt.data()}, figures)
+                    .ok());
+    return out;
+  };
+  std::set<std::vector<size_t>> orders;
+  for (uint32_t epoch = 0; epoch < 4; ++epoch) {
+    const Read plain = read(false, epoch), mixed = read(true, epoch);
+    EXPECT_EQ(plain.matrices, mixed.matrices);
+    EXPECT_EQ(plain.gt, mixed.gt);
+    std::vector<size_t> order;
+    for (size_t n = 0; n < 6; ++n)
+      for (size_t k = 0; k < 6; ++k)
+        if (std::equal(mixed.img.begin() + n * bytes, mixed.img.begin() + (n + 1) * bytes,
+                       plain.img.begin() + k * bytes))
+          order.push_back(k);
+    EXPECT_EQ(std::set<size_t>(order.begin(), order.end()).size(), 6u);
+    orders.insert(order);
+    EXPECT_EQ(read(true, epoch).img, mixed.img);
+  }
+  EXPECT_GT(orders.size(), 2u);  // another order every time
+}
+
 }  // namespace
 }  // namespace aerie::nuscenes

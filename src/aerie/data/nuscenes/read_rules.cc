@@ -71,6 +71,7 @@ Result<ReadRules> read_rules(const DataConfig& config) {
   out.decode = decode_mode_for(decode_mode(config.decode), config.role == DataRole::kTrain);
   out.augment_images = config.augments_images();
   out.augment_bev = config.augments_bev();
+  out.shuffle_cameras = config.shuffle_cameras;
   for (const std::string& name : config.cameras) {
     const auto found = std::find(kCameras.begin(), kCameras.end(), name);
     if (found == kCameras.end())

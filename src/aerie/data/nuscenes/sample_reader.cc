@@ -37,6 +37,13 @@ std::span<float, 16> matrix_at(float* all, int number) {
   return std::span<float, 16>(all + 16 * number, 16);
 }
 
+// Picture n becomes what was picture order[n].
+void exchange_pictures(uint8_t* pictures, size_t bytes, const std::vector<int>& order) {
+  const std::vector<uint8_t> before(pictures, pictures + bytes * order.size());
+  for (size_t n = 0; n < order.size(); ++n)
+    std::copy_n(before.data() + static_cast<size_t>(order[n]) * bytes, bytes, pictures + n * bytes);
+}
+
 }  // namespace
 
 SampleReader::SampleReader(const NuscenesDataset& dataset, const RetryPolicy& retry,
@@ -172,6 +179,8 @@ Status SampleReader::read(uint64_t entry, uint32_t epoch, uint64_t seed, const S
     to_floats(with_rotation(frames->intrinsic[camera]), matrix_at(out.intrin, n));
     to_floats(augmentation.matrix(), matrix_at(out.img_aug, n));
   }
+  if (rules.shuffle_cameras)
+    exchange_pictures(out.img, picture_bytes, draw_cameras(count, count, ~seed, epoch, entry));
   const int64_t begin = now_ns();
   const BevAugmentation bev = bev_augmentation(entry, epoch, seed);
   to_floats(bev.matrix(), matrix_at(out.bev_aug, 0));

@@ -84,6 +84,7 @@ struct DataConfig {
   DecodeChoice decode = DecodeChoice::kAuto;
   std::vector<std::string> cameras;  // names; empty: all six
   int64_t num_cameras = 0;           // so many of them, drawn a sample; 0: all
+  bool shuffle_cameras = false;      // control: pictures of other cameras than the matrices say
   ReferenceFrameChoice reference_frame = ReferenceFrameChoice::kLidar;
   bool motion_compensation = true;
   ImageConfig image;

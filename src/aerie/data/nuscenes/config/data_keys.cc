@@ -226,6 +226,10 @@ const FieldKeys<DataConfig>& data_fields() {
                    "draws in training; null: all six (profile lss: 5 in training).")
                  .range("[1,6]"),
              read_cameras);
+    keys.key("shuffle_cameras", &T::shuffle_cameras,
+             works("A control: the pictures of a sample change places, drawn anew for every sample "
+                   "and epoch, while calibrations stay. A model that uses geometry must get much "
+                   "worse."));
     keys.choice("reference_frame", &T::reference_frame,
                 {{"lidar", ReferenceFrameChoice::kLidar}, {"ego", ReferenceFrameChoice::kEgo}},
                 works("Where the origin of the view from above lies.")
