@@ -27,8 +27,8 @@ bool g_unhealthy = false;
 
 const Command kCommands[] = {
 #ifdef AERIE_WITH_TORCH
-    {"train", "train NEST from a configuration", run_train},
-    {"eval", "validation loss of a checkpoint", run_eval},
+    {"train", "train NEST or LSS + Swin from a configuration", run_train},
+    {"eval", "validation loss or mIoU of a checkpoint", run_eval},
 #endif
     {"config", "show, check and compare configurations", run_config},
     {"data", "make, inspect, check and convert data", run_data},

@@ -1,4 +1,4 @@
-// `aerie train`: NeMo's command line, config to trained model.
+// `aerie train`: NeMo's or mmsegmentation's command line, config to trained model.
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +9,7 @@
 #include "aerie/base/printable.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
+#include "aerie/config/dialects/mm/mm_args.h"
 #include "aerie/dist/board.h"
 #include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/train/run.h"
@@ -23,27 +24,42 @@ namespace {
 
 void print_train_help() {
   std::printf(
-      "usage: aerie train --config-path DIR --config-name NAME [options] [overrides]\n\n"
-      "Trains NEST as NeMo's masked_token_pred_pretrain.py does with the same configuration.\n\n"
+      "usage: aerie train --config-path DIR --config-name NAME [options] [overrides]\n"
+      "       aerie train CONFIG.py|CONFIG.yaml [--work-dir DIR] [--gpu-ids 0] [--options K=V "
+      "...]\n\n"
+      "The first form trains NEST as NeMo's masked_token_pred_pretrain.py does with the same\n"
+      "configuration; the second trains LSS + Swin as mmsegmentation's tools/train.py does. Which "
+      "one\n"
+      "is meant shows by the file and its options.\n\n"
+      "both:\n"
       "  --dry-run   do everything once (data, model, largest batch, validation, save, load), "
       "print\n"
       "              memory and expected times, leave nothing behind\n"
       "  --json      with --dry-run: machine-readable output\n"
       "  --max-restarts N   start the processes again when one died, up to N times, from the "
       "newest\n"
-      "              checkpoint\n"
+      "              checkpoint\n\n"
+      "NEST:\n"
+      "%s\n"
+      "LSS + Swin:\n"
       "%s\n"
       "exit code: 0 done, or saved and stopped by a signal; 1 the run failed; 2 the command line "
       "or\n"
       "the config is wrong; 3 the data is wrong; 4 finished, but the last steps were not finite "
       "or\n"
       "skipped\n\n"
-      "example:\n"
+      "examples:\n"
       "  aerie train --config-path=config --config-name=nest_fast-conformer \\\n"
       "    model.train_ds.manifest_filepath=train.json "
       "model.validation_ds.manifest_filepath=val.json \\\n"
-      "    model.train_ds.noise_manifest=noise.json trainer.max_steps=1000\n",
-      std::string(config::config_options_help()).c_str());
+      "    model.train_ds.noise_manifest=noise.json trainer.max_steps=1000\n"
+      "  aerie train configs/baseline/lss_swin_nuscenes_optimized.py --work-dir runs/optimized \\\n"
+      "    --gpu-ids 0 --options runner.max_iters=100 data.train.data_root=/data/nuscenes \\\n"
+      "    data.val.data_root=/data/nuscenes\n"
+      "  aerie train configs/baseline/lss_swin_quickstart.yaml --dry-run \\\n"
+      "    --cfg-options model.train_ds.root=town\n",
+      std::string(config::config_options_help()).c_str(),
+      std::string(config::mm::mm_options_help()).c_str());
 }
 
 // The command's own options, taken out of the arguments: the rest is the dialect's.

@@ -1,4 +1,5 @@
 // A tiny model through the whole engine: trains, validates, saves, goes on, reports.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -9,6 +10,8 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/data/nuscenes/test_root.h"
 #include "aerie/metrics/metrics_log.h"
+#include "aerie/models/bev/config/bev_loader.h"
+#include "aerie/models/bev/run/bev_eval.h"
 #include "aerie/models/bev/run/bev_family.h"
 #include "aerie/models/bev/run/bev_task.h"
 
@@ -154,6 +157,42 @@ TEST_F(BevRunTest, TrainsValidatesSavesAndReports) {
     ++shown;
   EXPECT_EQ(shown, 4u);  // of the first and of the latest validation
 
+  // Its checkpoint scores what the last evaluation said, and more can be asked of it.
+  {
+    config::mm::MmArgs args;
+    args.config = dir_.file("tiny.yaml");
+    const auto loaded = load_bev_config(Env::real(), args);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+    BevEvalOptions options;
+    options.config = &loaded->run;
+    options.env = &Env::real();
+    options.checkpoint = result->best_checkpoint;
+    options.show_dir = dir_.file("shown");
+    options.show_limit = 3;
+    options.baselines = true;
+    const auto report = evaluate_bev(options);
+    ASSERT_TRUE(report.ok()) << report.status().to_string();
+    double best = 0.0;
+    for (const metrics::Record& record : records(*result, metrics::RecordKind::kVal)) {
+      double mean = 0.0;
+      if (record.number("mIoU", &mean)) best = std::max(best, mean);
+    }
+    EXPECT_NEAR(report->scores[0].values[0].second, best, 1e-9);
+    ASSERT_EQ(report->scores.size(), 3u);
+    EXPECT_EQ(report->scores[1].predictor, "untrained");
+    // Every cell of a class that is anywhere is predicted by its mean or not: scores are shares.
+    EXPECT_GE(report->scores[2].values[0].second, 0.0);
+    EXPECT_LE(report->scores[2].values[0].second, 1.0);
+    const auto drawn = Env::real().list_dir(dir_.file("shown"));
+    ASSERT_TRUE(drawn.ok());
+    EXPECT_EQ(static_cast<int64_t>(drawn->size()), report->pictures);
+    EXPECT_LE(report->pictures, 3);
+    for (const char* text : {"drivable_area", "mean of the training masks", "0.65"})
+      EXPECT_NE(report->to_text().find(text), std::string::npos) << text;
+    options.checkpoint = dir_.file("nothing");
+    EXPECT_EQ(evaluate_bev(options).status().code(), StatusCode::kInvalidArgument);
+  }
+
   // And the weights of one run start another.
   const auto next = train("next", {"load_from=" + result->last_checkpoint, "trainer.max_steps=2",
                                    "trainer.limit_val_batches=0"});
@@ -170,6 +209,23 @@ TEST_F(BevRunTest, AResumedRunIsTheRunThatWasNotStopped) {
   ASSERT_TRUE(rest.ok()) << rest.status().to_string();
   EXPECT_EQ(rest->step, 10);
   EXPECT_EQ(weights_of(*rest), weights_of(*whole));
+}
+
+TEST_F(BevRunTest, ADryRunDoesEverythingOnceAndLeavesNothing) {
+  const auto opened = models::open_configuration(
+      families(), {dir_.file("tiny.yaml"), "--work-dir", dir_.file("dry")});
+  ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+  models::DryRunRequest request;
+  request.env = &Env::real();
+  const auto text = opened->dialect->family().dry_run(*opened->config, request);
+  ASSERT_TRUE(text.ok()) << text.status().to_string();
+  for (const char* part : {"training", "checkpoint", "expected", "for 10 steps", "run folder"})
+    EXPECT_NE(text->find(part), std::string::npos) << *text;
+  request.json = true;
+  const auto json = opened->dialect->family().dry_run(*opened->config, request);
+  ASSERT_TRUE(json.ok());
+  EXPECT_NE(json->find("\"planned_steps\": 10"), std::string::npos) << *json;
+  EXPECT_FALSE(Env::real().exists(dir_.file("dry")));
 }
 
 // Windows of three cross the epochs of four; the cut lies inside the second epoch.

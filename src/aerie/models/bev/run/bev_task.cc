@@ -27,6 +27,19 @@ MapIou map_iou_of(std::span<const double> sums, int64_t classes) {
   return iou;
 }
 
+std::vector<double> sums_of(const MapIou& iou) {
+  const size_t num = iou.counts().size(), thresholds = kMapThresholds.size();
+  std::vector<double> out(3 * num * thresholds);
+  for (size_t k = 0; k < num; ++k)
+    for (size_t t = 0; t < thresholds; ++t) {
+      const MapIou::Count& count = iou.counts()[k][t];
+      const int64_t kinds[] = {count.true_positive, count.false_positive, count.false_negative};
+      for (size_t kind = 0; kind < 3; ++kind)
+        out[(kind * num + k) * thresholds + t] = static_cast<double>(kinds[kind]);
+    }
+  return out;
+}
+
 NamedValues eval_values(std::span<const double> sums, const ScoreNames& names) {
   const std::vector<std::string>& classes = names.classes;
   const size_t num = classes.size(), signs = 3 * num * kMapThresholds.size();

@@ -26,6 +26,7 @@ std::vector<std::string> bev_metric_names(const ScoreNames& names);
 
 // Of EvalAccumulator::sums(): the counts of every class, and the numbers they give.
 MapIou map_iou_of(std::span<const double> sums, int64_t classes);
+std::vector<double> sums_of(const MapIou& iou);  // and back
 NamedValues eval_values(std::span<const double> sums, const ScoreNames& names);
 // Of every class, the threshold with its best score; 0.5 where nothing was ever predicted or there.
 std::vector<float> best_thresholds(std::span<const double> sums, int64_t classes);

@@ -7,7 +7,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "aerie/archive/any_archive.h"
+#include "aerie/archive/native_checkpoint.h"
 #include "aerie/base/log.h"
+#include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/bev_engine.h"
@@ -108,6 +110,44 @@ Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngin
     log_info("train", "weights from ", run.load_from, ": ", brief(*report));
   }
   return ok_status();
+}
+
+Result<std::string> find_weights(Env& env, const std::string& given) {
+  if (given.empty())
+    return invalid_argument("no checkpoint to evaluate")
+        .with_hint("name it behind the configuration: aerie eval CONFIG CHECKPOINT");
+  const std::string path = expand_user(given);
+  const auto stat = env.stat(path);
+  if (!stat.ok()) {
+    if (stat.status().code() == StatusCode::kNotFound)
+      return invalid_argument(str_cat("there is no '", path, "'"));
+    return stat.status();
+  }
+  if (!stat->is_dir) return path;
+  AERIE_ASSIGN_OR_RETURN(const std::string folder, archive::find_native_checkpoint(env, path));
+  return join_path(folder, archive::kNativeWeights);
+}
+
+Result<bool> load_whole_model(Env& env, const std::string& path, bool averaged,
+                              train::BuiltEngine& engine) {
+  nn::ParameterRegistry& registry = static_cast<BevEngine&>(*engine.engine).model().parameters();
+  AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file, archive::open_weights(env, path));
+  auto report = load_weights(registry, file);
+  if (!report.ok()) return report.status().with_context(path);
+  if (!report->missing.empty())
+    return data_error(str_cat(report->missing.size(),
+                              " tensors of the model are not in it, such as ",
+                              report->missing.front()))
+        .with_hint("use the configuration that the checkpoint was trained with")
+        .with_context(path);
+  const std::string averages = join_path(parent_path(path), "ema.safetensors");
+  if (!averaged || base_name(path) != archive::kNativeWeights || !env.exists(averages))
+    return false;
+  // The averages cover the parameters; statistics stay those of the model.
+  AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive means, archive::open_weights(env, averages));
+  if (auto loaded = load_weights(registry, means); !loaded.ok())
+    return loaded.status().with_context(averages);
+  return true;
 }
 
 void set_prediction_sink(train::BuiltEngine& engine, PredictionSink* sink) {
