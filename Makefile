@@ -3,6 +3,7 @@
 #   make          build
 #   make test     build and run all tests
 #   make train    build and run the quick start: make a corpus, pre-train a small NEST on it, report
+#   make train-bev  build and run the quick start of the second family: make a town, train a small LSS + Swin on it, report
 #   make sanitize run the torch-free tests under address+undefined (clang) and thread sanitizers (gcc)
 #   make tidy     run clang-tidy on what changed since main
 #   make format   rewrite our sources with clang-format
@@ -14,7 +15,7 @@ JOBS ?= $(shell scripts/build-jobs)
 BUILD := $(if $(filter dev,$(PRESET)),build,build-$(PRESET))
 FUZZ_SECONDS ?= 60
 
-.PHONY: all setup configure build test train sanitize tidy format fuzz clean
+.PHONY: all setup configure build test train train-bev sanitize tidy format fuzz clean
 all: build
 
 setup:
@@ -36,6 +37,10 @@ test: build
 train: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target aerie
 	@scripts/quick-start $(BUILD)/aerie
+
+train-bev: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target aerie
+	@scripts/quick-start-bev $(BUILD)/aerie
 
 sanitize:
 	@scripts/setup.sh --checks
