@@ -162,6 +162,10 @@ Status Reader::run() {
   const std::vector<NodeId> optimizers = list(tree_.find(root, "optimizer_states"));
   for (size_t i = 0; i < optimizers.size(); ++i)
     AERIE_RETURN_IF_ERROR(read_optimizer(optimizers[i], i));
+  // mmcv has one, under this name.
+  if (const NodeId one = tree_.find(root, "optimizer");
+      optimizers.empty() && tree_.find(one, "param_groups") != kNoNode)
+    AERIE_RETURN_IF_ERROR(read_optimizer(one, 0));
   for (const NodeId id : list(tree_.find(root, "lr_schedulers"))) {
     SchedulerState scheduler;
     scheduler.node = id;
@@ -177,6 +181,8 @@ Status Reader::run() {
     const NodeId id = tree_.find(root, key);
     if (id != kNoNode && !out_.scaler) AERIE_RETURN_IF_ERROR(read_scaler(id));
   }
+  const NodeId mmcv = tree_.find(tree_.find(tree_.find(root, "meta"), "fp16"), "loss_scaler");
+  if (mmcv != kNoNode && !out_.scaler) AERIE_RETURN_IF_ERROR(read_scaler(mmcv));
   return ok_status();
 }
 

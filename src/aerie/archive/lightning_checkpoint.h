@@ -1,6 +1,7 @@
 // A Lightning .ckpt: weights, optimizer, schedules and counters, read without Lightning. Foreign
 // objects in it (callbacks, OmegaConf hyper-parameters) stay opaque nodes; the configuration among
-// them can be decoded (omegaconf.h).
+// them can be decoded (omegaconf.h). mmcv's checkpoints are read as well: weights, `optimizer`, the
+// loss scale in `meta`; their counters stay in the tree.
 #pragma once
 
 #include <cstdint>

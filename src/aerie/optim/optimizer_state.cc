@@ -112,12 +112,14 @@ Result<at::Tensor> parse_step_counts(const Optimizer& optimizer, const std::stri
   return at::tensor(counts, at::kFloat);
 }
 
+namespace {
+Status bad_state(std::string text) {
+  return data_error(std::move(text)).with_context("optimizer_states");
+}
+}  // namespace
+
 Status load_lightning_state(const archive::LightningCheckpoint& checkpoint, Optimizer& optimizer) {
-  at::NoGradGuard no_grad;
-  const nn::ParameterRegistry& registry = optimizer.registry();
-  const auto bad = [](std::string text) {
-    return data_error(std::move(text)).with_context("optimizer_states");
-  };
+  const auto bad = bad_state;
   if (checkpoint.optimizers.empty()) return bad("the checkpoint has no optimizer state");
   const archive::OptimizerState& saved = checkpoint.optimizers.front();
 
@@ -148,7 +150,16 @@ Status load_lightning_state(const archive::LightningCheckpoint& checkpoint, Opti
     }
     entries = std::move(by_number);
   }
+  return load_numbered_state(checkpoint, entries, optimizer);
+}
 
+Status load_numbered_state(const archive::LightningCheckpoint& checkpoint,
+                           const std::vector<int64_t>& entries, Optimizer& optimizer) {
+  at::NoGradGuard no_grad;
+  const auto bad = bad_state;
+  const nn::ParameterRegistry& registry = optimizer.registry();
+  if (checkpoint.optimizers.empty()) return bad("the checkpoint has no optimizer state");
+  const archive::OptimizerState& saved = checkpoint.optimizers.front();
   std::unordered_map<std::string, at::Tensor> targets;
   for (NamedState& state : optimizer.state()) targets.emplace(state.name, state.tensor);
   std::unordered_map<int64_t, size_t> number_of;
@@ -160,6 +171,7 @@ Status load_lightning_state(const archive::LightningCheckpoint& checkpoint, Opti
     if (param.param < 0 || param.param >= static_cast<int64_t>(entries.size()))
       return bad(str_cat("state for parameter ", param.param, " of ", entries.size()));
     const int64_t entry = entries[static_cast<size_t>(param.param)];
+    if (entry < 0) continue;
     const std::string& name = registry.entries()[static_cast<size_t>(entry)].name;
     const auto number = number_of.find(entry);
     if (number == number_of.end()) continue;  // frozen here: nothing to keep

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -23,5 +24,9 @@ Result<at::Tensor> parse_step_counts(const Optimizer& optimizer, const std::stri
 // follow the order of parameters in the groups (frozen ones included). Parameters without state in
 // the file start afresh. Nothing is changed on error.
 Status load_lightning_state(const archive::LightningCheckpoint& checkpoint, Optimizer& optimizer);
+// The same where the numbers of parameters are known: `entries` gives the registry's entry of each,
+// -1 for one that is not there. The groups of the file may be others than here.
+Status load_numbered_state(const archive::LightningCheckpoint& checkpoint,
+                           const std::vector<int64_t>& entries, Optimizer& optimizer);
 
 }  // namespace aerie::optim

@@ -252,7 +252,7 @@ struct RunCheckpointerTest : testing::Test {
     options.folder = {"/run", "/run/checkpoints", "SSL", ""};
     options.params.filename = "SSL--{val_loss:.3f}-{step}";
     options.params.save_top_k = 2;
-    options.write_nemo = [this](const std::string& path, const StateSnapshot&) {
+    options.write_archive = [this](const std::string& path, const StateSnapshot&) {
       ++nemo_writes;
       return env->atomic_replace(path, "nemo");
     };

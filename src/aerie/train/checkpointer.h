@@ -16,6 +16,16 @@ namespace aerie::train {
 enum class SaveReason { kValidation, kInterval, kEpochEnd, kSignal, kTrainEnd, kTimeLimit };
 const char* save_reason_name(SaveReason reason);  // "validation", "interval", ...
 
+// Which checkpoints a run makes and keeps. Lightning's rules unless a family says otherwise: the
+// best k by the monitor, and the last.
+struct CheckpointRules {
+  // mmcv's: save_top_k counts the newest of those made every so many steps or epochs; a validation
+  // makes one only where it is the best so far and `best` asks for it.
+  bool newest = false;
+  bool best = false;
+  bool by_epoch = false;  // named `epoch_N`, not `iter_N`
+};
+
 struct SaveRequest {
   TrainState state;
   SaveReason reason = SaveReason::kValidation;
@@ -24,6 +34,7 @@ struct SaveRequest {
   // False: the latest step was not finite. It is written as `-unhealthy` and takes the place of
   // no other.
   bool healthy = true;
+  int64_t epochs_done = 0;  // it is made at the end of this one, counted from 1; 0: anywhere
   // Latest value of every metric, for the names of checkpoints.
   std::map<std::string, double> metrics;
 };

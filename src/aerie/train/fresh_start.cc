@@ -30,6 +30,7 @@ constexpr std::array kRunFiles = {
 bool is_run_file(const std::string& name, const std::vector<std::string>& copied_files) {
   return std::find(kRunFiles.begin(), kRunFiles.end(), name) != kRunFiles.end() ||
          starts_with(name, "events.out.tfevents.") || starts_with(name, "nemo_log_globalrank-") ||
+         is_mm_file(name) ||
          std::any_of(copied_files.begin(), copied_files.end(),
                      [&](const std::string& path) { return base_name(path) == name; });
 }
@@ -89,8 +90,9 @@ Result<std::vector<Move>> moves_of(Env& env, const RunFolder& folder,
   }
   for (const DirEntry& entry : entries) {
     const std::string path = join_path(folder.path, entry.name);
-    if (entry.is_dir ? entry.name == "nonfinite" || is_event_folder(env, path)
-                     : is_run_file(entry.name, copied_files))
+    if (entry.is_dir
+            ? entry.name == "nonfinite" || entry.name == "tf_logs" || is_event_folder(env, path)
+            : is_run_file(entry.name, copied_files))
       out.push_back({path, entry.name});
   }
   return out;

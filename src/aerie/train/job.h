@@ -13,12 +13,14 @@
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/checkpoint/lightning_mirror.h"
+#include "aerie/checkpoint/mm_mirror.h"
 #include "aerie/checkpoint/train_state.h"
 #include "aerie/config/schema/loop_config.h"
 #include "aerie/config/value.h"
 #include "aerie/train/bad_sample_log.h"
 #include "aerie/train/batch_source.h"
 #include "aerie/train/cadence.h"
+#include "aerie/train/checkpointer.h"
 #include "aerie/train/engine.h"
 #include "aerie/train/evaluate.h"
 #include "aerie/train/learning_rates.h"
@@ -85,6 +87,10 @@ struct Exports {
   std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_archive;
   // A Lightning checkpoint, one beside every native one.
   LightningMirror::Write write_lightning;
+  // mmcv's `iter_N.pth`, one beside every native one, in the folder of the run.
+  MmMirror::Write write_mm;
+  bool mm_latest = true;  // and `latest.pth`
+  CheckpointRules rules;
 };
 
 class Job {

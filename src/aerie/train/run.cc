@@ -227,8 +227,9 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
                                        !data.sets.empty(), cadence_rules(run.aerie)));
   if (plan.kind == ResumePlan::Kind::kForeign) {
     state.epoch = state.step / cadence.steps_per_epoch();
+    const bool micro = run.aerie.step_unit == config::StepUnit::kMicro;
     state.micro_step = static_cast<uint64_t>(
-        state.step * std::max<int64_t>(1, run.trainer.accumulate_grad_batches));
+        state.step * (micro ? 1 : std::max<int64_t>(1, run.trainer.accumulate_grad_batches)));
   }
   AERIE_ASSIGN_OR_RETURN(const std::unique_ptr<LearningRates> rates,
                          job.make_rates(engine.base_rates, cadence));
@@ -274,6 +275,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   if (run.trainer.enable_model_summary) log_model_summary(engine);
 
   std::unique_ptr<RunCheckpointer> checkpointer;
+  CheckpointRules rules;
   if (run.exp_manager.create_checkpoint_callback && keep) {
     RunCheckpointerOptions checkpoint_options;
     checkpoint_options.folder = folder;
@@ -285,8 +287,12 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
     for (const std::string& name : set_metric_names(job, data.sets))
       checkpoint_options.metrics.push_back(name);
     AERIE_ASSIGN_OR_RETURN(Exports exports, job.exports(env));
-    checkpoint_options.write_nemo = std::move(exports.write_archive);
+    checkpoint_options.write_archive = std::move(exports.write_archive);
     checkpoint_options.write_lightning = std::move(exports.write_lightning);
+    checkpoint_options.write_mm = std::move(exports.write_mm);
+    checkpoint_options.mm_latest = exports.mm_latest;
+    checkpoint_options.rules = exports.rules;
+    rules = exports.rules;
     checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
     AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
   }
@@ -311,6 +317,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   parts.tensorboard = tensorboard.get();
   parts.nvml = nvml.get();
   parts.checkpointer = checkpointer.get();
+  parts.checkpoint_rules = rules;
   parts.clock = &clock;
   parts.stop_signal = [] { return caught_signal(); };
   parts.may_go_on = [&locks]() -> Status {
@@ -369,7 +376,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
       out.last_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->last_stem());
     if (!checkpointer->best_stem().empty())
       out.best_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->best_stem());
-    if (env.exists(checkpointer->nemo_path())) out.archive = checkpointer->nemo_path();
+    if (env.exists(checkpointer->archive_path())) out.archive = checkpointer->archive_path();
   }
   if (auto report = ui::write_report(env, folder.path, job.report_words()); report.ok()) {
     if (keep) out.report = *report;

@@ -31,9 +31,13 @@ RunCheckpointer::RunCheckpointer(Env& env, Clock& clock, RunCheckpointerOptions 
       clock_(clock),
       options_(std::move(options)),
       store_(env, options_.folder.checkpoints),
-      best_(options_.params.save_top_k, options_.params.mode_max) {
+      best_(options_.rules.newest ? 1 : options_.params.save_top_k, options_.params.mode_max) {
   if (options_.write_lightning)
     lightning_.emplace(env, options_.folder.checkpoints, options_.write_lightning);
+  if (options_.write_mm)
+    mm_.emplace(
+        env, options_.params.dirpath.empty() ? options_.folder.path : options_.folder.checkpoints,
+        options_.write_mm, options_.mm_latest);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -51,12 +55,17 @@ Status RunCheckpointer::adopt_existing() {
   AERIE_RETURN_IF_ERROR(
       stem_for({}).status().with_context("exp_manager.checkpoint_callback_params.filename"));
   if (lightning_) AERIE_RETURN_IF_ERROR(lightning_->adopt());
+  if (mm_) AERIE_RETURN_IF_ERROR(mm_->adopt());
   AERIE_ASSIGN_OR_RETURN(std::vector<CheckpointInfo> existing, store_.list());
   std::lock_guard lock(mutex_);
   // The oldest first, as they came.
   std::reverse(existing.begin(), existing.end());
   for (const CheckpointInfo& info : existing) {
     if (!info.manifest.ok()) continue;  // reported where the run looked for its start
+    if (options_.rules.newest && !info.is_unhealthy) {
+      adopt_newest(info);
+      continue;
+    }
     if (info.is_last || info.is_unhealthy) {
       if (info.is_last && !last_stem_.empty()) outdated_[last_stem_] = last_step_;
       if (info.is_unhealthy) {
@@ -85,6 +94,7 @@ Status RunCheckpointer::adopt_existing() {
 
 bool RunCheckpointer::superseded(const SaveRequest& waiting, const SaveRequest& newer) const {
   const config::CheckpointCallbackConfig& params = options_.params;
+  if (options_.rules.newest) return false;  // each is wanted
   // An unhealthy one takes the place of no healthy one.
   if (waiting.healthy && !newer.healthy) return false;
   if (!params.save_last && stops(waiting)) return false;
@@ -137,7 +147,7 @@ std::string RunCheckpointer::best_stem() const {
   return best_.best();
 }
 
-std::string RunCheckpointer::nemo_path() const {
+std::string RunCheckpointer::archive_path() const {
   // NeMo's rule: the prefix stands in for the experiment's name.
   const std::string& prefix = options_.params.prefix;
   std::string name =
@@ -184,6 +194,7 @@ SaveReport RunCheckpointer::write(Job& job) {
 }
 
 Result<std::string> RunCheckpointer::stem_for(const SaveRequest& request) const {
+  if (options_.rules.newest) return mm_name(request);
   const std::string pattern =
       !options_.params.filename.empty()
           ? options_.params.filename
@@ -248,6 +259,7 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     job.request.state.monitor.reset();
   }
 
+  if (options_.rules.newest && job.request.healthy) return write_newest(job, snapshot, report);
   const bool in_top_k = competes(job.request, params) && best_.admits(*job.request.monitor);
   if (!job.request.healthy) {
     if (params.save_last || stops(job.request))
@@ -267,6 +279,8 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
     }
   }
 
+  AERIE_RETURN_IF_ERROR(mirror_mm(job, snapshot, *report));
+
   const std::string best = best_.best();
   // save_best_model: written whenever there is a new best, so that the end finds it in place.
   bool wanted =
@@ -274,11 +288,11 @@ Status RunCheckpointer::write_all(Job& job, SaveReport* report) {
           ? in_top_k && best == stem && (params.always_save_nemo || params.save_nemo_on_train_end)
           : params.always_save_nemo || (params.save_nemo_on_train_end && at_end(job.request));
   // Weights that give no finite loss take the place of no others.
-  if (!job.request.healthy && env_.exists(nemo_path())) wanted = false;
-  if (!options_.write_nemo || !wanted) return ok_status();
+  if (!job.request.healthy && env_.exists(archive_path())) wanted = false;
+  if (!options_.write_archive || !wanted) return ok_status();
   AERIE_RETURN_IF_ERROR(job.snapshot->wait());
   AERIE_RETURN_IF_ERROR(env_.create_dirs(options_.folder.checkpoints));
-  return options_.write_nemo(nemo_path(), *job.snapshot);
+  return options_.write_archive(archive_path(), *job.snapshot);
 }
 
 Status RunCheckpointer::write_unhealthy(Job& job, StateSnapshot& snapshot, SaveReport* report) {

@@ -1,6 +1,10 @@
-// The checkpoints of a run: which stems exist (best k by the monitor, `-last`), written by one
-// background thread, with the .nemo archive beside them. One more may wait for the thread; it gives
-// way to a newer one that makes it superfluous, so that training does not wait for the disk.
+// The checkpoints of a run: which stems exist, written by one background thread, with the files of
+// other programs beside them (a model archive, Lightning's, mmcv's).
+//
+// By Lightning's rules there are the best k by the monitor and `-last`; one more may wait for the
+// thread and gives way to a newer one that makes it superfluous, so that training does not wait for
+// the disk. By mmcv's (CheckpointRules::newest) there are the newest k, `iter_N` or `epoch_N`, and
+// the best one, `best_<monitor>_iter_N`; each is written.
 #pragma once
 
 #include <condition_variable>
@@ -17,6 +21,7 @@
 #include "aerie/base/env.h"
 #include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/checkpoint/lightning_mirror.h"
+#include "aerie/checkpoint/mm_mirror.h"
 #include "aerie/config/schema/trainer_config.h"
 #include "aerie/train/best_checkpoints.h"
 #include "aerie/train/checkpointer.h"
@@ -29,11 +34,15 @@ struct RunCheckpointerOptions {
   config::CheckpointCallbackConfig params;
   std::string monitor = "val_loss";
   std::vector<std::string> metrics{"val_loss"};  // others that names of checkpoints may use
-  // Writes a .nemo archive of a snapshot to the given path (atomically); called in the background
+  // Writes a model archive of a snapshot to the given path (atomically); called in the background
   // thread. May be empty.
-  std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_nemo;
+  std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_archive;
   // Writes a Lightning file the same way; not empty: one is kept beside every native checkpoint.
   LightningMirror::Write write_lightning;
+  // And mmcv's file.
+  MmMirror::Write write_mm;
+  bool mm_latest = true;
+  CheckpointRules rules;
 };
 
 class RunCheckpointer final : public Checkpointer {
@@ -53,7 +62,7 @@ class RunCheckpointer final : public Checkpointer {
   // For the closing lines of a run.
   std::string last_stem() const;
   std::string best_stem() const;
-  std::string nemo_path() const;
+  std::string archive_path() const;
 
  private:
   struct Job {
@@ -68,6 +77,16 @@ class RunCheckpointer final : public Checkpointer {
   Status write_unhealthy(Job& job, StateSnapshot& snapshot, SaveReport* report);
   Status write_best(Job& job, StateSnapshot& snapshot, std::string* stem, SaveReport* report);
   Status write_last(Job& job, StateSnapshot& snapshot, const std::string& stem, SaveReport* report);
+  // mmcv's rules.
+  std::string mm_name(const SaveRequest& request) const;  // iter_N, epoch_N
+  void adopt_newest(const CheckpointInfo& info);
+  Status write_newest(Job& job, StateSnapshot& snapshot, SaveReport* report);
+  Status write_best_of_newest(Job& job, StateSnapshot& snapshot, SaveReport* report);
+  Status write_stem(const std::string& stem, const Job& job, StateSnapshot& snapshot,
+                    SaveReport* report);
+  Status remove_stem(const std::string& stem);
+  // Native checkpoints and mmcv's files of the same steps, by Lightning's rules.
+  Status mirror_mm(const Job& job, StateSnapshot& snapshot, const SaveReport& report);
   // Further ones of `-last` or `-unhealthy` that are older than what was just written.
   Status remove_outdated(int64_t step);
   Result<std::string> stem_for(const SaveRequest& request) const;
@@ -77,6 +96,7 @@ class RunCheckpointer final : public Checkpointer {
   const RunCheckpointerOptions options_;
   CheckpointStore store_;
   std::optional<LightningMirror> lightning_;
+  std::optional<MmMirror> mm_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -92,6 +112,7 @@ class RunCheckpointer final : public Checkpointer {
   // Further `-last` and `-unhealthy` ones, with their steps; they go once a healthy one of their
   // step or a later one is whole, since the run may have been resumed from one of them.
   std::map<std::string, int64_t> outdated_;
+  std::vector<std::string> regular_;  // stems by mmcv's rules, in the order they came
   std::thread thread_;
 };
 

@@ -6,9 +6,11 @@
 #include <cstdlib>
 
 #include "aerie/archive/lightning_checkpoint.h"
+#include "aerie/archive/torch_file.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
 #include "aerie/checkpoint/checkpoint_store.h"
+#include "aerie/checkpoint/mm_mirror.h"
 #include "aerie/train/run_lock.h"
 
 namespace aerie::train {
@@ -32,10 +34,44 @@ bool is_loose_file(const DirEntry& entry) {
   // Event files stay for TensorBoard; the metrics are cut back and continued; the list of bad
   // samples grows.
   return !starts_with(entry.name, "events.out.tfevents") && entry.name != "metrics.jsonl" &&
-         entry.name != "bad_samples.jsonl" && entry.name != kLockName;
+         entry.name != "bad_samples.jsonl" && entry.name != kLockName && !is_mm_file(entry.name);
+}
+
+// How a run goes on from one of mmcv's files: from the native checkpoint that ours stand for.
+Status resume_from_mm_file(Env& env, const std::string& path, ResumePlan* out) {
+  AERIE_ASSIGN_OR_RETURN(const std::string native, native_checkpoint_of(env, path));
+  out->kind = native.empty() ? ResumePlan::Kind::kForeign : ResumePlan::Kind::kNative;
+  out->path = native.empty() ? path : native;
+  out->sentence = native.empty() ? str_cat("resuming weights, optimizer and iteration from ", path,
+                                           "; the order of the data starts anew")
+                                 : str_cat("resuming from ", path,
+                                           ", exactly: by the native checkpoint ", native);
+  return ok_status();
+}
+
+// A file that mmcv wrote into the folder of the run after our checkpoints. Empty: none.
+std::string mm_file_beyond(Env& env, const std::string& folder, int64_t step) {
+  const auto latest = latest_mm_file(env, folder);
+  if (!latest.ok() || latest->empty()) return "";
+  auto source = archive::file_source(env, *latest);
+  if (!source.ok()) return "";
+  const auto file = archive::read_torch_file(std::move(source).value());
+  if (!file.ok() || mm_mark(*file)) return "";
+  return mm_iterations(*file, *latest).value_or(-1) > step ? *latest : "";
 }
 
 }  // namespace
+
+bool is_mm_file(const std::string& name) {
+  if (ends_with(name, ".pth"))
+    return name == "latest.pth" || starts_with(name, "iter_") || starts_with(name, "epoch_") ||
+           starts_with(name, "best_");
+  // 20240131_235959.log, .log.json
+  const size_t dot = name.find('.');
+  return dot == 15 && name[8] == '_' &&
+         name.substr(0, dot).find_first_not_of("0123456789_") == std::string::npos &&
+         (name.substr(dot) == ".log" || name.substr(dot) == ".log.json");
+}
 
 namespace {
 
@@ -173,6 +209,10 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
         out.sentence = str_cat(last_files[0], " cannot be read and is passed over (",
                                theirs.status().message(), "); ");
     }
+    if (const std::string theirs = mm_file_beyond(env, folder.path, newest); !theirs.empty()) {
+      AERIE_RETURN_IF_ERROR(resume_from_mm_file(env, theirs, &out));
+      return out;
+    }
     out.kind = ResumePlan::Kind::kNative;
     out.path = folder.checkpoints;
     out.sentence += str_cat("found ", native.size(), " checkpoint", native.size() == 1 ? "" : "s",
@@ -190,10 +230,21 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
         str_cat("resuming weights and optimizer from the Lightning checkpoint ", out.path);
     return out;
   }
+  if (exp.resume_if_exists) {
+    AERIE_ASSIGN_OR_RETURN(const std::string latest, latest_mm_file(env, folder.path));
+    if (!latest.empty()) {
+      AERIE_RETURN_IF_ERROR(resume_from_mm_file(env, latest, &out));
+      return out;
+    }
+  }
   if (!exp.resume_from_checkpoint.empty()) {
     if (!env.exists(exp.resume_from_checkpoint))
       return invalid_argument(str_cat("exp_manager.resume_from_checkpoint ",
                                       exp.resume_from_checkpoint, " does not exist"));
+    if (ends_with(exp.resume_from_checkpoint, ".pth")) {
+      AERIE_RETURN_IF_ERROR(resume_from_mm_file(env, exp.resume_from_checkpoint, &out));
+      return out;
+    }
     AERIE_ASSIGN_OR_RETURN(const FileStat stat, env.stat(exp.resume_from_checkpoint));
     out.kind = stat.is_dir ? ResumePlan::Kind::kNative : ResumePlan::Kind::kForeign;
     out.path = exp.resume_from_checkpoint;

@@ -37,6 +37,10 @@ Result<int64_t> next_run_number(Env& env, const std::string& folder);
 Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpManagerConfig& exp,
                                     const std::string& config_name, const std::string& env_version);
 
+// Files under mmcv's names in the folder of a run: checkpoints (iter_N.pth, latest.pth, ...) and
+// logs by the time of a start. Resumed runs leave them where they are.
+bool is_mm_file(const std::string& name);
+
 // Where the event files of a start go: the run's folder or, where NeMo leaves the version to its
 // logger (resume_if_exists without one), the next <log_dir>/version_<k>.
 std::string event_folder(Env& env, const RunFolder& folder, const config::ExpManagerConfig& exp);
@@ -45,7 +49,8 @@ std::string event_folder(Env& env, const RunFolder& folder, const config::ExpMan
 struct ResumePlan {
   enum class Kind { kFresh, kNative, kForeign };
   Kind kind = Kind::kFresh;
-  std::string path;      // kNative: the checkpoint's directory; kForeign: a Lightning .ckpt
+  std::string path;      // kNative: the checkpoint's directory; kForeign: a Lightning .ckpt or
+                         // mmcv's .pth
   std::string sentence;  // one line for the user: what was found and chosen, and why
   // What looks like a checkpoint and cannot be used, one line each.
   std::vector<std::string> warnings;

@@ -24,15 +24,19 @@ Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::LoopConfig
 
 namespace {
 
+// The path without links and dots, also where its last parts do not exist yet.
+std::string real_path(const std::string& given) {
+  char* resolved = ::realpath(given.c_str(), nullptr);
+  std::string out = resolved != nullptr ? resolved : "";
+  std::free(resolved);
+  if (!out.empty()) return out;
+  const std::string parent = parent_path(given);
+  return parent == given ? given : join_path(real_path(parent), base_name(given));
+}
+
 // Whether `path` is `folder` or lies in it, however they are spelt.
 bool lies_in(const std::string& path, const std::string& folder) {
-  const auto real = [](const std::string& given) {
-    char* resolved = ::realpath(given.c_str(), nullptr);
-    std::string out = resolved != nullptr ? resolved : given;
-    std::free(resolved);
-    return out;
-  };
-  return starts_with(real(path) + "/", real(folder) + "/");
+  return starts_with(real_path(path) + "/", real_path(folder) + "/");
 }
 
 // Locks the run folder under a name that is free, where the name is not given.

@@ -50,6 +50,7 @@ struct TrainerParts {
   metrics::TfEventsWriter* tensorboard = nullptr;  // may be null
   metrics::NvmlSampler* nvml = nullptr;            // may be null
   Checkpointer* checkpointer = nullptr;            // may be null: nothing is saved
+  CheckpointRules checkpoint_rules;
   Clock* clock = nullptr;
   std::function<int()> stop_signal;  // number of a signal that asks to stop, 0 otherwise
   // An error ends the run without saving: the folder belongs to somebody else now. May be empty.
@@ -121,7 +122,7 @@ class Trainer {
   // `top_k` false: it becomes the last one, never one of the best.
   // `asked_s`: when the loop began to wait for it, if that was before the call.
   Status save(SaveReason reason, std::optional<double> monitor, bool top_k = true,
-              std::optional<double> asked_s = std::nullopt);
+              std::optional<double> asked_s = std::nullopt, int64_t epochs_done = 0);
   bool epoch_counts(int64_t epoch) const;  // every_n_epochs
   Status save_for_best(SaveReason reason, int64_t epoch);
   Status save_after_validation(int64_t epoch);

@@ -44,14 +44,19 @@ Status Trainer::save_for_best(SaveReason reason, int64_t epoch) {
   const config::CheckpointCallbackConfig& params =
       parts_.config->exp_manager.checkpoint_callback_params;
   const bool top_k = epoch_counts(epoch);
-  if (!top_k && !params.save_last) return ok_status();
-  return save(reason, metric(params.monitor), top_k);
+  if (!top_k && (!params.save_last || parts_.checkpoint_rules.newest)) return ok_status();
+  return save(reason, metric(params.monitor), top_k, std::nullopt,
+              reason == SaveReason::kEpochEnd ? epoch + 1 : 0);
 }
 
 Status Trainer::save_after_validation(int64_t epoch) {
   const config::CheckpointCallbackConfig& params =
       parts_.config->exp_manager.checkpoint_callback_params;
-  if (params.save_on_train_epoch_end) return ok_status();
+  const CheckpointRules& rules = parts_.checkpoint_rules;
+  if (rules.newest && rules.best)
+    return save(SaveReason::kValidation, metric(params.monitor), true, std::nullopt,
+                rules.by_epoch ? epoch + 1 : 0);
+  if (rules.newest || params.save_on_train_epoch_end) return ok_status();
   // The step's own save came before the validation and nothing new may enter the best.
   if (position_.step == state_.last_saved_step && params.every_n_epochs < 1) return ok_status();
   return save_for_best(SaveReason::kValidation, epoch);
@@ -87,7 +92,7 @@ bool Trainer::healthy() const {
 }
 
 Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_k,
-                     std::optional<double> asked_s) {
+                     std::optional<double> asked_s, int64_t epochs_done) {
   if (parts_.checkpointer == nullptr) return ok_status();
   // Waiting for the steps in flight is part of what a save costs.
   const double asked = asked_s.value_or(parts_.clock->monotonic_s());
@@ -97,13 +102,16 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_
   auto snapshot = parts_.engine->snapshot();
   if (!snapshot.ok()) return snapshot.status().with_context("saving");
   SaveRequest request;
-  state_.last_saved_step = position_.step;
+  // The best one by mmcv's rules stands beside the others, not for one of them.
+  if (!parts_.checkpoint_rules.newest || reason != SaveReason::kValidation)
+    state_.last_saved_step = position_.step;
   saved_pending_ = state_.validation_pending;
   request.state = current_state();
   request.reason = reason;
   request.monitor = monitor;
   request.top_k = top_k;
   request.healthy = healthy();
+  request.epochs_done = epochs_done;
   request.metrics = latest_;
   // Until the outcome is known no further attempt is due.
   if (retry_save_at_s_) retry_save_at_s_ = parts_.clock->monotonic_s() + kSaveRetryS;

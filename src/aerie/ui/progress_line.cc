@@ -30,8 +30,8 @@ std::string format_progress_line(const ProgressInfo& info, const std::string& th
   }
   out += str_cat(" ep ", info.epoch, "  loss ", number("%.4f", info.smoothed_loss), "  lr ",
                  number("%.2e", info.learning_rate), "  ", number("%.2f", info.steps_per_s),
-                 " it/s  ", number("%.0f", info.throughput), " ", throughput_unit, "  data ",
-                 number("%.1f", 100.0 * info.data_wait_share), " %");
+                 " it/s  ", number(info.throughput < 10.0 ? "%.2g" : "%.0f", info.throughput), " ",
+                 throughput_unit, "  data ", number("%.1f", 100.0 * info.data_wait_share), " %");
   if (info.gpu_util) out += str_cat("  GPU ", number("%.0f", *info.gpu_util), " %");
   if (info.gpu_mem_gib) out += str_cat(" ", number("%.1f", *info.gpu_mem_gib), " GiB");
   if (info.eta_s >= 0.0) out += str_cat("  ETA ", human_duration(info.eta_s));

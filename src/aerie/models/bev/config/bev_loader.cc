@@ -121,7 +121,9 @@ Status apply_flags(const MmArgs& args, bool mm, Value& native) {
   if (!args.resume_from.empty())
     AERIE_RETURN_IF_ERROR(
         set("exp_manager.resume_from_checkpoint", Value(args.resume_from), "--resume-from"));
-  if (args.auto_resume) {
+  // mm's rule: a file that is named wins over what the folder holds.
+  const Value* named = native.find("exp_manager.resume_from_checkpoint");
+  if (args.auto_resume && (named == nullptr || named->is_null())) {
     AERIE_RETURN_IF_ERROR(set("exp_manager.resume_if_exists", Value(true), "--auto-resume"));
     AERIE_RETURN_IF_ERROR(
         set("exp_manager.resume_ignore_no_checkpoint", Value(true), "--auto-resume"));

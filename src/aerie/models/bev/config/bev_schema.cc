@@ -24,6 +24,15 @@ bool is_left_out(std::string_view path) {
   return false;
 }
 
+// Runs are judged by how much of the map is right, not by a loss.
+void set_monitor_defaults(KeySpec& key) {
+  for (const std::string_view node :
+       {"exp_manager.checkpoint_callback_params.", "exp_manager.early_stopping_callback_params."}) {
+    if (key.path == str_cat(std::string(node), "monitor")) key.default_value = "mIoU";
+    if (key.path == str_cat(std::string(node), "mode")) key.default_value = "max";
+  }
+}
+
 KeyGroup& group_of(SchemaParts& parts, std::string_view title) {
   for (KeyGroup& group : parts.groups)
     if (group.title == title) return group;
@@ -89,6 +98,8 @@ SchemaParts bev_parts() {
   }
   for (KeyGroup& group : parts.groups)
     std::erase_if(group.keys, [](const KeySpec& key) { return is_left_out(key.path); });
+  for (KeyGroup& group : parts.groups)
+    for (KeySpec& key : group.keys) set_monitor_defaults(key);
   std::erase_if(parts.shared, [](const config::SharedKeys& shared) {
     return shared.from == "model.optim.sched";
   });

@@ -154,6 +154,14 @@ void default_by_epoch(const NodeReader& node, const config::TrainerConfig& train
   if (node.given("by_epoch")) node.read("by_epoch", policy->by_epoch);
 }
 
+// mIoU where nothing is named. A name without a direction says which is better, as in mmcv: losses
+// the smaller.
+template <typename Params>
+void default_monitor(const NodeReader& node, Params& params) {
+  if (!node.given("monitor")) params.monitor = "mIoU";
+  if (!node.given("mode")) params.mode_max = params.monitor.find("loss") == std::string::npos;
+}
+
 // The engine's reader knows a number or null.
 Value engine_tree(const Value& resolved) {
   Value tree = resolved;
@@ -173,6 +181,11 @@ Result<BevRunConfig> build_bev_run_config(const Value& resolved) {
   const Value tree = engine_tree(resolved);
   const NodeReader engine(&tree, "", &status);
   config::build_loop_config(engine, out);
+  const NodeReader exp = engine.child("exp_manager");
+  default_monitor(exp.child("checkpoint_callback_params"),
+                  out.exp_manager.checkpoint_callback_params);
+  default_monitor(exp.child("early_stopping_callback_params"),
+                  out.exp_manager.early_stopping_callback_params);
   std::vector<config::ParamGroupConfig> groups;
   config::build_optim(engine.child("model"), out.trainer, out.optim, groups);
 

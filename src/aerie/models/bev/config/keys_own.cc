@@ -49,6 +49,26 @@ const FieldKeys<CompileConfig>& compile_keys() {
   return kKeys;
 }
 
+const FieldKeys<MmCheckpointConfig>& checkpoint_keys() {
+  using T = MmCheckpointConfig;
+  static const FieldKeys<T> kKeys = [] {
+    FieldKeys<T> keys("aerie.checkpoints");
+    keys.choice("keep", &T::newest, {{"best", false}, {"newest", true}},
+                works("What exp_manager.checkpoint_callback_params.save_top_k counts: the best by "
+                      "the monitor (Lightning), or the newest of those made every so many steps or "
+                      "epochs (mmcv's max_keep_ckpts)."));
+    keys.key("save_best", &T::save_best,
+             works("keep=newest: keep the best one by the monitor too, as "
+                   "`best_mIoU_iter_N` (mmcv's evaluation.save_best)."));
+    keys.key("pth", &T::pth,
+             works("Write `iter_N.pth` (`epoch_N.pth`), as mmcv lays it out, beside every native "
+                   "checkpoint."));
+    keys.key("latest", &T::latest, works("And `latest.pth`, a link to the newest of them."));
+    return keys;
+  }();
+  return kKeys;
+}
+
 const FieldKeys<BevOwnConfig>& own_keys() {
   using T = BevOwnConfig;
   static const FieldKeys<T> kKeys = [] {
@@ -68,6 +88,10 @@ const FieldKeys<BevOwnConfig>& own_keys() {
                    "the same: cameras, truth, prediction and error, in the run's folder and its "
                    "report. 0: none.")
                  .range("[0,64]"));
+    keys.child("checkpoints", &T::checkpoints, checkpoint_keys());
+    keys.key("text_log", &T::text_log,
+             works("Log steps in mmcv's words and keep them in `<time>.log.json` "
+                   "(mmcv's TextLoggerHook)."));
     return keys;
   }();
   return kKeys;

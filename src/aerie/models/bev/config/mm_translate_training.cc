@@ -243,6 +243,8 @@ void translate_evaluation(MmState& state, MmNode& top, RunnerKind runner) {
     if (name != "mIoU" && name != "auto" && name != "map" && name != "map/mean/iou@max")
       state.error(node.path_of("save_best"), *best, "checkpoints are judged by mIoU",
                   "write save_best='mIoU'");
+    else
+      state.set("aerie.checkpoints.save_best", at(Value(true), *best));
   }
   if (is_set(node.take("efficient_test")))
     state.warn(node.path_of("efficient_test"), *node.take("efficient_test"),
@@ -258,21 +260,28 @@ void translate_checkpoints(MmState& state, MmNode& top, RunnerKind runner) {
   const auto key = [&](const char* name) { return std::string(kNode) + name; };
   state.set(key("monitor"), Value("mIoU"));
   state.set(key("mode"), Value("max"));
+  state.set("aerie.checkpoints.keep", Value("newest"));
   MmNode node = top.child("checkpoint_config");
-  if (!node.present()) return;
   const Value* by_epoch = node.take("by_epoch");
-  const bool epochs = by_epoch != nullptr ? is_set(by_epoch) : runner == RunnerKind::kEpochs;
-  if (const Value* interval = node.take("interval"); interval != nullptr) {
-    state.set(key(epochs ? "every_n_epochs" : "every_n_train_steps"), *interval);
-    if (!epochs) state.set(key("every_n_epochs"), Value());
-  }
-  node.move("max_keep_ckpts", key("save_top_k"));
+  const bool epochs = by_epoch != nullptr ? is_true(by_epoch) : runner == RunnerKind::kEpochs;
+  // Not written, or not positive: none but the last, as in mmcv.
+  const auto positive = [](const Value* value) {
+    return value != nullptr && !(value->is_number() && value->as_float() <= 0.0);
+  };
+  const Value* interval = node.take("interval");
+  const Value none;
+  state.set(key("every_n_train_steps"), !epochs && positive(interval) ? *interval : none);
+  state.set(key("every_n_epochs"), epochs && positive(interval) ? *interval : none);
+  state.set(key("save_on_train_epoch_end"), Value(true));
+  const Value* most = node.take("max_keep_ckpts");
+  state.set(key("save_top_k"), positive(most) ? *most : Value(-1));
+  if (!node.present()) return;
   node.move("save_last", key("save_last"));
+  node.move("create_symlink", "aerie.checkpoints.latest");
   if (const Value* full = node.take("save_optimizer"); full != nullptr && full->is_bool())
     state.set(key("save_weights_only"), at(Value(!full->as_bool()), *full));
   node.move("out_dir", key("dirpath"));
-  node.ignore(
-      {"meta", "create_symlink", "sync_buffer", "filename_tmpl", "type", "file_client_args"});
+  node.ignore({"meta", "sync_buffer", "filename_tmpl", "type", "file_client_args"});
   node.finish();
 }
 
@@ -280,21 +289,20 @@ void translate_logs(MmState& state, MmNode& top) {
   MmNode node = top.child("log_config");
   if (!node.present()) return;
   node.move("interval", "trainer.log_every_n_steps");
-  bool tensorboard = false;
+  bool tensorboard = false, text = true;
   if (const Value* hooks = node.take("hooks"); hooks != nullptr && hooks->is_list()) {
     const List& list = hooks->as_list();
+    text = false;
     for (size_t i = 0; i < list.size(); ++i) {
       const Value* type = list[i].child("type");
       const std::string name = type != nullptr && type->is_string() ? type->as_string() : "";
       if (name == "TensorboardLoggerHook")
         tensorboard = true;
-      else if (name == "TextLoggerHook" || name == "MMSegWandbHook" ||
-               ends_with(name, "LoggerHook"))
-        name == "TextLoggerHook" ? void()
-                                 : state.warn(str_cat("log_config.hooks.", i), list[i],
-                                              str_cat(name,
-                                                      " is not there; the run goes on "
-                                                      "without it"));
+      else if (name == "TextLoggerHook")
+        text = true;
+      else if (name == "MMSegWandbHook" || ends_with(name, "LoggerHook"))
+        state.warn(str_cat("log_config.hooks.", i), list[i],
+                   str_cat(name, " is not there; the run goes on without it"));
       else
         state.error(str_cat("log_config.hooks.", i), list[i],
                     str_cat("there is no log hook '", name, "'"),
@@ -302,6 +310,7 @@ void translate_logs(MmState& state, MmNode& top) {
     }
   }
   state.set("exp_manager.create_tensorboard_logger", Value(tensorboard));
+  if (!text) state.set("aerie.text_log", Value(false));
   node.ignore({"ignore_last", "reset_flag", "by_epoch"});
   node.finish();
 }

@@ -34,6 +34,15 @@ struct CompileConfig {
   bool operator==(const CompileConfig&) const = default;
 };
 
+// aerie.checkpoints: mmcv's rules and files beside Lightning's.
+struct MmCheckpointConfig {
+  bool newest = false;     // keep: save_top_k counts the newest ones, not the best
+  bool save_best = false;  // newest: and the best one by the monitor
+  bool pth = true;         // iter_N.pth beside every native checkpoint
+  bool latest = true;      // and latest.pth, a link to the newest
+  bool operator==(const MmCheckpointConfig&) const = default;
+};
+
 enum class LrScalingRule { kNone, kLinear, kSqrt };
 struct LrScalingConfig {
   LrScalingRule rule = LrScalingRule::kNone;
@@ -73,6 +82,8 @@ struct BevOwnConfig {
   LossScaleConfig loss_scale;
   CompileConfig compile;
   int64_t pictures = 4;  // samples drawn at every validation
+  MmCheckpointConfig checkpoints;
+  bool text_log = true;  // mmcv's log line and <time>.log.json
 };
 
 struct BevRunConfig : config::LoopConfig, BevOwnConfig {

@@ -9,6 +9,7 @@
 #include "aerie/models/bev/run/bev_data.h"
 #include "aerie/models/bev/run/bev_task.h"
 #include "aerie/models/bev/run/make_engine.h"
+#include "aerie/models/bev/run/mm_export.h"
 #include "aerie/models/bev/run/prediction_pictures.h"
 #include "aerie/optim/mm_schedule.h"
 #include "aerie/train/mm_schedule_rates.h"
@@ -64,13 +65,49 @@ class BevJob final : public train::Job {
   Status load_initial_weights(Env& env, train::BuiltEngine& engine) override {
     return bev::load_initial_weights(env, run_, engine);
   }
-  Result<train::TrainState> import_checkpoint(Env&, train::BuiltEngine&,
+  Result<train::TrainState> import_checkpoint(Env& env, train::BuiltEngine& engine,
                                               const std::string& path) override {
-    return unsupported(str_cat(path, ": runs go on from their own checkpoints"))
-        .with_hint("name a folder below the run's checkpoints, or use load_from for weights alone");
+    return import_mm_checkpoint(env, engine, path);
   }
   Result<std::unique_ptr<train::LearningRates>> make_rates(const std::vector<double>& base_rates,
                                                            const train::Cadence& cadence) override {
+    // One for the loop, one for the files beside checkpoints, which another thread writes.
+    AERIE_ASSIGN_OR_RETURN(exported_rates_, rates_of(base_rates, cadence));
+    return rates_of(base_rates, cadence);
+  }
+  // make_rates() came before.
+  Result<train::Exports> exports(Env& env) override {
+    train::Exports out;
+    const config::CheckpointCallbackConfig& params = run_.exp_manager.checkpoint_callback_params;
+    out.rules.newest = run_.checkpoints.newest;
+    out.rules.best = run_.checkpoints.save_best;
+    out.rules.by_epoch = params.save_on_train_epoch_end && params.every_n_epochs > 0;
+    out.mm_latest = run_.checkpoints.latest;
+    if (!run_.checkpoints.pth) return out;
+    AERIE_ASSIGN_OR_RETURN(std::string yaml, config_yaml());
+    AERIE_ASSIGN_OR_RETURN(
+        MmExport exporter,
+        MmExport::make(run_, std::move(yaml), [rates = exported_rates_](int64_t step) {
+          return MmExport::Rates{rates->at(step), rates->momentum_at(step)};
+        }));
+    out.write_mm = [&env, exporter = std::move(exporter)](
+                       const std::string& path, const train::MmMark& mark,
+                       const train::TrainState& state, const train::StateSnapshot& snapshot) {
+      return exporter.write(env, path, mark, state, snapshot);
+    };
+    return out;
+  }
+  Status after_validation(Env& env, const std::string& run_dir, int64_t step,
+                          const train::SetResult& monitored) override {
+    if (pictures_ == nullptr) return ok_status();
+    return pictures_
+        ->write(env, run_dir, step, best_thresholds(monitored.all.sums(), run_.model.num_classes()))
+        .with_context("pictures of the validation");
+  }
+
+ private:
+  Result<std::unique_ptr<train::LearningRates>> rates_of(const std::vector<double>& base_rates,
+                                                         const train::Cadence& cadence) const {
     const BevOptimConfig& optim = run_.optim;
     if (!optim.rate && !optim.momentum_rate)
       return std::unique_ptr<train::LearningRates>(std::make_unique<ConstantRates>(base_rates));
@@ -87,20 +124,12 @@ class BevJob final : public train::Job {
     return std::unique_ptr<train::LearningRates>(
         std::make_unique<train::MmScheduleRates>(std::move(schedule)));
   }
-  Result<train::Exports> exports(Env&) override { return train::Exports(); }
-  Status after_validation(Env& env, const std::string& run_dir, int64_t step,
-                          const train::SetResult& monitored) override {
-    if (pictures_ == nullptr) return ok_status();
-    return pictures_
-        ->write(env, run_dir, step, best_thresholds(monitored.all.sums(), run_.model.num_classes()))
-        .with_context("pictures of the validation");
-  }
 
- private:
   const LoadedBevConfig& loaded_;
   const BevRunConfig& run_;
   const train::TaskInfo task_;
   std::unique_ptr<PredictionPictures> pictures_;  // null: none are asked for
+  std::shared_ptr<const train::LearningRates> exported_rates_;
 };
 
 }  // namespace

@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/archive/any_archive.h"
+#include "aerie/archive/lightning_checkpoint.h"
 #include "aerie/base/env.h"
+#include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/data/nuscenes/test_root.h"
@@ -68,8 +71,10 @@ model:
     EXPECT_TRUE(Env::real().write_file(dir_.file("tiny.yaml"), text).ok());
   }
   Result<train::RunResult> train(const std::string& name, std::vector<std::string> options = {},
+                                 std::vector<std::string> flags = {},
                                  const std::string& file = "tiny.yaml") {
     std::vector<std::string> args = {dir_.file(file), "--work-dir", dir_.file(name)};
+    args.insert(args.end(), flags.begin(), flags.end());
     if (!options.empty()) args.push_back("--cfg-options");
     args.insert(args.end(), options.begin(), options.end());
     AERIE_ASSIGN_OR_RETURN(const models::Opened opened,
@@ -109,10 +114,165 @@ model:
     std::memcpy(out.data(), bytes.data() + 8 + header, out.size() * sizeof(float));
     return out;
   }
+  // Names in a folder, those that end so.
+  std::vector<std::string> names(const std::string& folder, const std::string& end) const {
+    std::vector<std::string> out;
+    if (const auto entries = Env::real().list_dir(dir_.file(folder)); entries.ok())
+      for (const DirEntry& entry : *entries)
+        if (ends_with(entry.name, end)) out.push_back(entry.name);
+    return out;
+  }
+  archive::LightningCheckpoint pth(const std::string& file) const {
+    auto out = archive::read_lightning_checkpoint(Env::real(), dir_.file(file));
+    EXPECT_TRUE(out.ok()) << out.status().to_string();
+    return out.ok() ? std::move(out).value() : archive::LightningCheckpoint();
+  }
+  // mmcv's rules and files, as its configs ask for them.
+  static std::vector<std::string> mm_options() {
+    return {"aerie.checkpoints.keep=newest",
+            "aerie.checkpoints.save_best=true",
+            "exp_manager.resume_if_exists=false",
+            "exp_manager.checkpoint_callback_params.save_top_k=2",
+            "exp_manager.checkpoint_callback_params.every_n_train_steps=2",
+            "exp_manager.checkpoint_callback_params.every_n_epochs=None",
+            "exp_manager.checkpoint_callback_params.save_on_train_epoch_end=true"};
+  }
+  static std::vector<std::string> with(std::vector<std::string> options, std::string more) {
+    options.push_back(std::move(more));
+    return options;
+  }
 
   nuscenes::TestRoot root_;
   TempDir dir_;
 };
+
+using Names = std::vector<std::string>;
+
+TEST_F(BevRunTest, KeepsTheNewestAndTheBestUnderMmcvsNames) {
+  const auto result = train("mm", mm_options());
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  const Names files = names("mm", ".pth");
+  ASSERT_EQ(files.size(), 4u) << join(files, " ");
+  EXPECT_TRUE(starts_with(files[0], "best_mIoU_iter_")) << files[0];
+  EXPECT_EQ((Names{files[1], files[2], files[3]}),
+            (Names{"iter_10.pth", "iter_8.pth", "latest.pth"}));
+  const Names native = names("mm/checkpoints", "");
+  EXPECT_EQ(native, (Names{file_stem(files[0]), "iter_10", "iter_8"}));
+
+  // What a file holds is what the native checkpoint beside it holds.
+  const archive::LightningCheckpoint file = pth("mm/latest.pth");
+  const auto at = [&](const char* key) {
+    return file.file.tree.find(file.file.tree.find(file.file.root, "meta"), key);
+  };
+  EXPECT_EQ(file.file.tree.as_int(at("iter")), 10);
+  EXPECT_EQ(file.file.tree.items(at("CLASSES")).size(), 2u);
+  const auto model = archive::open_weights(Env::real(), dir_.file("mm/checkpoints/iter_10"));
+  ASSERT_TRUE(model.ok());
+  ASSERT_EQ(file.weights.tensors().size(), model->tensors().size());
+  for (const archive::TensorInfo& info : model->tensors()) {
+    const archive::TensorInfo* other = file.weights.find(info.name);
+    ASSERT_NE(other, nullptr) << info.name;
+    EXPECT_EQ(*file.weights.read(*other), *model->read(info)) << info.name;
+  }
+  ASSERT_EQ(file.optimizers.size(), 1u);
+  size_t undecayed = 0;
+  for (const archive::ParamGroup& group : file.optimizers[0].groups) {
+    EXPECT_EQ(group.params.size(), 1u);  // as paramwise_cfg has it
+    EXPECT_DOUBLE_EQ(group.number("initial_lr").value_or(0), 2e-3);
+    EXPECT_DOUBLE_EQ(group.number("lr").value_or(0), 2e-4);  // behind the step at 8
+    undecayed += group.number("weight_decay") == 0.0;
+  }
+  EXPECT_EQ(undecayed, 4u);  // a table of every block
+  EXPECT_EQ(file.optimizers[0].params.size(), file.optimizers[0].groups.size());
+  EXPECT_EQ(file.optimizers[0].params[0].step, 5.0);  // ten micro-batches, two a step
+}
+
+TEST_F(BevRunTest, GoesOnFromMmcvsFiles) {
+  const auto whole = train("whole", mm_options());
+  ASSERT_TRUE(whole.ok()) << whole.status().to_string();
+  ASSERT_TRUE(train("half", with(mm_options(), "trainer.max_steps=6")).ok());
+  // Ours: exactly, in another folder and in its own.
+  const auto there = train("there", mm_options(), {"--resume-from", dir_.file("half/latest.pth")});
+  ASSERT_TRUE(there.ok()) << there.status().to_string();
+  EXPECT_EQ(weights_of(*there), weights_of(*whole));
+
+  // Without the native one beside it: as a file of mmcv's, whose loader starts anew.
+  Env& env = Env::real();
+  ASSERT_TRUE(env.create_dirs(dir_.file("theirs")).ok());
+  ASSERT_TRUE(env.copy_file(dir_.file("half/iter_6.pth"), dir_.file("theirs/iter_6.pth")).ok());
+  const auto foreign =
+      train("theirs", with(mm_options(), "trainer.max_steps=6"), {"--auto-resume"});
+  ASSERT_TRUE(foreign.ok()) << foreign.status().to_string();
+  EXPECT_EQ(foreign->step, 6);
+  EXPECT_EQ(foreign->stop_reason, "already finished");
+  const auto on = train("theirs", mm_options(), {"--auto-resume"});
+  ASSERT_TRUE(on.ok()) << on.status().to_string();
+  EXPECT_EQ(on->step, 10);
+  EXPECT_NE(weights_of(*on), weights_of(*whole));
+
+  // Weights alone, also of a run that this one moves away.
+  const auto fresh = train("half", with(with(mm_options(), "trainer.max_steps=2"),
+                                        "load_from=" + dir_.file("half/iter_6.pth")));
+  ASSERT_TRUE(fresh.ok()) << fresh.status().to_string();
+  EXPECT_EQ(names("half", ".pth"), (Names{"iter_2.pth", "latest.pth"}));
+}
+
+TEST_F(BevRunTest, FilesThatAreNoCheckpointsAreRefused) {
+  Env& env = Env::real();
+  const auto refused = [&](const std::string& bytes) {
+    EXPECT_TRUE(env.write_file(dir_.file("bad.pth"), bytes).ok());
+    std::string out;
+    for (const char* flag : {"--resume-from", "--load-from"}) {
+      const auto result = train("bad", {}, {flag, dir_.file("bad.pth")});
+      EXPECT_FALSE(result.ok()) << flag;
+      EXPECT_NE(result.status().to_string().find("bad.pth"), std::string::npos);
+      out += result.status().to_string();
+    }
+    return out;
+  };
+  (void)refused("");
+  (void)refused("not a pickle at all, but rather long");
+  // os.system("...") as a pickle, bare and behind the head of the format from before 1.6.
+  const std::string call("\x80\x02cos\nsystem\nX\x0d\x00\x00\x00touch /tmp/x.y\x85R.", 40);
+  (void)refused(call);
+  const std::string head("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
+  (void)refused(head + "\x80\x02M\xe9\x03." + "\x80\x02}." + call + "\x80\x02].");
+  // Lists in lists in lists.
+  (void)refused(head + "\x80\x02M\xe9\x03." + "\x80\x02}." + "\x80\x02" +
+                std::string(10 << 20, ']') + ".");
+  EXPECT_FALSE(env.exists("/tmp/x.y"));
+
+  // A whole file without what resuming needs.
+  ASSERT_TRUE(train("w", with(mm_options(), "trainer.max_steps=2")).ok());
+  const auto bare = train("bare", with(mm_options(),
+                                       "exp_manager.checkpoint_callback_params."
+                                       "save_weights_only=true"));
+  ASSERT_TRUE(bare.ok()) << bare.status().to_string();
+  ASSERT_TRUE(env.copy_file(dir_.file("bare/iter_10.pth"), dir_.file("bare.pth")).ok());
+  const auto weights = train("x", {}, {"--resume-from", dir_.file("bare.pth")});
+  ASSERT_FALSE(weights.ok());
+  EXPECT_NE(weights.status().to_string().find("load_from"), std::string::npos)
+      << weights.status().to_string();
+  // Of another model.
+  const auto other =
+      train("y", {"model.decoder.backbone.width=8"}, {"--resume-from", dir_.file("w/latest.pth")});
+  ASSERT_FALSE(other.ok());
+}
+
+TEST_F(BevRunTest, CheckpointsOfEpochsAreNamedByThem) {
+  const auto result = train(
+      "epochs", {"aerie.checkpoints.keep=newest", "trainer.max_epochs=3", "trainer.max_steps=-1",
+                 "trainer.val_check_interval=1.0", "trainer.check_val_every_n_epoch=1",
+                 "exp_manager.checkpoint_callback_params.save_top_k=-1",
+                 "exp_manager.checkpoint_callback_params.every_n_epochs=2",
+                 "exp_manager.checkpoint_callback_params.save_on_train_epoch_end=true"});
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_EQ(names("epochs", ".pth"), (Names{"epoch_2.pth", "epoch_3.pth", "latest.pth"}));
+  const archive::LightningCheckpoint file = pth("epochs/epoch_2.pth");
+  EXPECT_EQ(file.file.tree.as_int(
+                file.file.tree.find(file.file.tree.find(file.file.root, "meta"), "epoch")),
+            2);
+}
 
 TEST_F(BevRunTest, TrainsValidatesSavesAndReports) {
   const auto result = train("whole");
@@ -324,7 +484,7 @@ seed = 3
 trainer = dict(accelerator='cpu')
 )");
   ASSERT_TRUE(Env::real().write_file(dir_.file("epochs.py"), text).ok());
-  const auto result = train("mm", {}, "epochs.py");
+  const auto result = train("mm", {}, {}, "epochs.py");
   ASSERT_TRUE(result.ok()) << result.status().to_string();
   EXPECT_EQ(result->step, 16);
   EXPECT_EQ(evaluated(*result), (std::vector<int64_t>{4, 12}));

@@ -14,6 +14,7 @@
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/bev_engine.h"
 #include "aerie/models/bev/weights/load_weights.h"
+#include "aerie/train/run_folder.h"
 
 namespace aerie::bev {
 namespace {
@@ -49,6 +50,23 @@ std::string brief(const LoadReport& report) {
   add("not in the file keep their initial values", report.missing);
   add("of the file not used", report.unused);
   return out;
+}
+
+// Where a file lies now: a run that starts from nothing has moved what an earlier one left in its
+// folder to run_<k>, and weights to start with may be among it.
+std::string where_it_is(Env& env, const std::string& path) {
+  std::string rest = base_name(path);
+  std::string folder = parent_path(path);
+  for (int level = 0; !env.exists(path) && level < 3; ++level) {
+    const auto next = train::next_run_number(env, folder);
+    if (next.ok() && *next > 0) {
+      const std::string moved = join_path(folder, str_cat("run_", *next - 1, "/", rest));
+      if (env.exists(moved)) return moved;
+    }
+    rest = join_path(base_name(folder), rest);
+    folder = parent_path(folder);
+  }
+  return path;
 }
 
 }  // namespace
@@ -97,14 +115,14 @@ Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngin
   nn::ParameterRegistry& registry = static_cast<BevEngine&>(*engine.engine).model().parameters();
   if (!run.backbone_init.empty()) {
     AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file,
-                           archive::open_weights(env, run.backbone_init));
+                           archive::open_weights(env, where_it_is(env, run.backbone_init)));
     auto report = load_backbone(registry, file);
     if (!report.ok()) return report.status().with_context(run.backbone_init);
     log_info("train", "backbone from ", run.backbone_init, ": ", brief(*report));
   }
   if (!run.load_from.empty()) {
     AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file,
-                           archive::open_weights(env, run.load_from));
+                           archive::open_weights(env, where_it_is(env, run.load_from)));
     auto report = load_weights(registry, file);
     if (!report.ok()) return report.status().with_context(run.load_from);
     log_info("train", "weights from ", run.load_from, ": ", brief(*report));

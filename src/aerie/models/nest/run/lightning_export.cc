@@ -14,6 +14,7 @@
 #include "aerie/archive/averages.h"
 #include "aerie/archive/omegaconf.h"
 #include "aerie/archive/safetensors.h"
+#include "aerie/archive/tree_builder.h"
 #include "aerie/base/check.h"
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
@@ -30,6 +31,7 @@
 #include "aerie/models/nest/run/nest_schedule.h"
 #include "aerie/optim/optimizer.h"
 #include "aerie/optim/schedule.h"
+#include "aerie/optim/torch_settings.h"
 #include "aerie/train/cadence.h"
 
 namespace aerie::train {
@@ -42,45 +44,6 @@ using Json = nlohmann::json;
 using Kind = config::OptimizerKind;
 
 constexpr const char* kLightningVersion = "2.4.0";  // whose files these are
-
-// torch's names and order; `initial_lr` and `params` follow.
-config::Map torch_settings(Kind kind, const optim::GroupSettings& s) {
-  config::Map out;
-  const config::Value betas(config::List{config::Value(s.betas[0]), config::Value(s.betas[1])});
-  switch (kind) {
-    case Kind::kAdamW:
-    case Kind::kAdam:
-      out.set("betas", betas);
-      out.set("eps", s.eps);
-      out.set("weight_decay", s.weight_decay);
-      out.set("amsgrad", s.amsgrad);
-      out.set("maximize", s.maximize);
-      out.set("foreach", config::Value());
-      out.set("capturable", false);
-      out.set("differentiable", false);
-      out.set("fused", config::Value());
-      out.set("decoupled_weight_decay", kind == Kind::kAdamW);
-      break;
-    case Kind::kSgd:
-      out.set("momentum", s.momentum);
-      out.set("dampening", s.dampening);
-      out.set("weight_decay", s.weight_decay);
-      out.set("nesterov", s.nesterov);
-      out.set("maximize", s.maximize);
-      out.set("foreach", config::Value());
-      out.set("differentiable", false);
-      out.set("fused", config::Value());
-      break;
-    case Kind::kNovograd:
-      out.set("betas", betas);
-      out.set("eps", s.eps);
-      out.set("weight_decay", s.weight_decay);
-      out.set("grad_averaging", s.grad_averaging);
-      out.set("amsgrad", s.amsgrad);
-      break;
-  }
-  return out;
-}
 
 // The names of the parameters in torch's order. Declaring them is enough: the model is given up
 // before any of it is allocated.
@@ -96,39 +59,8 @@ Status declare_parameters(const config::RunConfig& run,
 }
 
 // Everything of one file, as nodes.
-class Builder {
+class Builder : public archive::TreeBuilder {
  public:
-  NodeTree tree;
-  std::vector<OutTensor> tensors;
-
-  NodeId tensor(OutTensor out) {
-    tensors.push_back(std::move(out));
-    return tree.add_tensor(static_cast<uint32_t>(tensors.size() - 1));
-  }
-  NodeId scalar(float value) {
-    OutTensor out;
-    out.name = str_cat("scalar ", tensors.size());
-    out.dtype = Dtype::kF32;
-    out.fill = [value](void* target, uint64_t) {
-      std::memcpy(target, &value, sizeof value);
-      return ok_status();
-    };
-    return tensor(std::move(out));
-  }
-  NodeId dict() { return tree.add_dict(); }
-  void set(NodeId dict, std::string_view key, NodeId value) {
-    const bool fits = tree.set(dict, key, value);
-    AERIE_CHECK(fits, "nested too deep");
-  }
-  void append(NodeId list, NodeId value) {
-    const bool fits = tree.append(list, value);
-    AERIE_CHECK(fits, "nested too deep");
-  }
-  NodeId floats(const std::vector<double>& values) {
-    const NodeId list = tree.add_list();
-    for (const double value : values) append(list, tree.add_float(value));
-    return list;
-  }
   // {'ready': n, 'completed': n, ...} of Lightning's trackers.
   NodeId tracker(int64_t started, int64_t done, const std::vector<const char*>& fields) {
     const NodeId out = dict();
@@ -289,7 +221,7 @@ Result<LightningExport> LightningExport::make(const config::RunConfig& run,
             optim::make_groups(registry, run.model.optim, run.model.optim_param_groups));
         for (const optim::OptimizerGroup& group : groups) {
           Group one;
-          one.settings = torch_settings(run.model.optim.kind, group.settings);
+          one.settings = optim::torch_settings(run.model.optim.kind, group.settings);
           one.lr = group.settings.lr;
           for (const int64_t entry : group.entries)
             one.params.push_back(registry.entries()[static_cast<size_t>(entry)].name);
