@@ -125,6 +125,13 @@ def by_mpi(name='by_mpi'):
                                                              OMPI_COMM_WORLD_LOCAL_SIZE=2, MASTER_PORT=port)) for r in (0, 1)])
 
 
+def by_nodes(name='by_nodes'):
+    """One launcher a machine, which starts the ranks there."""
+    port = free_port()
+    return run_all(name, [(command(name, STEPS, 'trainer.devices=1', 'trainer.num_nodes=2'),
+                           environment(NODE_RANK=node, MASTER_ADDR='127.0.0.1', MASTER_PORT=port)) for node in (0, 1)])
+
+
 class Namespaces:
     """Two network namespaces joined by a pair of virtual cards, 10.211.N.1 and 10.211.N.2."""
     def __enter__(self):
@@ -221,6 +228,25 @@ def restarted(name='restarted'):
     expect(dict(losses(name)) == dict(whole), f'losses differ: {losses(name)}, in one piece {whole}')
 
 
+def requeued(name='requeued'):
+    """SLURM's signal before the time limit: saved, ended well, and `scontrol requeue` called once."""
+    tools = os.path.join(WORK, 'bin')
+    os.makedirs(tools)
+    with open(os.path.join(tools, 'scontrol'), 'w') as script:
+        script.write(f'#!/bin/sh\necho "$@" >> {WORK}/requeues\n')
+    os.chmod(os.path.join(tools, 'scontrol'), 0o755)
+    variables = environment(SLURM_PROCID=0, SLURM_LOCALID=0, SLURM_NTASKS=1, SLURM_NODEID=0, SLURM_NNODES=1, SLURM_NODELIST='localhost', SLURM_JOB_ID=77,
+                            PATH=tools + ':' + os.environ['PATH'])
+    process = start(name, command(name, 100000, 'trainer.devices=2'), variables)
+    wait_for_step(name, 2, [process])
+    process.send_signal(signal.SIGUSR1)
+    codes = finish(name, [process], 60)
+    expect(codes == [0], f'exit codes {codes}', name)
+    expect(open(os.path.join(WORK, 'requeues')).read() == 'requeue 77\n', 'not put into the queue again, once', name)
+    saved = [entry for entry in os.listdir(os.path.join(WORK, name, 'checkpoints')) if 'step=' in entry]
+    expect(saved, 'nothing was saved', name)
+
+
 def cut(name='cut'):
     with Namespaces() as hosts:
         processes = [start(name, argv, env) for argv, env in hosts.starts(name, 100000)]
@@ -245,8 +271,8 @@ def may_make_namespaces():
 
 
 def main():
-    same = {f.__name__: f for f in (by_itself, by_variables, by_slurm, by_mpi, by_namespaces)}
-    faults = {f.__name__: f for f in (killed, stopped, restarted, cut)}
+    same = {f.__name__: f for f in (by_itself, by_variables, by_slurm, by_mpi, by_nodes, by_namespaces)}
+    faults = {f.__name__: f for f in (killed, stopped, restarted, requeued, cut)}
     wanted = sys.argv[3:] or [*same, *faults]
     namespaces = may_make_namespaces()
     failures = 0
