@@ -74,6 +74,19 @@ class HostBlock {
   bool settled_ = false;
 };
 
+// How the random draws of a batch are numbered, so that they depend on the sample and not on the
+// rank that has it. Samples that are dealt out in turn are rows of the batch of all ranks together;
+// with virtual ranks each batch is one micro-batch of all that a single rank would have.
+struct DrawPlace {
+  uint64_t first_item = 0, item_stride = 1;  // row i is item first_item + i * item_stride
+  uint64_t ranks = 1;                        // micro-batches of all ranks for one of this rank
+  int64_t micro_offset = 0;
+
+  uint64_t micro_step(uint64_t of_this_rank) const {
+    return of_this_rank * ranks + static_cast<uint64_t>(micro_offset);
+  }
+};
+
 // Where a batch stands in its epoch.
 struct BatchPlace {
   uint32_t epoch = 0;
@@ -82,6 +95,7 @@ struct BatchPlace {
   uint32_t section = 0;  // bucket
   int64_t index = 0;     // of this rank's batches
   bool last = false;     // of the epoch
+  DrawPlace draws;
 };
 
 // How full a batch is, in whatever its rows are made of: equal rows are padded.

@@ -59,6 +59,7 @@ Result<LoaderSetup> set_up_loader(const Dataset& dataset, BatchAssembler& assemb
                                   const Sampler& sampler) {
   LoaderSetup setup;
   setup.lanes_per_rank = sampler.num_lanes() / options.world;
+  setup.fixed_lanes = config.virtual_ranks.has_value();
   setup.first_plan = sampler.plan(0);
   if (setup.first_plan->num_steps() == 0)
     return invalid_argument(str_cat("no batch can be made of ", dataset.size(),

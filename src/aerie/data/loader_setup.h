@@ -17,6 +17,7 @@ struct LoaderSetup {
   int prefetch_factor = 2;
   int num_slots = 0;  // batches in the ring, the consumer's included
   uint32_t lanes_per_rank = 1;
+  bool fixed_lanes = false;  // virtual_ranks is given
   uint64_t budget_bytes = 0;
   uint64_t worker_bytes = 0;  // decoders' buffers, all workers; part of the budget
   BatchSizes sizes;

@@ -89,6 +89,15 @@ bool Loader::Impl::plan_next(std::unique_lock<std::mutex>& lock) {
   place.lane = options.rank * setup.lanes_per_rank +
                static_cast<uint32_t>(static_cast<uint64_t>(next.index) % setup.lanes_per_rank);
   place.last = next.index + 1 == batches_in(*current);
+  if (setup.fixed_lanes) {
+    const int64_t in_step = place.index % static_cast<int64_t>(setup.lanes_per_rank);
+    place.draws.ranks = options.world;
+    place.draws.micro_offset =
+        static_cast<int64_t>(place.lane) - in_step * static_cast<int64_t>(options.world);
+  } else {
+    place.draws.first_item = place.lane;
+    place.draws.item_stride = options.world;
+  }
   place.section = current->batch(place.step, place.lane, batch.mutable_samples());
   batch.set_place(place);
   slot->num_items = batch.samples().size();

@@ -55,10 +55,11 @@ struct RandomState {
   PhiloxKey dither_key;   // Purpose::kDither
   uint64_t micro_step;
   uint64_t first_item;
+  uint64_t item_stride = 1;  // the number of ranks that rows are dealt to in turn
 };
 
 AERIE_HD uint64_t item_position(const RandomState& state, uint64_t row) {
-  return (state.micro_step << 20) | (state.first_item + row);
+  return (state.micro_step << 20) | (state.first_item + row * state.item_stride);
 }
 
 // One dropout site (base/dropout.h): epoch = site, position = item_position() of the item.

@@ -24,6 +24,7 @@ RandomKey key_of_step() {
   key.seed = 31;
   key.micro_step = 123456789;
   key.first_item = 5;
+  key.item_stride = 3;
   return key;
 }
 

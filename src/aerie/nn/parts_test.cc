@@ -95,6 +95,20 @@ TEST(DropoutTest, DrawsDependOnLogicalCoordinatesAlone) {
   RandomKey second = key;  // row 1 of the batch as row 0 of another rank
   second.first_item = 1;
   EXPECT_TRUE(at::equal(factors_btc(second, 5, 0.5, 1, 25, 16)[0], narrow[1]));
+  // Samples dealt to ranks in turn: rank 1 of 2 has rows 1 and 3 of the whole batch.
+  const at::Tensor whole = factors_btc(key, 5, 0.5, 6, 25, 16);
+  second.item_stride = 2;
+  const at::Tensor dealt = factors_btc(second, 5, 0.5, 2, 25, 16);
+  EXPECT_TRUE(at::equal(dealt[0], whole[1]));
+  EXPECT_TRUE(at::equal(dealt[1], whole[3]));
+  EXPECT_TRUE(at::equal(factors_btc(second.from(1), 5, 0.5, 1, 25, 16)[0], whole[3]));
+  // Of samples of two pictures, rank 1 has the second: pictures 2 and 3 of the whole.
+  second.item_stride = 3;
+  second.rows_per_item = 2;
+  const at::Tensor pictures = factors_btc(second, 5, 0.5, 2, 25, 16);
+  EXPECT_TRUE(at::equal(pictures[0], whole[2]));
+  EXPECT_TRUE(at::equal(pictures[1], whole[3]));
+  EXPECT_EQ(second.position(3), (3ull << 20) | 9);  // sample 1 + 3, its second picture
 
   const at::Tensor big = factors_attention(key, 6, 0.5, 2, 4, 30);
   const at::Tensor small = factors_attention(key, 6, 0.5, 2, 4, 17);

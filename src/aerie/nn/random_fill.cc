@@ -16,7 +16,12 @@ namespace aerie::nn {
 namespace {
 
 kernels::DrawStream stream_of(const RandomKey& key, Purpose purpose, uint32_t epoch) {
-  return {philox_key(key.seed, purpose), epoch, key.micro_step, key.first_item};
+  return {philox_key(key.seed, purpose),
+          epoch,
+          key.micro_step,
+          key.first_item,
+          key.item_stride,
+          key.rows_per_item};
 }
 
 kernels::DropoutDraws dropout_at(const RandomKey& key, uint32_t site, double p) {
@@ -54,6 +59,7 @@ kernels::DropoutDraws dropout_of_positions(const RandomKey& key, uint32_t site, 
                                            int64_t first_position, int64_t rows, int64_t channels) {
   kernels::DropoutDraws out = dropout_at(key, site, p);
   out.stream.first_item = 0;
+  out.stream.rows_per_item = 1;
   out.items = 1;
   out.rows = rows;
   out.columns = channels;

@@ -3,7 +3,8 @@
 // make the same draws.
 //
 //   stream    key (seed, purpose), epoch = site, position = (micro_step << 20) | item
-//   item      RandomKey::first_item + row of the batch
+//   item      RandomKey::first_item + row of the batch * item_stride: its row in the batch of all
+//             ranks together, whatever their number
 //   index     (B,T,C) tensors: t*C + c; attention weights: (head << 26) + (i << 13) + j, exact for
 //             up to 8192 frames; rows of relative positions p: (p + 8192)*C + c, item 0
 //   keep      dropout_draw() >= dropout_threshold(p), 16 bits, eight values per Philox block
@@ -24,10 +25,21 @@ namespace aerie::nn {
 
 struct RandomKey {
   uint64_t seed = 0;
-  uint64_t micro_step = 0;  // number of the micro-batch in the run
-  uint64_t first_item = 0;  // number of row 0 inside the whole (multi-rank) micro-batch
+  uint64_t micro_step = 0;     // number of the micro-batch in the run
+  uint64_t first_item = 0;     // number of row 0 inside the whole (multi-rank) micro-batch
+  uint64_t item_stride = 1;    // samples are dealt to ranks in turn: their number
+  uint64_t rows_per_item = 1;  // of the tensors, where a sample is several pictures
 
-  uint64_t position(uint64_t row) const { return (micro_step << 20) | (first_item + row); }
+  uint64_t position(uint64_t row) const {
+    return kernels::stream_position({{}, 0, micro_step, first_item, item_stride, rows_per_item},
+                                    row);
+  }
+  // Of the rows from `row` on, by themselves.
+  RandomKey from(int64_t row) const {
+    RandomKey out = *this;
+    out.first_item += static_cast<uint64_t>(row) * item_stride;
+    return out;
+  }
 };
 
 // Sites of dropout: one number per place, part of the reproducibility contract.

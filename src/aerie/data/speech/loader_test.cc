@@ -130,6 +130,12 @@ TEST(LoaderTest, VirtualRanksGiveTheSameBatchesToAnyWorld) {
       steps = loader->batches_per_epoch();
       while (const SpeechBatch* batch = speech_batch(*loader->next())) {
         out[{batch->step(), batch->lane()}] = batch->content_hash();
+        // Draws of the model are those of the micro-batch that one rank would have there.
+        const DrawPlace& draws = batch->place().draws;
+        EXPECT_EQ(draws.micro_step(static_cast<uint64_t>(batch->index_in_epoch())),
+                  batch->step() * 4 + batch->lane());
+        EXPECT_EQ(draws.first_item, 0u);
+        EXPECT_EQ(draws.item_stride, 1u);
         loader->release(batch);
       }
     }
@@ -142,6 +148,50 @@ TEST(LoaderTest, VirtualRanksGiveTheSameBatchesToAnyWorld) {
   SpeechLoaderOptions options = quiet();
   options.world = 3;
   EXPECT_FALSE(make_speech_loader(dataset, config, aerie, options).ok());
+}
+
+// Ranks with a batch of B have the samples of one rank with a batch of all, and draw for them what
+// it draws.
+TEST(LoaderTest, RanksShareTheBatchOfOne) {
+  TestCorpus corpus(23);
+  corpus.add_noise(3);
+  config::DatasetConfig config = corpus.config(2);
+  config.drop_last = false;
+  const config::SpeechAerieConfig aerie = corpus.aerie();
+  const auto dataset = open(config, aerie);
+  using Key = std::tuple<uint64_t, uint64_t>;  // micro-batch, item
+  // Sample, what keys its augmentation, its audio.
+  using Value = std::tuple<uint32_t, uint64_t, std::vector<float>>;
+  const auto collect = [&](uint32_t world, int64_t batch_size) {
+    config.batch_size = batch_size;
+    std::map<Key, Value> out;
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      SpeechLoaderOptions options = quiet();
+      options.rank = rank;
+      options.world = world;
+      auto loader = *make_speech_loader(dataset, config, aerie, options);
+      EXPECT_EQ(loader->batches_per_epoch(), 3);
+      while (const SpeechBatch* batch = speech_batch(*loader->next())) {
+        const DrawPlace& draws = batch->place().draws;
+        const HostArray* audio = batch->find("noisy_audio");
+        if (audio == nullptr) audio = batch->find("audio");
+        for (size_t i = 0; i < batch->samples().size(); ++i) {
+          const PlannedSample& sample = batch->samples()[i];
+          const float* row = audio->as<float>() + static_cast<int64_t>(i) * audio->shape[1];
+          out[{draws.micro_step(static_cast<uint64_t>(batch->index_in_epoch())),
+               draws.first_item + i * draws.item_stride}] = {
+              sample.sample, sample.position, std::vector<float>(row, row + batch->audio_len()[i])};
+        }
+        loader->release(batch);
+      }
+    }
+    EXPECT_EQ(out.size(), 23u);
+    return out;
+  };
+  const auto one = collect(1, 8);
+  EXPECT_EQ(collect(2, 4), one);
+  EXPECT_EQ(collect(4, 2), one);
+  EXPECT_EQ(collect(8, 1), one);  // the last step has samples for seven ranks
 }
 
 TEST(LoaderTest, OtherNumberOfRanksContinuesPlainDataAtTheSameSample) {

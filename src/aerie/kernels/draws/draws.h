@@ -9,7 +9,8 @@
 //   once
 //
 // Item b of a batch has the stream (epoch, position) = (site or signal, (micro_step << 20) |
-// (first_item + b)). Keys are part of the arguments: these calls are not recorded and replayed.
+// (first_item + b * item_stride)); where an item has several rows (pictures), each has its own.
+// Keys are part of the arguments: these calls are not recorded and replayed.
 #pragma once
 
 #include "aerie/kernels/types.h"
@@ -20,9 +21,14 @@ struct DrawStream {
   PhiloxKey key{};
   uint32_t epoch = 0;
   uint64_t micro_step = 0, first_item = 0;
+  uint64_t item_stride = 1, rows_per_item = 1;
 };
-AERIE_HD uint64_t stream_position(const DrawStream& stream, uint64_t item) {
-  return (stream.micro_step << 20) | (stream.first_item + item);
+AERIE_HD uint64_t stream_position(const DrawStream& stream, uint64_t row) {
+  const uint64_t rows = stream.rows_per_item;
+  const uint64_t number =
+      rows == 1 ? stream.first_item + row * stream.item_stride
+                : (stream.first_item + row / rows * stream.item_stride) * rows + row % rows;
+  return (stream.micro_step << 20) | number;
 }
 
 struct DropoutDraws {

@@ -92,8 +92,12 @@ inline double tolerance(Dtype dtype) {
 }
 
 inline RandomState random_state(uint64_t seed, uint64_t micro_step) {
-  return {philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
-          philox_key(seed, Purpose::kDither), micro_step, 3};
+  return {philox_key(seed, Purpose::kDropout),
+          philox_key(seed, Purpose::kMask),
+          philox_key(seed, Purpose::kDither),
+          micro_step,
+          3,
+          2};
 }
 
 }  // namespace aerie::kernels::testing

@@ -180,7 +180,7 @@ Result<at::Tensor> BevModel::forward(const BevBatch& batch, const ForwardOptions
     ctx.recompute_layers = options.recompute;
     ctx.policy = options.policy;
     ctx.random = batch.random;
-    ctx.random.first_item *= static_cast<uint64_t>(cameras);  // draws are for pictures
+    ctx.random.rows_per_item = static_cast<uint64_t>(cameras);  // draws are for pictures
     ctx.injected = options.injected;
     ctx.exchange = options.exchange;
     ctx.tap = options.tap;

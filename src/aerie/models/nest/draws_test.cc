@@ -29,6 +29,7 @@ void check_masks(at::Device device) {
     nn::RandomKey key;
     key.seed = 19;
     key.first_item = 3;
+    key.item_stride = 2;
     for (key.micro_step = 0; key.micro_step < 5; ++key.micro_step) {
       const at::Tensor on_device = at::tensor(lengths, at::kLong).to(device);
       const at::Tensor want = mask_from_spans(masking.draw(key, on_device), frames);

@@ -135,6 +135,7 @@ at::Tensor BlockMasking::drawn_mask(const nn::RandomKey& key, const at::Tensor& 
     state.mask_key = philox_key(key.seed, Purpose::kMask);
     state.micro_step = key.micro_step;
     state.first_item = key.first_item;
+    state.item_stride = key.item_stride;
     at::Tensor bytes = at::empty({static_cast<int64_t>(sizeof state)}, at::kByte);
     std::memcpy(bytes.mutable_data_ptr(), &state, sizeof state);
     bytes = nn::sent_to(device, bytes);

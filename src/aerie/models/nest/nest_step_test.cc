@@ -58,8 +58,10 @@ class StepOnHost {
     counted_ = static_cast<int32_t>(step_frames_counted(model, longest));
     random_ = {philox_key(batch.random.seed, Purpose::kDropout),
                philox_key(batch.random.seed, Purpose::kMask),
-               philox_key(batch.random.seed, Purpose::kDither), batch.random.micro_step,
-               batch.random.first_item};
+               philox_key(batch.random.seed, Purpose::kDither),
+               batch.random.micro_step,
+               batch.random.first_item,
+               batch.random.item_stride};
     fill_params();
   }
 

@@ -63,7 +63,7 @@ BevBatch batch_samples(const BevBatch& batch, int64_t begin, int64_t end) {
   out.matrices.image_augmentation = rows(batch.matrices.image_augmentation);
   out.matrices.bev_augmentation = rows(batch.matrices.bev_augmentation);
   out.truth = rows(batch.truth);
-  out.random.first_item += static_cast<uint64_t>(begin);
+  out.random = batch.random.from(begin);
   return out;
 }
 

@@ -18,6 +18,7 @@
 #include "aerie/models/bev/engine/batch_tensors.h"
 #include "aerie/models/bev/engine/param_groups.h"
 #include "aerie/nn/cpu_runtime.h"
+#include "aerie/train/graph/batch_key.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::bev {
@@ -184,15 +185,13 @@ Status BevEngine::restore(const train::StateSource& source) {
 
 Result<train::EvalOutcome> BevEngine::evaluate(const data::Batch& batch, uint64_t seed,
                                                uint64_t position) {
-  nn::RandomKey random;
-  random.seed = seed;
-  random.micro_step = position;
   if (batch.num_samples() == 0) {
     train::EvalOutcome outcome;
     outcome.counted = false;
     return outcome;
   }
-  AERIE_ASSIGN_OR_RETURN(const BevBatch tensors, to_bev_batch(batch, random, device()));
+  AERIE_ASSIGN_OR_RETURN(const BevBatch tensors,
+                         to_bev_batch(batch, train::random_key(seed, position, batch), device()));
   const int64_t samples = tensors.images.size(0);
   // Samples do not see each other in eval mode, so a batch may be cut wherever it fits.
   const bool shown = sink_ != nullptr && sink_->wants(batch);

@@ -18,6 +18,7 @@
 #include "aerie/base/strings.h"
 #include "aerie/models/bev/engine/batch_tensors.h"
 #include "aerie/models/bev/engine/bev_engine.h"
+#include "aerie/train/graph/batch_key.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::bev {
@@ -92,11 +93,9 @@ Status BevEngine::add(const train::StepRequest& request) {
   }
   Status status;
   for (size_t i = 0; i < request.micro_batches.size() && status.ok(); ++i) {
-    nn::RandomKey random;
-    random.seed = seed_;
-    random.micro_step = request.first_micro_step + i;
     try {
       const data::Batch& batch = *request.micro_batches[i];
+      const nn::RandomKey random = train::random_key(seed_, request.first_micro_step + i, batch);
       // Other ranks may have samples in a step in which this one has none.
       if (batch.num_samples() == 0) continue;
       auto tensors = to_bev_batch(batch, random, device());

@@ -25,6 +25,7 @@
 #include "aerie/models/nest/engine/batch_tensors.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/step_setup.h"
+#include "aerie/train/graph/batch_key.h"
 #include "aerie/train/graph/torch_status.h"
 #include "aerie/train/measure.h"
 
@@ -194,7 +195,7 @@ Status FastEngine::probe() {
                 at::TensorOptions(device_).dtype(at::kFloat))
       .zero_();
   const data::SpeechBatch nothing;
-  AERIE_RETURN_IF_ERROR(upload_inputs(*plan, nothing, 0, 0, 0, 0));
+  AERIE_RETURN_IF_ERROR(upload_inputs(*plan, nothing, 0, {}, 0));
   const Status status = run_plan(*plan, /*accumulate=*/false, /*last=*/false);
   AERIE_RETURN_IF_ERROR(compute_->synchronize());
   core_->model().parameters().zero_grad();
@@ -339,7 +340,7 @@ Status FastEngine::run_and_record(Plan& plan, bool add, bool last) {
 }
 
 Status FastEngine::add_micro(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                             const StepRequest& request, uint64_t micro_step, bool last) {
+                             const StepRequest& request, const nn::RandomKey& key, bool last) {
   if (static_cast<int64_t>(window_.size()) >= max_micros_)
     return internal_error(str_cat("more than ", max_micros_, " micro-batches in a step"));
   MicroInfo info;
@@ -357,17 +358,17 @@ Status FastEngine::add_micro(const data::SpeechBatch& batch, const std::vector<S
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     // Small copies first: as soon as these rows are mixed, the copy of the next batch begins, and
     // what the step still waited for would come behind it.
-    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, config_.aerie.seed, micro_step, 0));
+    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, key, 0));
     AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false, last));
     window_.push_back(info);
     return ok_status();
   }
-  return add_parts(batch, shapes, request, micro_step, last);
+  return add_parts(batch, shapes, request, key, last);
 }
 
 Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                             const StepRequest& request, uint64_t micro_step, bool last) {
+                             const StepRequest& request, const nn::RandomKey& key, bool last) {
   const int64_t rows = batch.num_samples(), samples = batch.capacity();
   const int64_t parts = std::min(request.split, rows);
   MicroInfo info;
@@ -377,7 +378,7 @@ Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<S
   std::vector<int64_t> noisy(batch.noisy_audio_len().begin(), batch.noisy_audio_len().end());
   lengths.noisy_lengths = at::tensor(noisy, at::kLong);
   lengths.padded_samples = batch.padded_length();
-  lengths.random = {config_.aerie.seed, micro_step, 0};
+  lengths.random = key;
   AERIE_ASSIGN_OR_RETURN(const int64_t total, core_->masked_frames(lengths, parts));
   info.no_mask = total == 0;
   for (const int64_t length : noisy)
@@ -394,8 +395,7 @@ Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<S
           compute_->copy(audio_of(*plan) + signal * shape.batch * samples,
                          whole + (signal * rows + begin) * samples,
                          static_cast<size_t>(shape.batch * samples) * sizeof(float)));
-    AERIE_RETURN_IF_ERROR(
-        upload_inputs(*plan, batch, begin, config_.aerie.seed, micro_step, total));
+    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, begin, key, total));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/p > 0, last && p + 1 == parts));
   }
   window_.push_back(info);
@@ -425,8 +425,9 @@ Status FastEngine::submit(const StepRequest& request) {
               whole_->grow(static_cast<size_t>(2 * rows * batch->capacity()) * sizeof(float)));
         for (int64_t p = 0; p < parts; ++p) {
           const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
-          Shape shape = shape_of(*batch, begin, end - begin, config_.aerie.seed,
-                                 request.first_micro_step + i);
+          Shape shape =
+              shape_of(*batch, begin, end - begin,
+                       random_key(config_.aerie.seed, request.first_micro_step + i, *batch));
           shape.part = parts > 1;
           shape.accumulate = request.accumulate;
           shapes[i].push_back(shape);
@@ -439,7 +440,10 @@ Status FastEngine::submit(const StepRequest& request) {
       const DeviceSpans::Scope span(core_->spans(), kPhaseForwardBackward);
       for (size_t i = 0; i < request.micro_batches.size(); ++i)
         AERIE_RETURN_IF_ERROR(add_micro(data::speech_batch(*request.micro_batches[i]), shapes[i],
-                                        request, request.first_micro_step + i, i == last)
+                                        request,
+                                        random_key(config_.aerie.seed, request.first_micro_step + i,
+                                                   *request.micro_batches[i]),
+                                        i == last)
                                   .with_context(str_cat("micro-batch ", i)));
     }
     if (request.finish) AERIE_RETURN_IF_ERROR(finish_step(request));
@@ -575,14 +579,15 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& any, uint64_t seed, 
     AERIE_RETURN_IF_ERROR(finish_update());
     AERIE_RETURN_IF_ERROR(refresh());
     const DeviceSpans::Scope span(core_->spans(), "evaluate");
-    Shape shape = shape_of(batch, 0, batch.num_samples(), seed, position);
+    const nn::RandomKey key = random_key(seed, position, batch);
+    Shape shape = shape_of(batch, 0, batch.num_samples(), key);
     shape.training = false;
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     Status status = intake_->reserve(batch);
     if (status.ok()) status = reserve(*plan);
-    if (status.code() == StatusCode::kOutOfMemory) return evaluate_in_parts(batch, seed, position);
+    if (status.code() == StatusCode::kOutOfMemory) return evaluate_in_parts(batch, key);
     AERIE_RETURN_IF_ERROR(status);
-    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, seed, position, 0));
+    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, key, 0));
     AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
     AERIE_RETURN_IF_ERROR(run_plan(*plan, /*accumulate=*/false, /*last=*/false));
     if (under_way_->full()) AERIE_RETURN_IF_ERROR(take_oldest());
@@ -602,13 +607,10 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& any, uint64_t seed, 
 }
 
 // Without room for the batch in one piece: the reference path, which cuts it until it fits.
-Result<EvalOutcome> FastEngine::evaluate_in_parts(const data::SpeechBatch& batch, uint64_t seed,
-                                                  uint64_t position) {
+Result<EvalOutcome> FastEngine::evaluate_in_parts(const data::SpeechBatch& batch,
+                                                  const nn::RandomKey& key) {
   AERIE_RETURN_IF_ERROR(write_state());
-  nn::RandomKey random;
-  random.seed = seed;
-  random.micro_step = position;
-  AERIE_ASSIGN_OR_RETURN(const nest::NestBatch tensors, to_nest_batch(batch, random, device_));
+  AERIE_ASSIGN_OR_RETURN(const nest::NestBatch tensors, to_nest_batch(batch, key, device_));
   return core_->evaluate(tensors);
 }
 

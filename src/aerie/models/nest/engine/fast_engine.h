@@ -123,9 +123,9 @@ class FastEngine final : public CoreEngine {
 
   Status refresh();
 
-  // Of `count` items of a batch from `first` on, whose masks are drawn with these.
-  Shape shape_of(const data::SpeechBatch& batch, int64_t first, int64_t count, uint64_t seed,
-                 uint64_t micro_step) const;
+  // Of `count` items of a batch from `first` on, whose masks are drawn with the batch's key.
+  Shape shape_of(const data::SpeechBatch& batch, int64_t first, int64_t count,
+                 const nn::RandomKey& key) const;
   Result<Plan*> plan_for(const Shape& shape);
   Result<std::unique_ptr<Plan>> make_plan(const Shape& shape);
   const void* positions_of(int64_t frames, int64_t width);
@@ -137,7 +137,7 @@ class FastEngine final : public CoreEngine {
   // Where the rows of a plan's audio go, (2B,N).
   float* audio_of(const Plan& plan) const;
   Status upload_inputs(const Plan& plan, const data::SpeechBatch& batch, int64_t first_item,
-                       uint64_t seed, uint64_t micro_step, int64_t loss_rows);
+                       const nn::RandomKey& key, int64_t loss_rows);
   // `last`: of the window.
   Status run_plan(Plan& plan, bool accumulate, bool last);
 
@@ -146,9 +146,9 @@ class FastEngine final : public CoreEngine {
   // `shapes`: of the batch, or of the parts it is cut into. `last`: no other micro-batch of the
   // window has samples.
   Status add_micro(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                   const StepRequest& request, uint64_t micro_step, bool last);
+                   const StepRequest& request, const nn::RandomKey& key, bool last);
   Status add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                   const StepRequest& request, uint64_t micro_step, bool last);
+                   const StepRequest& request, const nn::RandomKey& key, bool last);
   Status run_and_record(Plan& plan, bool add, bool last);
   Status reduce_gradients();
   Status finish_step(const StepRequest& request);
@@ -156,8 +156,7 @@ class FastEngine final : public CoreEngine {
   int update_before(int part, const uint32_t* wanted);
   Status take_oldest();
   Status collect_all();
-  Result<EvalOutcome> evaluate_in_parts(const data::SpeechBatch& batch, uint64_t seed,
-                                        uint64_t position);
+  Result<EvalOutcome> evaluate_in_parts(const data::SpeechBatch& batch, const nn::RandomKey& key);
 
   config::RunConfig config_;
   at::Device device_;

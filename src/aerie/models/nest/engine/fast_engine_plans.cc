@@ -32,9 +32,13 @@ size_t input_bytes(int64_t batch, int64_t rows) {
   return places_offset(batch) + static_cast<size_t>(rows) * sizeof(kernels::RowPlace);
 }
 
-kernels::RandomState random_state(uint64_t seed, uint64_t micro_step, int64_t first_item) {
-  return {philox_key(seed, Purpose::kDropout), philox_key(seed, Purpose::kMask),
-          philox_key(seed, Purpose::kDither), micro_step, static_cast<uint64_t>(first_item)};
+kernels::RandomState random_state(const nn::RandomKey& key) {
+  return {philox_key(key.seed, Purpose::kDropout),
+          philox_key(key.seed, Purpose::kMask),
+          philox_key(key.seed, Purpose::kDither),
+          key.micro_step,
+          key.first_item,
+          key.item_stride};
 }
 
 }  // namespace
@@ -55,7 +59,7 @@ bool update_beside(int64_t parameters, int64_t layers, int64_t rows) {
 }
 
 FastEngine::Shape FastEngine::shape_of(const data::SpeechBatch& batch, int64_t first, int64_t count,
-                                       uint64_t seed, uint64_t micro_step) const {
+                                       const nn::RandomKey& key) const {
   const nest::NestModel& model = core_->model();
   kernels::NestStepConfig c = nest::step_config(model, config_.aerie);
   c.frames = static_cast<int>(nest::step_frames(model, batch.capacity()));
@@ -71,7 +75,7 @@ FastEngine::Shape FastEngine::shape_of(const data::SpeechBatch& batch, int64_t f
     frames.push_back(static_cast<int32_t>(lengths.frames));
   }
   shape.rows = kernels::shared_rows(needed, static_cast<int>(count) * (c.frames / 8));
-  const int masked = kernels::masked_rows(c, frames, random_state(seed, micro_step, first));
+  const int masked = kernels::masked_rows(c, frames, random_state(key.from(first)));
   shape.chosen = kernels::shared_room(masked, static_cast<int>(shape.rows));
   return shape;
 }
@@ -224,11 +228,10 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
 }
 
 Status FastEngine::upload_inputs(const Plan& plan, const data::SpeechBatch& batch,
-                                 int64_t first_item, uint64_t seed, uint64_t micro_step,
-                                 int64_t loss_rows) {
+                                 int64_t first_item, const nn::RandomKey& key, int64_t loss_rows) {
   const Shape& shape = plan.shape;
   std::vector<unsigned char> bytes(input_bytes(shape.batch, shape.rows));
-  const kernels::RandomState random = random_state(seed, micro_step, first_item);
+  const kernels::RandomState random = random_state(key.from(first_item));
   std::memcpy(bytes.data() + kRandom, &random, sizeof(random));
   const auto put = [&](size_t at, int64_t value) {
     const auto narrow = static_cast<int32_t>(value);

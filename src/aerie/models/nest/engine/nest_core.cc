@@ -76,7 +76,7 @@ nest::NestBatch batch_rows(const nest::NestBatch& batch, int64_t begin, int64_t 
   out.noisy_lengths = batch.noisy_lengths.narrow(0, begin, count);
   // The parts see the same frames as the whole.
   if (out.padded_samples <= 0) out.padded_samples = batch.capacity();
-  out.random.first_item += static_cast<uint64_t>(begin);
+  out.random = batch.random.from(begin);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include "aerie/base/log.h"
 #include "aerie/device/gpu.h"
 #include "aerie/models/nest/engine/batch_tensors.h"
+#include "aerie/train/graph/batch_key.h"
 
 namespace aerie::train {
 
@@ -27,11 +28,10 @@ Result<std::unique_ptr<ReferenceEngine>> ReferenceEngine::create(const config::R
 
 Status ReferenceEngine::submit(const StepRequest& request) {
   const auto make = [&](int64_t i) {
-    nn::RandomKey random;
-    random.seed = seed_;
-    random.micro_step = request.first_micro_step + static_cast<uint64_t>(i);
     const DeviceSpans::Scope span(core_->spans(), "host prepare");
-    return to_tensors_(*request.micro_batches[static_cast<size_t>(i)], random);
+    const data::Batch& batch = *request.micro_batches[static_cast<size_t>(i)];
+    return to_tensors_(
+        batch, random_key(seed_, request.first_micro_step + static_cast<uint64_t>(i), batch));
   };
   const auto add = [&] {
     return core_->add(static_cast<int64_t>(request.micro_batches.size()), make, request.accumulate,
@@ -61,10 +61,8 @@ Result<std::vector<StepOutcome>> ReferenceEngine::collect(bool) {
 
 Result<EvalOutcome> ReferenceEngine::evaluate(const data::Batch& batch, uint64_t seed,
                                               uint64_t position) {
-  nn::RandomKey random;
-  random.seed = seed;
-  random.micro_step = position;
-  AERIE_ASSIGN_OR_RETURN(const nest::NestBatch tensors, to_tensors_(batch, random));
+  AERIE_ASSIGN_OR_RETURN(const nest::NestBatch tensors,
+                         to_tensors_(batch, random_key(seed, position, batch)));
   return core_->evaluate(tensors);
 }
 

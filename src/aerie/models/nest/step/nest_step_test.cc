@@ -244,7 +244,7 @@ Outcome run(Backend& b, NestStepConfig c, std::vector<int32_t> samples, bool fla
     audio = rows;
     samples = {samples.begin() + static_cast<int64_t>(part.first),
                samples.begin() + static_cast<int64_t>(part.first + part.count)};
-    random.first_item += part.first;
+    random.first_item += part.first * random.item_stride;
   }
   c.batch = static_cast<int>(samples.size());
   std::vector<int32_t> lengths, feature_frames, quarter, eighth;
