@@ -1,5 +1,7 @@
 #include "aerie/data/loader.h"
 
+#include <utility>
+
 #include "aerie/base/check.h"
 #include "aerie/base/hash.h"
 #include "aerie/base/log.h"
@@ -32,6 +34,9 @@ Loader::Impl::~Impl() {
 }
 
 Status Loader::Impl::too_many_bad() const {
+  if (static_cast<double>(bad_ids.size()) <=
+      max_bad_fraction * static_cast<double>(dataset->size()))
+    return ok_status();
   std::string text;
   for (size_t i = 0; i < std::min(bad.size(), kBadShown); ++i)
     text += str_cat("\n  ", bad[i].place, ": ", bad[i].reason);
@@ -53,19 +58,21 @@ Status Loader::Impl::account(Slot& slot, std::vector<BadSample>& new_bad) {
   for (const BadItem& item : items) {
     const uint32_t id = dataset->sample_id(item.sample.sample);
     const bool is_new = bad_ids.insert(item.sample.sample).second;
-    BadSample sample{id, dataset->describe(item.sample.sample), item.status.to_string(),
-                     batch.epoch(), item.sample.position};
+    BadSample sample{id,
+                     dataset->describe(item.sample.sample),
+                     item.status.to_string(),
+                     batch.epoch(),
+                     item.sample.position,
+                     item.sample.sample};
     if (is_new) {
       limiter.warn("bad", "data", "cannot read ", sample.place, ": ", sample.reason, "; ",
                    item.outcome);
       new_bad.push_back(sample);
+      if (options.world > 1) untold_bad.push_back(sample);
       if (bad.size() < kMaxBadKept) bad.push_back(std::move(sample));
     }
   }
-  if (!items.empty() &&
-      static_cast<double>(bad_ids.size()) > max_bad_fraction * static_cast<double>(dataset->size()))
-    return too_many_bad();
-  return ok_status();
+  return items.empty() ? ok_status() : too_many_bad();
 }
 
 Result<const Batch*> Loader::Impl::next_batch() {
@@ -335,6 +342,34 @@ LoaderStats Loader::stats() const {
 std::vector<BadSample> Loader::bad_samples() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->bad;
+}
+
+size_t Loader::untold_bad_samples() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->untold_bad.size();
+}
+
+std::vector<BadSample> Loader::take_bad_samples() {
+  const std::lock_guard lock(impl_->mutex);
+  return std::exchange(impl_->untold_bad, {});
+}
+
+Status Loader::add_bad_samples(const std::vector<BadSample>& of_others) {
+  std::unique_lock lock(impl_->mutex);
+  std::vector<BadSample> added;
+  for (const BadSample& sample : of_others) {
+    if (sample.sample >= impl_->dataset->size())
+      return internal_error(str_cat("another rank found a bad sample ", sample.sample, " of ",
+                                    impl_->dataset->size()));
+    if (!impl_->bad_ids.insert(sample.sample).second) continue;
+    added.push_back(sample);
+    if (impl_->bad.size() < kMaxBadKept) impl_->bad.push_back(sample);
+  }
+  const Status status = impl_->too_many_bad();
+  lock.unlock();
+  if (impl_->options.on_bad_sample)
+    for (const BadSample& sample : added) impl_->options.on_bad_sample(sample);
+  return status;
 }
 
 const Sampler& Loader::sampler() const {

@@ -43,6 +43,7 @@ struct BadSample {
   std::string reason;
   uint32_t epoch = 0;
   uint64_t position = 0;
+  uint32_t sample = 0;  // in the list of samples
 };
 
 // Where a consumer stands in its epoch, in batches of this loader. An epoch that began with other
@@ -109,6 +110,11 @@ class Loader {
 
   LoaderStats stats() const;
   std::vector<BadSample> bad_samples() const;
+  // Several ranks: the bad samples that next() met since the last call, for the others; and those
+  // that others met, which count as if this loader had. An error: they are too many.
+  size_t untold_bad_samples() const;
+  std::vector<BadSample> take_bad_samples();
+  Status add_bad_samples(const std::vector<BadSample>& of_others);
   const Sampler& sampler() const;
   uint64_t memory_bytes() const;  // what was set aside: never exceeded
   const BatchAssembler& assembler() const;

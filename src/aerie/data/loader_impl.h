@@ -99,6 +99,7 @@ struct Loader::Impl {
   int64_t delivered_samples = 0;
   uint64_t delivered_batches = 0;
   std::vector<BadSample> bad;
+  std::vector<BadSample> untold_bad;  // for other ranks
   std::unordered_set<uint32_t> bad_ids;
   // auto workers: the current window.
   int64_t window_start_ns = 0, window_wait_ns = 0;
@@ -140,6 +141,7 @@ struct Loader::Impl {
   void reset(Position to, std::unique_lock<std::mutex>& lock);
   void enter_epoch(Position to);
   void forget_rest();
+  // An error when they are.
   Status too_many_bad() const;
 };
 

@@ -198,8 +198,12 @@ Status Loader::restore_counts(const std::string& cursor_json) {
     if (sample >= dataset.size())
       return data_error(str_cat("data cursor: bad sample ", sample, " of ", dataset.size()));
     if (!impl_->bad_ids.insert(sample).second) continue;
-    BadSample bad{dataset.sample_id(sample), dataset.describe(sample), "found before the restart",
-                  0, 0};
+    BadSample bad{dataset.sample_id(sample),
+                  dataset.describe(sample),
+                  "found before the restart",
+                  0,
+                  0,
+                  sample};
     if (const auto found = reported.find(without_folders(bad.place)); found != reported.end())
       bad.reason = found->second->reason;
     impl_->bad.push_back(std::move(bad));

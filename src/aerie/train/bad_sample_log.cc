@@ -12,7 +12,8 @@ namespace {
 constexpr uint64_t kMaxBytes = 256u << 20;
 }
 
-BadSampleLog::BadSampleLog(Env& env, std::string path) : env_(env), path_(std::move(path)) {
+BadSampleLog::BadSampleLog(Env& env, std::string path, bool writes)
+    : env_(env), path_(std::move(path)), writes_(writes) {
   const auto text = env_.read_file(path_, kMaxBytes);
   if (!text.ok()) return;
   for (const std::string& line : split(*text, '\n')) {
@@ -35,7 +36,7 @@ BadSampleLog::BadSampleLog(Env& env, std::string path) : env_(env), path_(std::m
 }
 
 void BadSampleLog::add(const data::BadSample& bad) {
-  if (!places_.insert(bad.place).second) return;
+  if (!places_.insert(bad.place).second || !writes_) return;
   nlohmann::ordered_json json;
   json["sample_id"] = bad.sample_id;
   json["path"] = bad.place;

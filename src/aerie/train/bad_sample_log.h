@@ -13,8 +13,9 @@ namespace aerie::train {
 
 class BadSampleLog {
  public:
-  // Reads what earlier processes of the run listed; torn and foreign lines are skipped.
-  BadSampleLog(Env& env, std::string path);
+  // Reads what earlier processes of the run listed; torn and foreign lines are skipped. Of several
+  // ranks one writes.
+  BadSampleLog(Env& env, std::string path, bool writes = true);
 
   const std::vector<data::BadSample>& earlier() const { return earlier_; }
   // Failures to write are passed over: the loader has logged the sample.
@@ -23,6 +24,7 @@ class BadSampleLog {
  private:
   Env& env_;
   std::string path_;
+  bool writes_;
   std::vector<data::BadSample> earlier_;
   std::set<std::string> places_;
 };

@@ -43,6 +43,11 @@ class BatchSource {
   virtual EpochPosition position() const = 0;
   // Goes on counting from a cursor, whatever epoch comes next.
   virtual Status restore_counts(const std::string& cursor_json) = 0;
+  // Several ranks: how many bad samples were met that the others do not know of, these as a text,
+  // and the texts of all ranks. An error: they are too many.
+  virtual int64_t untold_bad_samples() const { return 0; }
+  virtual std::string take_bad_samples() { return {}; }
+  virtual Status add_bad_samples(const std::string& /*text*/) { return ok_status(); }
   // Others that were wanted first have what they need: batches may be made ahead of next().
   virtual void read_ahead() {}
 };

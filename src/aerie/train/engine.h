@@ -66,6 +66,10 @@ struct StepRequest {
   // False: only accumulate. The loop cuts a window in two where validation falls inside it; the
   // outcome comes with the request that finishes the step.
   bool finish = true;
+  // Several ranks: called once, when it is known whether there is memory for the step and before
+  // anything of it reaches another rank; what it returns is the result of submit(), unless it is
+  // ok. A rank that has no memory stops all of them here. Empty: there is only one.
+  std::function<Status(const Status& own)> agree;
   int64_t split = 1;  // cut every micro-batch into this many parts (after running out of memory)
 };
 
@@ -121,6 +125,8 @@ class Engine {
   virtual Status use_ema_weights(bool on) = 0;
 
   virtual Result<std::unique_ptr<StateSnapshot>> snapshot() = 0;
+  // On ranks that write nothing, while another takes its snapshot(): what it needs of them.
+  virtual Status join_snapshot() { return ok_status(); }
   virtual Status restore(const StateSource& source) = 0;
 
   // After running into non-finite values in 16-mixed: goes on in bf16-mixed, or in 32 where there

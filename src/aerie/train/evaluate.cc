@@ -1,12 +1,35 @@
 #include "aerie/train/evaluate.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "aerie/base/philox.h"
 #include "aerie/base/spans.h"
 
 namespace aerie::train {
+
+// Ranks whose batches had no loss may have no sums yet: lengths differ.
+Status merge_over_ranks(dist::ProcessGroup& ranks, std::vector<SetResult>& results) {
+  for (SetResult& result : results) {
+    std::vector<double> packed = result.all.pack();
+    packed.push_back(result.amount);
+    AERIE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                           ranks.all_gather({reinterpret_cast<const char*>(packed.data()),
+                                             packed.size() * sizeof(double)}));
+    result = {};
+    for (const std::string& bytes : all) {
+      std::vector<double> numbers(bytes.size() / sizeof(double));
+      std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
+      if (numbers.empty()) return internal_error("a rank sent no results of its evaluation");
+      result.amount += numbers.back();
+      numbers.pop_back();
+      result.all.merge(numbers);
+    }
+  }
+  return ok_status();
+}
 
 Result<std::vector<SetResult>> evaluate_sets(Engine& engine, const std::vector<ValidationSet>& sets,
                                              const EvaluateOptions& options) {

@@ -7,6 +7,7 @@
 
 #include "aerie/base/status.h"
 #include "aerie/config/schema/aerie_config.h"
+#include "aerie/dist/process_group.h"
 #include "aerie/train/batch_source.h"
 #include "aerie/train/engine.h"
 #include "aerie/train/eval_accumulator.h"
@@ -31,6 +32,9 @@ struct SetResult {
   EvalAccumulator all;
   double amount = 0.0;  // of input, as TaskInfo::amount counts it
 };
+
+// Results of all ranks, the same on each: ranks have different batches of the sets.
+Status merge_over_ranks(dist::ProcessGroup& ranks, std::vector<SetResult>& results);
 
 // One result per set. Masks and mixing depend on seed and round alone.
 Result<std::vector<SetResult>> evaluate_sets(Engine& engine, const std::vector<ValidationSet>& sets,

@@ -1,5 +1,9 @@
 #include "aerie/train/loader_source.h"
 
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
 #include "aerie/data/batch.h"
 #include "aerie/train/batch_list_source.h"
 
@@ -63,6 +67,30 @@ EpochPosition LoaderSource::position() const {
 
 Status LoaderSource::restore_counts(const std::string& cursor_json) {
   return loader_->restore_counts(cursor_json);
+}
+
+int64_t LoaderSource::untold_bad_samples() const {
+  return static_cast<int64_t>(loader_->untold_bad_samples());
+}
+
+std::string LoaderSource::take_bad_samples() {
+  nlohmann::json list = nlohmann::json::array();
+  for (const data::BadSample& bad : loader_->take_bad_samples())
+    list.push_back({bad.sample_id, bad.place, bad.reason, bad.epoch, bad.position, bad.sample});
+  return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Status LoaderSource::add_bad_samples(const std::string& text) {
+  const auto list = nlohmann::json::parse(text, nullptr, false);
+  if (!list.is_array()) return internal_error("another rank's bad samples cannot be read");
+  std::vector<data::BadSample> samples;
+  for (const auto& bad : list) {
+    if (!bad.is_array() || bad.size() != 6)
+      return internal_error("another rank's bad samples cannot be read");
+    samples.push_back({bad[0].get<uint32_t>(), bad[1].get<std::string>(), bad[2].get<std::string>(),
+                       bad[3].get<uint32_t>(), bad[4].get<uint64_t>(), bad[5].get<uint32_t>()});
+  }
+  return loader_->add_bad_samples(samples);
 }
 
 }  // namespace aerie::train

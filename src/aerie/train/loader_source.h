@@ -23,6 +23,9 @@ class LoaderSource final : public BatchSource {
   Status restore(const std::string& cursor_json) override;
   EpochPosition position() const override;
   Status restore_counts(const std::string& cursor_json) override;
+  int64_t untold_bad_samples() const override;
+  std::string take_bad_samples() override;
+  Status add_bad_samples(const std::string& text) override;
   void read_ahead() override { loader_->read_ahead(); }
 
   data::Loader& loader() { return *loader_; }

@@ -24,6 +24,7 @@ inline constexpr const char* kPhaseHostPrepare = "host prepare";
 inline constexpr const char* kPhaseForward = "forward";
 inline constexpr const char* kPhaseBackward = "backward";
 inline constexpr const char* kPhaseForwardBackward = "forward and backward";  // in one
+inline constexpr const char* kPhaseRanks = "waiting for ranks";               // in collectives
 inline constexpr const char* kPhaseOptimizer = "optimizer";
 inline constexpr const char* kPhaseReadBack = "read-back";
 inline constexpr const char* kPhaseValidation = "validation";

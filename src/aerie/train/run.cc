@@ -8,13 +8,11 @@
 #include <utility>
 
 #include "aerie/base/clock.h"
-#include "aerie/base/early_log.h"
 #include "aerie/base/log.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/spans.h"
 #include "aerie/base/system.h"
-#include "aerie/base/temp_dir.h"
 #include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/yaml.h"
@@ -24,10 +22,11 @@
 #include "aerie/metrics/nvml.h"
 #include "aerie/metrics/tfevents_writer.h"
 #include "aerie/train/bad_sample_log.h"
+#include "aerie/train/rank_talk.h"
 #include "aerie/train/run_changes.h"
 #include "aerie/train/run_checkpointer.h"
 #include "aerie/train/run_folder.h"
-#include "aerie/train/run_lock.h"
+#include "aerie/train/run_place.h"
 #include "aerie/train/run_start.h"
 #include "aerie/train/start_times.h"
 #include "aerie/train/trainer.h"
@@ -39,17 +38,6 @@ namespace aerie::train {
 namespace {
 
 constexpr size_t kMaxTraceEvents = 200'000;  // about 25 MB of JSON
-
-std::string working_directory() {
-  char buffer[4096];
-  return getcwd(buffer, sizeof buffer) != nullptr ? buffer : "";
-}
-
-Status add_log_files(const std::string& folder) {
-  AERIE_RETURN_IF_ERROR(
-      add_log_file(folder + "/nemo_log_globalrank-0_localrank-0.txt", LogLevel::kInfo));
-  return add_log_file(folder + "/nemo_error_log.txt", LogLevel::kWarn);
-}
 
 // Numbers of single validation sets, where there are several.
 std::vector<std::string> set_metric_names(const Job& job, const std::vector<ValidationSet>& sets) {
@@ -130,7 +118,9 @@ void log_phases(const TrainSummary& summary) {
 
 }  // namespace
 
-Result<RunResult> run_training(Job& job, const RunOptions& options) {
+namespace {
+
+Result<RunResult> run_rank(Job& job, const RunOptions& options) {
   Env& env = *options.env;
   Clock& clock = Clock::real();
   const config::LoopConfig& run = job.config();
@@ -148,58 +138,37 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   std::optional<device::GpuWarmUp> warm_up;
   if (devices.gpu) warm_up.emplace(static_cast<int>(devices.own), /*with_torch=*/true);
 
-  // fast_dev_run keeps nothing, as exp_manager does nothing under it: no folder, no checkpoints, no
-  // loggers.
-  const bool keep = run.trainer.fast_dev_run == 0;
-  std::unique_ptr<TempDir> scratch;
-  std::optional<EarlyLog> early_log(std::in_place);  // until the log files are open
-  RunFolder folder;
-  ResumePlan plan;
-  std::vector<std::unique_ptr<RunLock>> locks;
-  if (keep) {
-    AERIE_ASSIGN_OR_RETURN(OpenedRunFolder opened, open_run_folder(env, clock, run));
-    folder = std::move(opened.folder);
-    plan = std::move(opened.plan);
-    locks = std::move(opened.locks);
-  } else {
-    scratch = std::make_unique<TempDir>();
-    folder = {scratch->path(), scratch->file("checkpoints"), "fast_dev_run", ""};
-    log_info("train", "fast_dev_run: ", run.trainer.fast_dev_run,
-             " batches of everything; nothing is logged or saved");
-  }
-  for (const std::string& warning : plan.warnings) log_warn("train", warning);
-  if (!plan.sentence.empty()) log_info("train", plan.sentence);
-  const bool resumed = plan.kind != ResumePlan::Kind::kFresh;
-  // Read before the files of the previous start are moved away.
-  const auto previous_config = config::load_yaml(folder.path + "/config.yaml");
-  AERIE_RETURN_IF_ERROR(prepare_run_folder(env, folder, resumed).with_context(folder.path));
-  if (keep) AERIE_RETURN_IF_ERROR(add_log_files(folder.path));
-  early_log.reset();
-  AERIE_ASSIGN_OR_RETURN(const std::string config_yaml, job.config_yaml());
-  AERIE_RETURN_IF_ERROR(
-      describe_run(env, folder,
-                   {options.command, config_yaml, git_info(env, working_directory()),
-                    run.exp_manager.files_to_copy}));
-  if (keep) log_info("train", "run folder: ", folder.path);
-
-  AERIE_ASSIGN_OR_RETURN(StartPoint point, find_start_point(env, folder, plan));
-  if (point.loaded != nullptr)
-    log_info("train", "resuming from ", point.loaded->info().path, " at step ", point.state.step);
-
+  dist::ProcessGroup* const ranks = options.ranks.get();
+  const bool leading = leads(ranks);
+  AERIE_ASSIGN_OR_RETURN(RunPlace place, open_run_place(job, options, clock));
+  const bool keep = place.keep, resumed = place.resumed();
+  const RunFolder& folder = place.folder;
+  const ResumePlan& plan = place.plan;
+  StartPoint& point = place.point;
   times.mark("run folder");
 
   DataOptions data_options;
   data_options.env = &env;
   data_options.gpu = devices.gpu;
   data_options.gpu_index = devices.own;
+  if (ranks != nullptr) {
+    data_options.rank = static_cast<uint32_t>(ranks->rank());
+    data_options.world = static_cast<uint32_t>(ranks->size());
+    data_options.quiet = !leading;
+  }
   data_options.bad_samples =
-      std::make_shared<BadSampleLog>(env, folder.path + "/bad_samples.jsonl");
+      std::make_shared<BadSampleLog>(env, folder.path + "/bad_samples.jsonl", leading);
   data_options.resumed_cursor = point.state.data_cursor_json;
   data_options.earlier_configs = [&] { return earlier_configs(env, folder, plan); };
-  AERIE_ASSIGN_OR_RETURN(const JobData data, job.open_data(data_options));
-  AERIE_RETURN_IF_ERROR(check_monitors(job, data.sets));
-  const std::string changes =
-      resumed ? log_changes(previous_config, config_yaml, point.state.data_cursor_json, data) : "";
+  JobData data;
+  AERIE_RETURN_IF_ERROR(first_of_each_node_first(ranks, [&]() -> Status {
+    AERIE_ASSIGN_OR_RETURN(data, job.open_data(data_options));
+    return check_monitors(job, data.sets);
+  }));
+  const std::string changes = resumed && leading
+                                  ? log_changes(place.previous_config, place.config_yaml,
+                                                point.state.data_cursor_json, data)
+                                  : "";
   // Batches are made while the model is: the loop asks for the same start again.
   const bool from_start = point.loaded == nullptr && plan.kind != ResumePlan::Kind::kForeign;
   if (from_start) AERIE_RETURN_IF_ERROR(data.train->start_epoch(0));
@@ -215,7 +184,9 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.own;
   engine_options.precision = point.state.precision;
-  engine_options.saves = run.exp_manager.create_checkpoint_callback && keep;
+  const bool saves = run.exp_manager.create_checkpoint_callback && keep;
+  engine_options.saves = saves && leading;
+  engine_options.ranks = options.ranks;
   AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, job.make_engine(engine_options));
   AERIE_RETURN_IF_ERROR(load_start_point(env, job, engine, plan, point));
   times.mark("model");
@@ -235,9 +206,10 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
                          job.make_rates(engine.base_rates, cadence));
 
   metrics::MetricsLog metrics(env, folder.path + "/metrics.jsonl");
-  AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1, state.validation_pending));
+  if (leading)
+    AERIE_RETURN_IF_ERROR(metrics.cut_back_to(resumed ? state.step : -1, state.validation_pending));
   std::unique_ptr<metrics::TfEventsWriter> tensorboard;
-  if (run.exp_manager.create_tensorboard_logger && keep) {
+  if (run.exp_manager.create_tensorboard_logger && keep && leading) {
     const std::string events = event_folder(env, folder, run.exp_manager);
     AERIE_RETURN_IF_ERROR(env.create_dirs(events));
     tensorboard =
@@ -249,7 +221,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
       devices.gpu ? metrics::NvmlSampler::start(device::pci_bus_id(devices.own).c_str(), 0.5)
                   : nullptr;
 
-  {
+  if (leading) {
     metrics::Record start(metrics::RecordKind::kEvent, state.step, state.epoch, state.wall_s);
     start.add("event", resumed ? "resume" : "start")
         .add("name", run.name.empty() ? folder.name : run.name)
@@ -266,6 +238,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
         .add("planned_steps", cadence.planned_steps())
         .add("training_data", data.training_amount);
     if (!data.validation_amount.empty()) start.add("validation_data", data.validation_amount);
+    if (ranks != nullptr) start.add("ranks", int64_t{ranks->size()});
     if (!changes.empty()) start.add("changes", changes);
     start.add("family", job.task().family).add(ui::kReportWordsField, job.report_words().to_json());
     (void)metrics.write(start);
@@ -276,7 +249,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
 
   std::unique_ptr<RunCheckpointer> checkpointer;
   CheckpointRules rules;
-  if (run.exp_manager.create_checkpoint_callback && keep) {
+  if (saves) {
     RunCheckpointerOptions checkpoint_options;
     checkpoint_options.folder = folder;
     checkpoint_options.params = run.exp_manager.checkpoint_callback_params;
@@ -293,14 +266,16 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
     checkpoint_options.mm_latest = exports.mm_latest;
     checkpoint_options.rules = exports.rules;
     rules = exports.rules;
-    checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
-    AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
+    if (leading) {
+      checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
+      AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());
+    }
   }
 
   const double started_s = clock.monotonic_s();
   ui::ProgressLineOptions line_options;
   line_options.terminal =
-      run.trainer.enable_progress_bar && !options.quiet && isatty(STDERR_FILENO) == 1;
+      run.trainer.enable_progress_bar && !options.quiet && leading && isatty(STDERR_FILENO) == 1;
   line_options.clock = &clock;
   line_options.throughput_unit = job.task().throughput_unit;
   ui::ProgressLine line(line_options);
@@ -313,37 +288,42 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   parts.validation = data.sets;
   parts.monitored_set = job.monitored_set();
   parts.rates = rates.get();
-  parts.metrics = &metrics;
+  parts.ranks = ranks;
+  parts.joins_saves = saves && !leading;
+  if (leading) parts.metrics = &metrics;
   parts.tensorboard = tensorboard.get();
   parts.nvml = nvml.get();
   parts.checkpointer = checkpointer.get();
   parts.checkpoint_rules = rules;
   parts.clock = &clock;
   parts.stop_signal = [] { return caught_signal(); };
-  parts.may_go_on = [&locks]() -> Status {
-    for (const auto& lock : locks) AERIE_RETURN_IF_ERROR(lock->check());
+  parts.may_go_on = [&place]() -> Status {
+    for (const auto& lock : place.locks) AERIE_RETURN_IF_ERROR(lock->check());
     return ok_status();
   };
-  if (!options.quiet) parts.progress = [&line](const ui::ProgressInfo& info) { line.update(info); };
-  if (keep)
+  if (!options.quiet && leading)
+    parts.progress = [&line](const ui::ProgressInfo& info) { line.update(info); };
+  if (keep && leading)
     parts.after_validation = [&env, &folder, &job](int64_t step, const SetResult& monitored) {
       return job.after_validation(env, folder.path, step, monitored);
     };
-  parts.write_nonfinite = [&env, &folder](int64_t step, const std::string& json) -> Status {
-    AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path + "/nonfinite"));
-    return env.atomic_replace(str_cat(folder.path, "/nonfinite/step_", step, ".json"), json);
-  };
+  if (leading)
+    parts.write_nonfinite = [&env, &folder](int64_t step, const std::string& json) -> Status {
+      AERIE_RETURN_IF_ERROR(env.create_dirs(folder.path + "/nonfinite"));
+      return env.atomic_replace(str_cat(folder.path, "/nonfinite/step_", step, ".json"), json);
+    };
   times.mark("the rest");
   parts.first_step = [&] {
     times.mark("first step");
     log_info("train", times.sentence());
+    // Training has its batches; those of the first validation may come now.
+    for (const auto& set : data.evaluation) set->read_ahead();
+    if (!leading) return;
     metrics::Record record(metrics::RecordKind::kEvent, state.step + 1, state.epoch,
                            state.wall_s + clock.monotonic_s() - started_s);
     record.add("event", "first_step");
     times.add_to(record);
     (void)metrics.write(record);
-    // Training has its batches; those of the first validation may come now.
-    for (const auto& set : data.evaluation) set->read_ahead();
   };
 
   RunResult out;
@@ -360,7 +340,7 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
   if (profile) {
     stop_spans();
     if (summary.ok()) log_phases(*summary);
-    if (keep) {
+    if (keep && leading) {
       const Status traced = write_chrome_trace(env, folder.path + "/trace.json");
       if (traced.ok()) out.trace = folder.path + "/trace.json";
       if (!traced.ok()) log_warn("train", "trace.json could not be written: ", traced.to_string());
@@ -378,7 +358,9 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
       out.best_checkpoint = str_cat(folder.checkpoints, "/", checkpointer->best_stem());
     if (env.exists(checkpointer->archive_path())) out.archive = checkpointer->archive_path();
   }
-  if (auto report = ui::write_report(env, folder.path, job.report_words()); report.ok()) {
+  if (!leading) {
+    // Rank 0 reports.
+  } else if (auto report = ui::write_report(env, folder.path, job.report_words()); report.ok()) {
     if (keep) out.report = *report;
     if (const auto records =
             metrics::read_metrics(env, folder.path + "/metrics.jsonl", metrics::kReportSteps);
@@ -398,6 +380,15 @@ Result<RunResult> run_training(Job& job, const RunOptions& options) {
                        " or set trainer.gradient_clip_val; nonfinite/ in the run folder names the "
                        "batches");
   out.on_signal = summary->reason == StopReason::kSignal;
+  return out;
+}
+
+}  // namespace
+
+Result<RunResult> run_training(Job& job, const RunOptions& options) {
+  auto out = run_rank(job, options);
+  // The others need not find out by waiting.
+  if (!out.ok() && options.ranks != nullptr) options.ranks->fail(out.status());
   return out;
 }
 

@@ -14,6 +14,17 @@
 
 namespace aerie::train {
 
+namespace {
+
+std::string nonfinite_advice(const TaskInfo& task) {
+  return str_cat(task.lower_rate,
+                 " or set trainer.gradient_clip_val=1.0; look at the batches in "
+                 "nonfinite/; "
+                 "with 16-mixed try trainer.precision=bf16-mixed or aerie.on_nan=fallback");
+}
+
+}  // namespace
+
 Trainer::Trainer(TrainerParts parts, Cadence cadence, TrainState start)
     : parts_(std::move(parts)),
       cadence_(std::move(cadence)),
@@ -21,12 +32,14 @@ Trainer::Trainer(TrainerParts parts, Cadence cadence, TrainState start)
       guards_({parts_.config->aerie.max_nan_in_a_row, parts_.config->aerie.spike_zscore}),
       early_stopping_(parts_.config->exp_manager, parts_.task),
       reporter_({&parts_.task, parts_.config, parts_.tensorboard, parts_.nvml, parts_.clock,
-                 [this](const metrics::Record& record) { write_record(record); }}) {
+                 [this](const metrics::Record& record) { write_record(record); }}),
+      votes_(parts_.ranks) {
   saved_pending_ = state_.validation_pending;
   position_.step = state_.step;
   position_.epoch = state_.epoch;
   position_.batch = state_.batch_in_epoch;
   position_.total_batch = static_cast<int64_t>(state_.micro_step);
+  reported_.steps = static_cast<double>(position_.step);
 }
 
 double Trainer::wall_s() const {
@@ -129,6 +142,7 @@ TrainState Trainer::current_state() {
 }
 
 void Trainer::write_record(const metrics::Record& record) {
+  if (parts_.metrics == nullptr) return;
   const Status status = parts_.metrics->write(record);
   if (!status.ok()) {
     if (!disk_trouble_)
@@ -206,6 +220,7 @@ Result<TrainSummary> Trainer::run() {
     if (!state_.validation_pending) AERIE_RETURN_IF_ERROR(save_after_validation(position_.epoch));
   }
 
+  AERIE_RETURN_IF_ERROR(vote());
   stop_on_signal();
   if (!stop_ && !fresh && !caught_up && cadence_.finished(position_))
     stop_with(StopReason::kAlreadyFinished, cadence_.limit_key(position_));
@@ -217,20 +232,16 @@ Result<TrainSummary> Trainer::run() {
     if (!status.ok()) break;
     stop_on_signal();
     // NeMo's limit of one run ends it at once, Lightning's limit of all runs only past min_steps.
-    const double elapsed = parts_.clock->monotonic_s() - start_s_;
-    const bool run_over = exp.max_time_per_run_s && elapsed >= *exp.max_time_per_run_s;
-    if (!stop_ && parts_.agree(run_over ? 1 : 0) != 0) {
+    if (!stop_ && decided(RankVotes::kRunTimeOver) != 0)
       stop_with(StopReason::kTimeLimit, "exp_manager.max_time_per_run");
-    }
-    const bool time_over =
-        !exp.max_time_per_run_s && trainer.max_time_s && wall_s() >= *trainer.max_time_s;
-    if (!stop_wanted_ && parts_.agree(time_over ? 1 : 0) != 0) {
+    if (!stop_wanted_ && decided(RankVotes::kTotalTimeOver) != 0) {
       stop_wanted_ = StopReason::kTimeLimit;
       stop_wanted_why_ = "trainer.max_time";
     }
     if (!stop_ && stop_wanted_) status = stop_if_wanted();
     if (!status.ok()) break;
   }
+  enter(dist::Phase::kFinish);
   if (status.ok()) status = collect(/*wait=*/true);
   if (status.ok() && trainer.fast_dev_run > 0) summary_.reason = StopReason::kFastDevRun;
   // Whatever ended the loop, the last step is saved once, unless a validation just saved it and
@@ -239,9 +250,10 @@ Result<TrainSummary> Trainer::run() {
     (void)parts_.checkpointer->drain();
     take_save_reports();
   }
+  if (status.ok()) status = vote();
   const bool untrained = summary_.reason == StopReason::kSignal && position_.total_batch == 0;
   if (untrained) log_info("train", "nothing was trained yet: there is nothing to save");
-  if (status.ok() && parts_.checkpointer != nullptr && !untrained &&
+  if (status.ok() && saves() && !untrained &&
       (position_.step != state_.last_saved_step ||
        (state_.validation_pending && !saved_pending_))) {
     const SaveReason reason = summary_.reason == StopReason::kSignal      ? SaveReason::kSignal
@@ -263,19 +275,15 @@ Result<TrainSummary> Trainer::run() {
   summary_.best_monitor = early_stopping_.best();
   summary_.health = guards_.health();
   end_event(status);
-  const Status synced = parts_.metrics->sync();
+  const Status synced = parts_.metrics == nullptr ? ok_status() : parts_.metrics->sync();
   if (!synced.ok()) log_warn("train", "metrics could not be written: ", synced.to_string());
   if (parts_.tensorboard != nullptr) (void)parts_.tensorboard->flush();
   if (!status.ok()) return status;
   return summary_;
 }
 
-int Trainer::stop_signal() const {
-  return static_cast<int>(parts_.agree(parts_.stop_signal ? parts_.stop_signal() : 0));
-}
-
 void Trainer::stop_on_signal() {
-  const int signal = stop_signal();
+  const int signal = static_cast<int>(decided(RankVotes::kSignal));
   if (signal == 0) return;
   summary_.signal = signal;
   event("signal", [&](metrics::Record& record) { record.add("signal", signal); });
@@ -310,6 +318,7 @@ Status Trainer::train_step() {
   const int64_t window = cadence_.next_window(position_);
   AERIE_RETURN_IF_ERROR(submit_window(window));
   AERIE_RETURN_IF_ERROR(collect(parts_.engine->max_in_flight() == 0));
+  AERIE_RETURN_IF_ERROR(after_votes());
   // A signal ended the validation of this window: it and what follows are done on resume.
   if (state_.validation_pending) return ok_status();
   return after_window();
@@ -321,8 +330,8 @@ Status Trainer::after_window() {
   if (const auto epoch = std::exchange(save_epoch_of_, std::nullopt))
     AERIE_RETURN_IF_ERROR(save_after_epoch(*epoch));
   AERIE_RETURN_IF_ERROR(interval_saves());
-  const bool retry = retry_save_at_s_ && parts_.clock->monotonic_s() >= *retry_save_at_s_;
-  if (parts_.agree(retry ? 1 : 0) != 0 && position_.step != state_.last_saved_step) {
+  if (decided(RankVotes::kRetrySave) != 0 && position_.step != state_.last_saved_step) {
+    votes_.settle(RankVotes::kRetrySave);
     log_info("train", "trying again to write a checkpoint");
     AERIE_RETURN_IF_ERROR(save(SaveReason::kInterval, std::nullopt));
   }
@@ -357,6 +366,7 @@ Status Trainer::submit_window(int64_t window) {
     request.first_micro_step = static_cast<uint64_t>(position_.total_batch);
     while (done < window && position_.batch < position_.epoch_batches && !validate_now) {
       const double before = parts_.clock->monotonic_s();
+      enter(dist::Phase::kData);
       SpanScope wait(kPhaseDataWait);
       auto next = parts_.train->next();
       wait.end();
@@ -376,7 +386,7 @@ Status Trainer::submit_window(int64_t window) {
       position_.in_window = ++done;
       ++position_.batch;
       ++position_.total_batch;
-      validate_now = parts_.agree(cadence_.validate_after(position_) ? 1 : 0) != 0;
+      validate_now = cadence_.validate_after(position_);
     }
     // Epochs may have fewer batches than the first one had.
     if (position_.batch >= position_.epoch_batches && cadence_.last_epoch(position_)) window = done;
@@ -385,6 +395,7 @@ Status Trainer::submit_window(int64_t window) {
     AERIE_RETURN_IF_ERROR(submit_with_split(request, samples));
     for (const data::Batch* batch : part) parts_.train->release(batch);
     if (request.finish) {
+      AERIE_RETURN_IF_ERROR(share_amounts(info));
       info.width = cadence_.steps_of(window);
       position_.step += info.width;
       position_.in_window = 0;
@@ -419,14 +430,30 @@ Status Trainer::submit_window(int64_t window) {
 Status Trainer::submit_with_split(StepRequest& request, int64_t samples) {
   while (true) {
     request.split = state_.split;
-    const Status status = parts_.engine->submit(request);
-    const int64_t short_of_memory = parts_.agree(status.code() == StatusCode::kOutOfMemory ? 1 : 0);
-    if (short_of_memory == 0) return status;
+    bool asked = false;
+    if (parts_.ranks != nullptr)
+      request.agree = [&](const Status& own) -> Status {
+        asked = true;
+        const bool short_of_memory = own.code() == StatusCode::kOutOfMemory;
+        if (!own.ok() && !short_of_memory) return own;
+        AERIE_RETURN_IF_ERROR(vote(short_of_memory, samples));
+        if (!own.ok() || decided(RankVotes::kOutOfMemory) == 0) return own;
+        return out_of_memory("another rank has no memory left");
+      };
+    enter(dist::Phase::kForward);
+    Status status = parts_.engine->submit(request);
+    if (parts_.ranks != nullptr && !asked) {
+      // It meets the others inside: one that stops half way ends all of them.
+      AERIE_RETURN_IF_ERROR(status);
+      AERIE_RETURN_IF_ERROR(vote());
+    }
+    if (status.code() != StatusCode::kOutOfMemory) return status;
+    if (parts_.ranks != nullptr) samples = decided(RankVotes::kSamples);
     if (parts_.config->aerie.on_oom == config::OnOom::kStop)
       return Status(status).with_hint(
           str_cat(parts_.task.smaller_batch, ", or set aerie.on_oom=split"));
     // Parts of one sample cannot be cut any further.
-    if (parts_.agree(state_.split < samples ? 1 : 0) == 0)
+    if (state_.split >= samples)
       return out_of_memory(str_cat("step ", request.step + 1,
                                    " does not fit into memory, even one ", parts_.task.sample,
                                    " at a time with recomputed activations: ", status.message()))
@@ -537,30 +564,35 @@ Status Trainer::on_nonfinite(const StepOutcome& outcome, const InFlight& step, b
   limiter.warn("nonfinite", "train", "step ", info.step, ": loss ", outcome.loss,
                ", gradient norm ", outcome.grad_norm,
                "; the step is skipped (details in nonfinite/step_", info.step, ".json)");
-  const std::string advice =
-      str_cat(parts_.task.lower_rate,
-              " or set trainer.gradient_clip_val=1.0; look at the batches in "
-              "nonfinite/; "
-              "with 16-mixed try trainer.precision=bf16-mixed or aerie.on_nan=fallback");
   if (aerie.on_nan == config::OnNan::kStop)
     return Status(StatusCode::kInternal,
                   str_cat("step ", info.step, " is not finite and aerie.on_nan is stop"))
-        .with_hint(advice);
+        .with_hint(nonfinite_advice(parts_.task));
   if (!give_up) return ok_status();
   if (aerie.on_nan == config::OnNan::kFallback) {
-    auto precision = parts_.engine->fall_back_precision();
-    if (precision.ok()) {
-      state_.precision = *precision;
-      guards_.forgive();
-      event("fallback", [&](metrics::Record& record) { record.add("precision", *precision); });
-      log_warn("train", aerie.max_nan_in_a_row, " steps in a row were not finite: going on in ",
-               *precision);
-      return ok_status();
-    }
+    // Ranks see their results at different times: they fall back after the next vote.
+    fall_back_wanted_ = true;
+    return parts_.ranks == nullptr ? fall_back() : ok_status();
   }
+  return give_up_on_nonfinite();
+}
+
+Status Trainer::give_up_on_nonfinite() const {
   return Status(StatusCode::kInternal,
                 str_cat(guards_.nonfinite_in_a_row(), " steps in a row were not finite"))
-      .with_hint(advice);
+      .with_hint(nonfinite_advice(parts_.task));
+}
+
+Status Trainer::fall_back() {
+  fall_back_wanted_ = false;
+  const auto precision = parts_.engine->fall_back_precision();
+  if (!precision.ok()) return give_up_on_nonfinite();
+  state_.precision = *precision;
+  guards_.forgive();
+  event("fallback", [&](metrics::Record& record) { record.add("precision", *precision); });
+  log_warn("train", parts_.config->aerie.max_nan_in_a_row,
+           " steps in a row were not finite: going on in ", *precision);
+  return ok_status();
 }
 
 Status Trainer::end_of_epoch() {
@@ -576,6 +608,8 @@ Status Trainer::end_of_epoch() {
   }
   position_.batch = 0;
   ++position_.epoch;
+  // Schedules that follow the loss need the same one everywhere.
+  AERIE_ASSIGN_OR_RETURN(summary_.last_loss, loss_of_ranks());
   parts_.rates->after_epoch(summary_.last_loss, summary_.last_monitor);
   if (cadence_.finished(position_)) return ok_status();
   return start_epoch();

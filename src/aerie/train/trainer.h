@@ -2,8 +2,8 @@
 // logs, saves and stops.
 //
 // Everything it touches is handed in, so that a test can run it with fakes; every decision that
-// ranks of a data-parallel run must take together (stop, skip, split, save, validate) passes
-// through agree().
+// ranks of a data-parallel run must take together (stop, split, save, fall back) is voted on once a
+// step (RankVotes); what follows from counters alone is the same everywhere anyway. Rank 0 writes.
 #pragma once
 
 #include <functional>
@@ -29,6 +29,7 @@
 #include "aerie/train/evaluate.h"
 #include "aerie/train/guards.h"
 #include "aerie/train/learning_rates.h"
+#include "aerie/train/rank_talk.h"
 #include "aerie/train/step_reporter.h"
 #include "aerie/train/step_times.h"
 
@@ -46,10 +47,11 @@ struct TrainerParts {
   std::vector<ValidationSet> validation;
   size_t monitored_set = 0;  // val_dl_idx
   LearningRates* rates = nullptr;
-  metrics::MetricsLog* metrics = nullptr;
+  metrics::MetricsLog* metrics = nullptr;          // null: another rank writes
   metrics::TfEventsWriter* tensorboard = nullptr;  // may be null
   metrics::NvmlSampler* nvml = nullptr;            // may be null
-  Checkpointer* checkpointer = nullptr;            // may be null: nothing is saved
+  Checkpointer* checkpointer = nullptr;            // may be null: nothing is saved here
+  bool joins_saves = false;                        // of another rank
   CheckpointRules checkpoint_rules;
   Clock* clock = nullptr;
   std::function<int()> stop_signal;  // number of a signal that asks to stop, 0 otherwise
@@ -64,8 +66,7 @@ struct TrainerParts {
   std::function<Status(int64_t step, const SetResult& monitored)> after_validation;
   // Writes nonfinite/step_N.json; may be empty.
   std::function<Status(int64_t step, const std::string& json)> write_nonfinite;
-  // One decision for all ranks; identity at world 1.
-  std::function<int64_t(int64_t)> agree = [](int64_t value) { return value; };
+  dist::ProcessGroup* ranks = nullptr;  // that train together; null: this process alone
 };
 
 // Totals for the report and the closing lines.
@@ -130,8 +131,22 @@ class Trainer {
   Status interval_saves();
   bool healthy() const;  // what a save says of the latest step
   Status stop_if_wanted();
-  int stop_signal() const;  // the same on all ranks
   void stop_on_signal();
+  // Ranks (trainer_ranks.cc). What this one has to say; the answers; one of them, or at one rank
+  // what it is right now.
+  int64_t opinion(RankVotes::Question question) const;
+  Status vote(bool out_of_memory = false, int64_t samples = 0);
+  int64_t decided(RankVotes::Question question) const;
+  bool saves() const { return parts_.checkpointer != nullptr || parts_.joins_saves; }
+  Status share_bad_samples(BatchSource& source);
+  Status share_amounts(StepInfo& info);
+  Status report_stragglers();
+  // What follows from the votes of a window.
+  Status after_votes();
+  Result<double> loss_of_ranks();  // of the latest step: their mean
+  Status fall_back();
+  Status give_up_on_nonfinite() const;
+  void enter(dist::Phase phase);
   // The latest value of a metric the run knows: train_loss, val_loss, <stem>_val_loss.
   std::optional<double> metric(const std::string& name) const;
   Status check_early_stopping();
@@ -172,6 +187,10 @@ class Trainer {
   bool scale_overflow_ = false;         // the latest step's loss was finite and scaled
   bool disk_trouble_ = false;
   std::optional<double> retry_save_at_s_;  // a checkpoint could not be written
+  RankVotes votes_;
+  bool fall_back_wanted_ = false;
+  double vote_wait_s_ = 0.0;
+  RankTimes reported_;  // totals when the last report was made
 };
 
 }  // namespace aerie::train

@@ -75,9 +75,9 @@ Status Trainer::interval_saves() {
   const bool by_steps = params.every_n_train_steps &&
                         Cadence::passes(position_.step, last_width_, *params.every_n_train_steps);
   const double now = parts_.clock->monotonic_s();
-  const bool by_time =
-      params.train_time_interval_s && now - last_interval_save_s_ >= *params.train_time_interval_s;
-  if (parts_.agree(by_steps || by_time ? 1 : 0) == 0) return ok_status();
+  const bool by_time = decided(RankVotes::kSaveByTime) != 0;
+  votes_.settle(RankVotes::kSaveByTime);
+  if (!by_steps && !by_time) return ok_status();
   if (by_time) last_interval_save_s_ = now;
   if (position_.step == state_.last_saved_step) return ok_status();
   // The monitor may be the loss of this very step.
@@ -93,20 +93,24 @@ bool Trainer::healthy() const {
 
 Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_k,
                      std::optional<double> asked_s, int64_t epochs_done) {
-  if (parts_.checkpointer == nullptr) return ok_status();
+  if (!saves()) return ok_status();
+  const dist::PhaseScope phase(parts_.ranks, dist::Phase::kSave);
   // Waiting for the steps in flight is part of what a save costs.
   const double asked = asked_s.value_or(parts_.clock->monotonic_s());
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
   const SpanScope span(kPhaseSave);
   const double start = parts_.clock->monotonic_s();
-  auto snapshot = parts_.engine->snapshot();
-  if (!snapshot.ok()) return snapshot.status().with_context("saving");
-  SaveRequest request;
   // The best one by mmcv's rules stands beside the others, not for one of them.
   if (!parts_.checkpoint_rules.newest || reason != SaveReason::kValidation)
     state_.last_saved_step = position_.step;
   saved_pending_ = state_.validation_pending;
+  AERIE_ASSIGN_OR_RETURN(const double loss, loss_of_ranks());
+  if (parts_.checkpointer == nullptr) return parts_.engine->join_snapshot().with_context("saving");
+  auto snapshot = parts_.engine->snapshot();
+  if (!snapshot.ok()) return snapshot.status().with_context("saving");
+  SaveRequest request;
   request.state = current_state();
+  request.state.last_train_loss = loss;
   request.reason = reason;
   request.monitor = monitor;
   request.top_k = top_k;

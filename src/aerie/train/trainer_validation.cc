@@ -28,6 +28,7 @@ Status Trainer::validate(bool sanity) {
   if (parts_.validation.empty()) return ok_status();
   const double start = parts_.clock->monotonic_s();
   const config::LoopConfig& config = *parts_.config;
+  const dist::PhaseScope phase(parts_.ranks, dist::Phase::kValidate);
   SpanScope span(kPhaseValidation);
   const bool swap =
       config.exp_manager.ema.enable && !config.exp_manager.ema.validate_original_weights;
@@ -58,8 +59,14 @@ Status Trainer::validate(bool sanity) {
     if (parts_.progress) parts_.progress(progress);
   };
   bool asked = false;
-  options.stop = [&] { return asked = stop_signal() != 0; };
+  Status voted;
+  options.stop = [&] {
+    voted = vote();
+    asked = voted.ok() && decided(RankVotes::kSignal) != 0;
+    return asked || !voted.ok();
+  };
   auto evaluated = evaluate_sets(*parts_.engine, parts_.validation, options);
+  AERIE_RETURN_IF_ERROR(voted);
   const bool stopped = evaluated.status().code() == StatusCode::kCancelled && asked;
   if (!evaluated.ok() && !stopped) return evaluated.status();
   if (swap) AERIE_RETURN_IF_ERROR(parts_.engine->use_ema_weights(false));
@@ -78,7 +85,13 @@ Status Trainer::validate(bool sanity) {
              "; it is done when the run is resumed");
     return ok_status();
   }
-  const std::vector<SetResult>& results = *evaluated;
+  std::vector<SetResult>& results = *evaluated;
+  const std::vector<SetResult> own = results;
+  if (parts_.ranks != nullptr) {
+    AERIE_RETURN_IF_ERROR(merge_over_ranks(*parts_.ranks, results));
+    for (const ValidationSet& set : parts_.validation)
+      AERIE_RETURN_IF_ERROR(share_bad_samples(*set.source));
+  }
   ++validations_;
   validated_step_ = position_.step;
   const size_t monitored = std::min(parts_.monitored_set, results.size() - 1);
@@ -97,6 +110,9 @@ Status Trainer::validate(bool sanity) {
     record.add(name, value);
     latest_[name] = value;
   }
+  // Lightning logs what rank 0 saw.
+  if (parts_.ranks != nullptr)
+    record.add(parts_.task.eval_loss + "_rank0", own[monitored].all.mean_loss());
   record.add("validation_s", took);
   write_record(record);
   if (parts_.tensorboard != nullptr) {
@@ -105,7 +121,7 @@ Status Trainer::validate(bool sanity) {
     const int64_t x = std::max<int64_t>(0, step - (cadence_.window_open(position_) ? 0 : 1));
     for (const auto& [name, value] : named) parts_.tensorboard->scalar(name, value, x, time);
     parts_.tensorboard->scalar("epoch", static_cast<double>(position_.epoch), x, time);
-    if (config.exp_manager.log_step_timing) write_validation_timing(results, batch_s, time);
+    if (config.exp_manager.log_step_timing) write_validation_timing(own, batch_s, time);
     (void)parts_.tensorboard->flush();
   }
   std::string numbers;
@@ -160,8 +176,13 @@ Status Trainer::check_early_stopping() {
     if (rules.verbose) log_info("train", "step ", position_.step, ": early stopping, ", why);
     event("early_stopping", [&](metrics::Record& record) { record.add("reason", why); });
   }
-  const bool stop = !why.empty() && parts_.config->trainer.fast_dev_run == 0;
-  if (parts_.agree(stop ? 1 : 0) != 0 && !stop_wanted_) {
+  int64_t stop = !why.empty() && parts_.config->trainer.fast_dev_run == 0 ? 1 : 0;
+  if (parts_.ranks != nullptr) {
+    // Losses of training differ between ranks: rank 0's count.
+    if (!leads(parts_.ranks)) stop = 0;
+    AERIE_RETURN_IF_ERROR(parts_.ranks->max(std::span(&stop, 1)));
+  }
+  if (stop != 0 && !stop_wanted_) {
     stop_wanted_ = StopReason::kEarlyStopping;
     stop_wanted_why_ = why;
   }

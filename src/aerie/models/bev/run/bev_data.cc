@@ -55,6 +55,8 @@ class Opener {
     AERIE_ASSIGN_OR_RETURN(opened_, nuscenes::NuscenesDataset::open(config, open));
     data::LoaderOptions loader;
     loader.seed = seed;
+    loader.rank = options_.rank;
+    loader.world = options_.world;
     loader.quiet = quiet;
     loader.read_ahead = read_ahead;
     loader.consumer_batches =

@@ -30,6 +30,8 @@ class Opener {
                            data::AudioDataset::open(dataset, run_.aerie, open_options));
     data::SpeechLoaderOptions loader_options;
     loader_options.seed = seed;
+    loader_options.rank = options_.rank;
+    loader_options.world = options_.world;
     loader_options.quiet = quiet;
     loader_options.read_ahead = read_ahead;
     loader_options.consumer_batches =
