@@ -111,7 +111,7 @@ TEST(ProcessGroupTest, ASilentRankIsGivenUp) {
         EXPECT_TRUE(group.barrier().ok());
         if (group.rank() == 2) {
           if (fork() == 0) {  // wakes it when all is over
-            sleep(3);
+            sleep(8);
             kill(getppid(), SIGKILL);
             _exit(0);
           }
@@ -127,7 +127,7 @@ TEST(ProcessGroupTest, ASilentRankIsGivenUp) {
         torch_group(group)->allreduce(tensors)->wait();  // the watch ends the process
         return 8;
       },
-      {.timeout_s = 60, .join_timeout_s = 60, .heartbeat_s = 1});
+      {.timeout_s = 60, .join_timeout_s = 60, .heartbeat_s = 3});
   EXPECT_EQ(codes, (Codes{7, 1, 128 + SIGKILL}));
 }
 

@@ -233,14 +233,20 @@ TEST_F(BevRunTest, FilesThatAreNoCheckpointsAreRefused) {
   (void)refused("");
   (void)refused("not a pickle at all, but rather long");
   // os.system("...") as a pickle, bare and behind the head of the format from before 1.6.
-  const std::string call("\x80\x02cos\nsystem\nX\x0d\x00\x00\x00touch /tmp/x.y\x85R.", 40);
+  const std::string touched = dir_.file("touched"), command = "touch " + touched;
+  std::string call(
+      "\x80\x02"
+      "cos\nsystem\nX");
+  for (size_t size = command.size(), byte = 0; byte < 4; ++byte, size >>= 8)
+    call += static_cast<char>(size & 0xFF);
+  call += command + "\x85R.";
   (void)refused(call);
   const std::string head("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
   (void)refused(head + "\x80\x02M\xe9\x03." + "\x80\x02}." + call + "\x80\x02].");
   // Lists in lists in lists.
   (void)refused(head + "\x80\x02M\xe9\x03." + "\x80\x02}." + "\x80\x02" +
                 std::string(10 << 20, ']') + ".");
-  EXPECT_FALSE(env.exists("/tmp/x.y"));
+  EXPECT_FALSE(env.exists(touched));
 
   // A whole file without what resuming needs.
   ASSERT_TRUE(train("w", with(mm_options(), "trainer.max_steps=2")).ok());
