@@ -14,6 +14,11 @@ namespace aerie::dist {
 // Of a group made by join_ranks().
 c10::intrusive_ptr<c10d::ProcessGroup> torch_group(ProcessGroup& group);
 
+// One more like it, whose collectives have an order of their own. All ranks make it, with the same
+// name. It lives as long as the group.
+Result<c10::intrusive_ptr<c10d::ProcessGroup>> another_torch_group(ProcessGroup& group,
+                                                                   const std::string& name);
+
 // What torch threw, as a message without its stack.
 Status torch_error(const std::exception& error);
 

@@ -61,9 +61,11 @@ class TorchProcessGroup final : public ProcessGroup {
     leave();
     if (!broken_ && check().ok()) return;
     // A thread of Gloo may still wait for a rank that never answers, and joining it would too.
-    for (auto* pointer : {&values_, &tensors_gloo_})
-      if (pointer->defined()) pointer->release();
-    if (tensors_.defined()) tensors_.release();
+    if (values_.defined()) values_.release();
+    for (Tensors& group : groups_) {
+      if (group.gloo.defined()) group.gloo.release();
+      if (group.torch.defined()) group.torch.release();
+    }
     if (store_.defined()) store_.release();
   }
 
@@ -154,7 +156,16 @@ class TorchProcessGroup final : public ProcessGroup {
     watch_->leave();
   }
 
-  const c10::intrusive_ptr<c10d::ProcessGroup>& tensors() const { return tensors_; }
+  const c10::intrusive_ptr<c10d::ProcessGroup>& tensors() const { return groups_.front().torch; }
+
+  Result<c10::intrusive_ptr<c10d::ProcessGroup>> add_group(const std::string& name) {
+    try {
+      AERIE_RETURN_IF_ERROR(make_tensors(name));
+      return groups_.back().torch;
+    } catch (const std::exception& error) {
+      return explain(torch_error(error)).with_context(str_cat("a process group for ", name));
+    }
+  }
 
  private:
   Status open_store() {
@@ -263,7 +274,7 @@ class TorchProcessGroup final : public ProcessGroup {
     return c10d::ProcessGroupGloo::createDeviceForHostname(address);
   }
 
-  Result<GlooPtr> make_gloo(const char* name) const {
+  Result<GlooPtr> make_gloo(const std::string& name) const {
     auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(options_.timeout_s));
     AERIE_ASSIGN_OR_RETURN(auto device, gloo_device());
     options->devices.push_back(std::move(device));
@@ -275,25 +286,32 @@ class TorchProcessGroup final : public ProcessGroup {
 
   Status make_groups() {
     AERIE_ASSIGN_OR_RETURN(values_, make_gloo("values"));
-    AERIE_ASSIGN_OR_RETURN(tensors_gloo_, make_gloo("tensors"));
-    tensors_ = c10::make_intrusive<c10d::ProcessGroup>(
-        c10::make_intrusive<c10d::PrefixStore>("group", store_), world_.rank, world_.size);
+    return make_tensors("tensors");
+  }
+
+  // A group of torch's for tensors, with a store of its own.
+  Status make_tensors(const std::string& name) {
+    Tensors made;
+    AERIE_ASSIGN_OR_RETURN(made.gloo, make_gloo(name));
+    made.torch = c10::make_intrusive<c10d::ProcessGroup>(
+        c10::make_intrusive<c10d::PrefixStore>(name + "/group", store_), world_.rank, world_.size);
     using Type = c10d::ProcessGroup::BackendType;
-    tensors_->setBackend(c10::DeviceType::CPU, Type::GLOO, tensors_gloo_);
+    made.torch->setBackend(c10::DeviceType::CPU, Type::GLOO, made.gloo);
     if (options_.backend == "nccl") {
       AERIE_ASSIGN_OR_RETURN(
           const c10::intrusive_ptr<c10d::Backend> nccl,
-          make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", store_),
+          make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name + "/nccl", store_),
                             {.rank = world_.rank,
                              .size = world_.size,
                              .gpu_index = options_.gpu_index,
                              .timeout_ms = milliseconds(options_.timeout_s).count()}));
-      tensors_->setBackend(c10::DeviceType::CUDA, Type::NCCL, nccl);
-      tensors_->setDefaultBackend(Type::NCCL);
+      made.torch->setBackend(c10::DeviceType::CUDA, Type::NCCL, nccl);
+      made.torch->setDefaultBackend(Type::NCCL);
     } else {
-      tensors_->setBackend(c10::DeviceType::CUDA, Type::GLOO, tensors_gloo_);
-      tensors_->setDefaultBackend(Type::GLOO);
+      made.torch->setBackend(c10::DeviceType::CUDA, Type::GLOO, made.gloo);
+      made.torch->setDefaultBackend(Type::GLOO);
     }
+    groups_.push_back(std::move(made));
     return ok_status();
   }
 
@@ -359,8 +377,12 @@ class TorchProcessGroup final : public ProcessGroup {
   Board* board_ = nullptr;
   std::atomic<bool> broken_{false};
   StorePtr store_;
-  GlooPtr values_, tensors_gloo_;
-  c10::intrusive_ptr<c10d::ProcessGroup> tensors_;
+  GlooPtr values_;
+  struct Tensors {
+    GlooPtr gloo;
+    c10::intrusive_ptr<c10d::ProcessGroup> torch;
+  };
+  std::vector<Tensors> groups_;  // torch_group() first
 };
 
 }  // namespace
@@ -376,6 +398,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> torch_group(ProcessGroup& group) {
   auto* torch = dynamic_cast<TorchProcessGroup*>(&group);
   AERIE_CHECK(torch != nullptr, "a group that was not made by join_ranks()");
   return torch->tensors();
+}
+
+Result<c10::intrusive_ptr<c10d::ProcessGroup>> another_torch_group(ProcessGroup& group,
+                                                                   const std::string& name) {
+  auto* torch = dynamic_cast<TorchProcessGroup*>(&group);
+  AERIE_CHECK(torch != nullptr, "a group that was not made by join_ranks()");
+  return torch->add_group(name);
 }
 
 Result<std::shared_ptr<ProcessGroup>> join_ranks(const World& world, const GroupOptions& options) {

@@ -159,7 +159,10 @@ at::Tensor ConformerEncoder::run_layer(const ForwardContext& ctx, int64_t i, con
   if (!ctx.training || !ctx.recompute_layers || !at::GradMode::is_enabled())
     return layer.forward(ctx, x, positions, masks);
   const size_t first_draw = ctx.injected != nullptr ? ctx.injected->next_dropout : 0;
-  const auto run = [ctx, &layer, positions, masks, first_draw](const at::Tensor& in, bool again) {
+  ForwardContext first = ctx;
+  if (ctx.exchange != nullptr) first.exchanged_sums = std::make_shared<at::Tensor>();
+  const auto run = [ctx = first, &layer, positions, masks, first_draw](const at::Tensor& in,
+                                                                       bool again) {
     if (!again) return layer.forward(ctx, in, positions, masks);
     ForwardContext second = ctx;
     second.again = true;

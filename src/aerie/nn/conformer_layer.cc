@@ -95,6 +95,7 @@ at::Tensor ConvNorm::batch_norm(const ForwardContext& ctx, const at::Tensor& x,
     norm.layer = static_cast<int>(layer_idx_);
     norm.eps = kEps;
     norm.momentum = kMomentum;
+    norm.kept_sums = ctx.exchanged_sums;
     if (update) {
       norm.running_mean = running_mean_.tensor();
       norm.running_var = running_var_.tensor();

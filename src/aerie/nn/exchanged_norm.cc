@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -35,6 +36,26 @@ void exchange(const ExchangedNorm& norm, bool backward, const at::Tensor& sums) 
   TORCH_CHECK(done, "BatchNorm's sums could not be exchanged");
 }
 
+// What sums over frames stand for.
+struct Moments {
+  at::Tensor count, mean, squares;  // of the distances from the mean
+};
+Moments moments_of(const at::Tensor& sums, int64_t channels) {
+  Moments out;
+  out.count = sums[2 * channels].clamp_min(1.0);
+  out.mean = sums.narrow(0, 0, channels) / out.count;
+  out.squares =
+      (sums.narrow(0, channels, channels) - out.mean * sums.narrow(0, 0, channels)).clamp_min(0.0);
+  return out;
+}
+
+void update_running(const ExchangedNorm& norm, const Moments& moments) {
+  const at::Tensor unbiased = moments.squares / (moments.count - 1.0).clamp_min(1.0);
+  at::Tensor mean = norm.running_mean, var = norm.running_var;
+  mean.lerp_(moments.mean.to(mean.scalar_type()), norm.momentum);
+  var.lerp_(unbiased.to(var.scalar_type()), norm.momentum);
+}
+
 // (C) to (1,C,1), in the dtype of x.
 at::Tensor spread(const at::Tensor& values, const at::Tensor& x) {
   return values.to(x.scalar_type()).unsqueeze(0).unsqueeze(-1);
@@ -50,22 +71,22 @@ class Norm : public torch::autograd::Function<Norm> {
     const int64_t channels = x.size(1);
     const at::Tensor wide = x.to(at::kDouble);
     const at::Tensor counted = valid.defined() ? wide * valid.to(at::kDouble) : wide;
-    const at::Tensor frames =
-        valid.defined() ? valid.sum(at::kDouble).reshape({1})
-                        : at::full({1}, static_cast<double>(x.size(0) * x.size(2)), wide.options());
-    const at::Tensor sums =
-        at::cat({counted.sum(kOverFrames), (counted * wide).sum(kOverFrames), frames});
-    exchange(norm, /*backward=*/false, sums);
-    const at::Tensor count = sums[2 * channels].clamp_min(1.0);
-    const at::Tensor mean = sums.narrow(0, 0, channels) / count;
-    const at::Tensor squares =
-        (sums.narrow(0, channels, channels) - mean * sums.narrow(0, 0, channels)).clamp_min(0.0);
-    if (norm.running_mean.defined()) {
-      const at::Tensor unbiased = squares / (count - 1.0).clamp_min(1.0);
-      norm.running_mean.lerp_(mean.to(norm.running_mean.scalar_type()), norm.momentum);
-      norm.running_var.lerp_(unbiased.to(norm.running_var.scalar_type()), norm.momentum);
+    at::Tensor sums;
+    if (norm.kept_sums != nullptr && norm.kept_sums->defined()) {
+      sums = *norm.kept_sums;
+    } else {
+      const at::Tensor frames =
+          valid.defined()
+              ? valid.sum(at::kDouble).reshape({1})
+              : at::full({1}, static_cast<double>(x.size(0) * x.size(2)), wide.options());
+      sums = at::cat({counted.sum(kOverFrames), (counted * wide).sum(kOverFrames), frames});
+      exchange(norm, /*backward=*/false, sums);
+      if (norm.kept_sums != nullptr) *norm.kept_sums = sums;
     }
-    const at::Tensor rstd = (squares / count + norm.eps).rsqrt();
+    const Moments moments = moments_of(sums, channels);
+    const at::Tensor &count = moments.count, &mean = moments.mean;
+    if (norm.running_mean.defined()) update_running(norm, moments);
+    const at::Tensor rstd = (moments.squares / count + norm.eps).rsqrt();
     ctx->save_for_backward({x, weight, mean, rstd, count});
     ctx->saved_data["norm"] = c10::IValue::make_capsule(holder);
     return (x - spread(mean, x)) * spread(rstd, x) * spread(weight, x) + spread(bias, x);
@@ -103,6 +124,18 @@ at::Tensor exchanged_batch_norm(const ExchangedNorm& norm, const at::Tensor& x,
                                 const at::Tensor& valid, const at::Tensor& weight,
                                 const at::Tensor& bias) {
   return Norm::apply(x, weight, bias, c10::make_intrusive<NormHolder>(norm, valid));
+}
+
+bool exchange_no_frames(const ExchangedNorm& norm, int64_t channels, at::Device device,
+                        bool backward) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor sums = at::zeros({backward ? 2 * channels : 2 * channels + 1},
+                                    at::TensorOptions(device).dtype(at::kDouble));
+  exchange(norm, backward, sums);
+  if (backward) return true;
+  const bool any = sums[2 * channels].item<double>() > 0.0;
+  if (any && norm.running_mean.defined()) update_running(norm, moments_of(sums, channels));
+  return any;
 }
 
 }  // namespace aerie::nn

@@ -4,6 +4,8 @@
 // One thread. Draws nothing; autograd sees one operation.
 #pragma once
 
+#include <memory>
+
 #include <ATen/core/Tensor.h>
 
 #include "aerie/kernels/conv/batch_norm_sums.h"
@@ -17,6 +19,9 @@ struct ExchangedNorm {
   double momentum = 0.1;
   // Undefined: they stay as they are.
   at::Tensor running_mean, running_var;
+  // Of a pass that runs twice (recompute.h): sums that are there are used, not exchanged again;
+  // otherwise they are left here. May be null.
+  std::shared_ptr<at::Tensor> kept_sums;
 };
 
 // x (B,C,T) of float32 or float64. valid (B,1,T): 1 for frames that count in the statistics, all
@@ -24,5 +29,10 @@ struct ExchangedNorm {
 at::Tensor exchanged_batch_norm(const ExchangedNorm& norm, const at::Tensor& x,
                                 const at::Tensor& valid, const at::Tensor& weight,
                                 const at::Tensor& bias);
+
+// The part of a batch without frames in either direction: other ranks may have some. Running
+// statistics follow theirs; false: no rank had any.
+bool exchange_no_frames(const ExchangedNorm& norm, int64_t channels, at::Device device,
+                        bool backward);
 
 }  // namespace aerie::nn

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,9 @@ struct ForwardContext {
   // In training, BatchNorm's sums of every layer are replaced by those of all ranks. Outlives the
   // backward pass; null: each batch has its own.
   const kernels::ExchangeSums* exchange = nullptr;
+  // Of a recomputed layer: where its first run leaves the exchanged sums for the second, which
+  // exchanges nothing.
+  std::shared_ptr<at::Tensor> exchanged_sums;
   // Receives named intermediate tensors, for tests and tools.
   std::function<void(const std::string& name, const at::Tensor& value)> tap;
 

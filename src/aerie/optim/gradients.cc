@@ -67,10 +67,16 @@ at::Tensor l2_norm(const at::Tensor& flat) {
 }
 
 GradientReport prepare_gradients(at::Tensor flat_grads, const at::Tensor& inverse_scale,
-                                 const ClipSettings& clip) {
+                                 const ClipSettings& clip,
+                                 const std::function<void(const at::Tensor& squares)>& add_up) {
   at::NoGradGuard no_grad;
   GradientReport out;
   out.norm = l2_norm(flat_grads);
+  if (add_up) {
+    const at::Tensor squares = out.norm.square();
+    add_up(squares);
+    out.norm = squares.sqrt();
+  }
   out.found_inf = at::isfinite(out.norm).logical_not().to(at::kFloat);
   at::Tensor factor = inverse_scale;
   if (factor.defined()) out.norm = out.norm * factor.to(at::kDouble);

@@ -2,6 +2,8 @@
 // unscaling and clipping, without waiting for the device.
 #pragma once
 
+#include <functional>
+
 #include <ATen/core/Tensor.h>
 
 #include "aerie/config/schema/trainer_config.h"
@@ -26,7 +28,10 @@ struct GradientReport {
 // clips them: by the norm as torch does, factor min(1, value / (norm + 1e-6)), or every element to
 // [-value, value]. Gradients that are not finite are left in an undefined state: the step must be
 // skipped.
+// `add_up`: where the gradients are a part of all, replaces their sum of squares (0-dim float64) by
+// that of all parts.
 GradientReport prepare_gradients(at::Tensor flat_grads, const at::Tensor& inverse_scale,
-                                 const ClipSettings& clip);
+                                 const ClipSettings& clip,
+                                 const std::function<void(const at::Tensor& squares)>& add_up = {});
 
 }  // namespace aerie::optim

@@ -188,13 +188,14 @@ Optimizer::Optimizer(nn::ParameterRegistry& registry, config::OptimizerKind kind
   const bool amsgrad = any([](const GroupSettings& s) { return s.amsgrad; });
   if (kind_ == config::OptimizerKind::kSgd) {
     if (any([](const GroupSettings& s) { return s.momentum != 0.0; }))
-      momentum_buffer_ = at::zeros_like(params);
+      moments_.momentum = at::zeros_like(params);
   } else {
-    exp_avg_ = at::zeros_like(params);
+    moments_.exp_avg = at::zeros_like(params);
     // Novograd keeps one second moment per tensor.
-    exp_avg_sq_ = kind_ == config::OptimizerKind::kNovograd ? at::zeros({num}, params.options())
-                                                            : at::zeros_like(params);
-    if (amsgrad) max_exp_avg_sq_ = at::zeros_like(exp_avg_sq_);
+    moments_.exp_avg_sq = kind_ == config::OptimizerKind::kNovograd
+                              ? at::zeros({num}, params.options())
+                              : at::zeros_like(params);
+    if (amsgrad) moments_.max_exp_avg_sq = at::zeros_like(moments_.exp_avg_sq);
   }
   steps_ = at::zeros({num}, params.options().dtype(at::kFloat));
   history_.assign(trainable.size(), 0);
@@ -210,8 +211,10 @@ std::vector<double> Optimizer::base_rates() const {
 void Optimizer::set_momentum(double momentum) {
   for (RangeSettings& settings : settings_) put_momentum(kind_, momentum, settings.values);
   for (OptimizerGroup& group : groups_) put_momentum(kind_, momentum, group.settings);
-  if (kind_ == config::OptimizerKind::kSgd && momentum != 0.0 && !momentum_buffer_.defined())
-    momentum_buffer_ = at::zeros_like(registry_->flat_params());
+  if (kind_ == config::OptimizerKind::kSgd && momentum != 0.0 && !moments_.momentum.defined())
+    moments_.momentum =
+        at::zeros_like(kept() ? registry_->flat_params().slice(0, kept_begin_, kept_end_)
+                              : registry_->flat_params());
 }
 
 std::vector<Optimizer::Range> Optimizer::make_ranges(std::span<const uint8_t> has_grad) const {
@@ -276,7 +279,12 @@ void Optimizer::step(std::span<const double> learning_rates, const at::Tensor& f
     counted = at::ones_like(steps_);
   }
   steps_.add_(found.defined() ? counted * (1.0f - found) : counted);
-  for (const Range& range : all ? all_ranges_ : some) {
+  for (Range range : all ? all_ranges_ : some) {
+    if (kept()) {
+      range.begin = std::max(range.begin, kept_begin_);
+      range.end = std::min(range.end, kept_end_);
+      if (range.begin >= range.end) continue;
+    }
     const double lr = learning_rates[settings_[range.settings].group];
     switch (kind_) {
       case config::OptimizerKind::kAdamW:
@@ -304,10 +312,13 @@ void Optimizer::update_adam(const Range& range, double lr, const at::Tensor& fou
   };
   std::vector<at::Tensor> params = part(registry_->flat_params());
   std::vector<at::Tensor> grads = part(registry_->flat_grads());
-  std::vector<at::Tensor> exp_avg = part(exp_avg_);
-  std::vector<at::Tensor> exp_avg_sq = part(exp_avg_sq_);
+  const auto moments = [&](const at::Tensor& buffer) {
+    return std::vector<at::Tensor>{held(buffer, range.begin, range.end)};
+  };
+  std::vector<at::Tensor> exp_avg = moments(moments_.exp_avg);
+  std::vector<at::Tensor> exp_avg_sq = moments(moments_.exp_avg_sq);
   std::vector<at::Tensor> max_exp_avg_sq;
-  if (s.amsgrad) max_exp_avg_sq = part(max_exp_avg_sq_);
+  if (s.amsgrad) max_exp_avg_sq = moments(moments_.max_exp_avg_sq);
   const std::vector<at::Tensor> step = {steps_.select(0, range.first_trainable)};
   std::optional<at::Tensor> skip;
   if (found.defined()) skip = found;
@@ -345,7 +356,7 @@ void Optimizer::update_sgd(const Range& range, double lr, const at::Tensor& foun
   if (s.maximize) d = d.neg();
   if (s.weight_decay != 0.0) d = d.add(params, s.weight_decay);
   if (s.momentum != 0.0) {
-    at::Tensor buffer = momentum_buffer_.slice(0, range.begin, range.end);
+    at::Tensor buffer = held(moments_.momentum, range.begin, range.end);
     // The first update takes the gradient as it is; dampening begins with the second. The count was
     // advanced already.
     const at::Tensor step = steps_.select(0, range.first_trainable);
@@ -368,14 +379,14 @@ void Optimizer::update_novograd(const Range& range, double lr, const at::Tensor&
   }
   const at::Tensor norms = at::stack(at::_foreach_norm(grads, 2)).square();
   const at::Tensor which =
-      nn::sent_to(exp_avg_sq_.device(), at::tensor(range.trainable, at::kLong));
-  const at::Tensor old = exp_avg_sq_.index_select(0, which);
+      nn::sent_to(moments_.exp_avg_sq.device(), at::tensor(range.trainable, at::kLong));
+  const at::Tensor old = moments_.exp_avg_sq.index_select(0, which);
   at::Tensor moment = at::where(old == 0, norms, old * beta2 + norms * (1.0 - beta2));
   if (found.defined()) moment = at::where(found != 0, old, moment);
-  exp_avg_sq_.index_copy_(0, which, moment);
+  moments_.exp_avg_sq.index_copy_(0, which, moment);
   if (s.amsgrad) {
-    moment = at::maximum(max_exp_avg_sq_.index_select(0, which), moment);
-    max_exp_avg_sq_.index_copy_(0, which, moment);
+    moment = at::maximum(moments_.max_exp_avg_sq.index_select(0, which), moment);
+    moments_.max_exp_avg_sq.index_copy_(0, which, moment);
   }
   const at::Tensor denominators = moment.sqrt().add_(s.eps);
 
@@ -386,7 +397,7 @@ void Optimizer::update_novograd(const Range& range, double lr, const at::Tensor&
   for (size_t k = 0; k < grads.size(); ++k) {
     const int64_t entry = registry_->trainable()[static_cast<size_t>(range.trainable[k])];
     at::Tensor params = registry_->flat_view(registry_->flat_params(), entry);
-    at::Tensor average = registry_->flat_view(exp_avg_, entry);
+    at::Tensor average = registry_->flat_view(moments_.exp_avg, entry);
     at::Tensor d = grads[k].div(denominators.select(0, static_cast<int64_t>(k)));
     if (s.weight_decay != 0.0) d.add_(params, s.weight_decay);
     average.mul_(keep).addcmul_(d, fresh);
@@ -404,6 +415,8 @@ void Optimizer::update_novograd(const Range& range, double lr, const at::Tensor&
 std::vector<NamedState> Optimizer::state() const {
   std::vector<NamedState> out;
   const bool per_tensor = kind_ == config::OptimizerKind::kNovograd;
+  const Buffers& shown = whole_ ? *whole_ : moments_;
+  AERIE_CHECK(whole_ || !kept(), "the state of a sharded optimizer is with several ranks");
   for (size_t t = 0; t < settings_of_.size(); ++t) {
     const int64_t entry = registry_->trainable()[t];
     const std::string& name = registry_->entries()[static_cast<size_t>(entry)].name;
@@ -413,21 +426,58 @@ std::vector<NamedState> Optimizer::state() const {
                                                      : registry_->flat_view(flat, entry)});
     };
     if (kind_ == config::OptimizerKind::kSgd) {
-      if (s.momentum != 0.0) add("momentum_buffer", momentum_buffer_, false);
+      if (s.momentum != 0.0) add("momentum_buffer", shown.momentum, false);
       continue;
     }
-    add("exp_avg", exp_avg_, false);
-    add("exp_avg_sq", exp_avg_sq_, per_tensor);
-    if (s.amsgrad) add("max_exp_avg_sq", max_exp_avg_sq_, per_tensor);
+    add("exp_avg", shown.exp_avg, false);
+    add("exp_avg_sq", shown.exp_avg_sq, per_tensor);
+    if (s.amsgrad) add("max_exp_avg_sq", shown.max_exp_avg_sq, per_tensor);
   }
   return out;
 }
 
 std::vector<at::Tensor> Optimizer::buffers() const {
   std::vector<at::Tensor> out;
-  for (const at::Tensor& buffer : {exp_avg_, exp_avg_sq_, max_exp_avg_sq_, momentum_buffer_})
-    if (buffer.defined()) out.push_back(buffer);
+  const Buffers& shown = whole_ ? *whole_ : moments_;
+  for (const auto buffer : all_buffers())
+    if ((shown.*buffer).defined()) out.push_back(shown.*buffer);
   return out;
+}
+
+std::array<at::Tensor Optimizer::Buffers::*, 4> Optimizer::all_buffers() {
+  return {&Buffers::exp_avg, &Buffers::exp_avg_sq, &Buffers::max_exp_avg_sq, &Buffers::momentum};
+}
+
+void Optimizer::keep(int64_t begin, int64_t end) {
+  at::NoGradGuard no_grad;
+  AERIE_CHECK(kind_ != config::OptimizerKind::kNovograd, "novograd cannot be sharded");
+  AERIE_CHECK(!kept() && !whole_, "moments are kept already");
+  for (const auto buffer : all_buffers())
+    if ((moments_.*buffer).defined())
+      moments_.*buffer = (moments_.*buffer).slice(0, begin, end).clone();
+  kept_begin_ = begin;
+  kept_end_ = end;
+}
+
+void Optimizer::show_whole() {
+  at::NoGradGuard no_grad;
+  if (!kept() || whole_) return;
+  whole_.emplace();
+  for (const auto buffer : all_buffers()) {
+    if (!(moments_.*buffer).defined()) continue;
+    const at::Tensor whole = at::zeros_like(registry_->flat_params());
+    whole.slice(0, kept_begin_, kept_end_).copy_(moments_.*buffer);
+    (*whole_).*buffer = whole;
+  }
+}
+
+void Optimizer::hide_whole(bool take) {
+  at::NoGradGuard no_grad;
+  if (!whole_) return;
+  for (const auto buffer : all_buffers())
+    if (take && (moments_.*buffer).defined())
+      (moments_.*buffer).copy_(((*whole_).*buffer).slice(0, kept_begin_, kept_end_));
+  whole_.reset();
 }
 
 void Optimizer::set_step_counts(const at::Tensor& counts) {

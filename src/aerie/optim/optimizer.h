@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,6 +107,18 @@ class Optimizer {
   void set_step_counts(const at::Tensor& counts);
   // Forgets everything, as after construction.
   void reset();
+
+  // Sharding over ranks: from now on only moments of elements [begin, end) of the flat buffers are
+  // held, and step() updates only these. Step counts are those of all. Not for novograd, whose
+  // moments are whole tensors'.
+  void keep(int64_t begin, int64_t end);
+  bool kept() const { return kept_end_ >= 0; }
+  // state() and buffers() show whole buffers, with zeros where others hold the moments, for
+  // somebody to fill in and read; then those held are taken from them, if `take`, and the rest is
+  // forgotten.
+  void show_whole();
+  void hide_whole(bool take);
+
   // Masks skipped steps on the CPU too, where they are otherwise just not taken. For tests.
   void always_mask(bool on) { always_mask_ = on; }
 
@@ -134,7 +147,17 @@ class Optimizer {
   std::vector<int64_t> history_;         // equal numbers: equal step counts
   std::vector<Range> all_ranges_;        // of a step in which every parameter has a gradient
   at::Tensor steps_;                     // (trainable) float32
-  at::Tensor exp_avg_, exp_avg_sq_, max_exp_avg_sq_, momentum_buffer_;
+  struct Buffers {
+    at::Tensor exp_avg, exp_avg_sq, max_exp_avg_sq, momentum;
+  };
+  static std::array<at::Tensor Buffers::*, 4> all_buffers();
+  // Of the moments that are held, those of some elements.
+  at::Tensor held(const at::Tensor& buffer, int64_t begin, int64_t end) const {
+    return buffer.slice(0, begin - kept_begin_, end - kept_begin_);
+  }
+  Buffers moments_;
+  std::optional<Buffers> whole_;
+  int64_t kept_begin_ = 0, kept_end_ = -1;  // -1: all
   bool always_mask_ = false;
 };
 

@@ -93,6 +93,21 @@ void FlatOptimizer::make_segments() {
                        bytes.dtype(at::kDouble));
 }
 
+void FlatOptimizer::own(FlatRange range) {
+  own_ = range;
+  std::vector<int32_t> chunks;
+  for (int64_t at = range.begin; at < range.begin + range.count; at += kernels::kAdamwChunk)
+    chunks.push_back(static_cast<int32_t>(at / kernels::kAdamwChunk));
+  own_chunks_ = at::tensor(chunks, at::kInt).to(of_.registry.device());
+}
+
+// Kernels count from the begin of the flat buffers and touch only what is owned.
+float* FlatOptimizer::seen_whole(const at::Tensor& moments) const {
+  const auto first = reinterpret_cast<uintptr_t>(moments.mutable_data_ptr<float>());
+  return reinterpret_cast<float*>(first -
+                                  (own_ ? static_cast<uintptr_t>(own_->begin) * sizeof(float) : 0));
+}
+
 Result<bool> FlatOptimizer::refresh(optim::GradScaler* scaler, const at::Tensor& shadow,
                                     kernels::Dtype dtype, kernels::AdamwControl* control,
                                     const float* bad_loss) {
@@ -103,8 +118,8 @@ Result<bool> FlatOptimizer::refresh(optim::GradScaler* scaler, const at::Tensor&
   kernels::AdamwStep a;
   a.params = registry.flat_params().mutable_data_ptr<float>();
   a.grads = registry.flat_grads().const_data_ptr<float>();
-  a.exp_avg = moments[0].mutable_data_ptr<float>();
-  a.exp_avg_sq = moments[1].mutable_data_ptr<float>();
+  a.exp_avg = seen_whole(moments[0]);
+  a.exp_avg_sq = seen_whole(moments[1]);
   if (shadow.defined()) {
     a.shadow = shadow.mutable_data_ptr();
     a.shadow_dtype = dtype;
@@ -178,6 +193,11 @@ Status FlatOptimizer::decide(std::span<const double> learning_rates, std::option
 Status FlatOptimizer::update() {
   kernels::AdamwUpdate all;
   all.step = adamw_;
+  if (own_) {
+    if (own_chunks_.numel() == 0) return ok_status();
+    all.chunks = own_chunks_.const_data_ptr<int32_t>();
+    all.num_chunks = static_cast<int32_t>(own_chunks_.numel());
+  }
   return stream_.status_of(stream_.kernels().adamw_update(all, stream_.handle()), "optimizer");
 }
 

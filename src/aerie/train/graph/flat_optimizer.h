@@ -43,6 +43,10 @@ class FlatOptimizer {
   // Why such an optimizer needs another engine; empty: it does not.
   static std::string not_covered(const config::OptimConfig& optim, const config::EmaConfig& ema);
 
+  // Only what lies in a range of whole chunks is updated; the optimizer it stands in for keeps
+  // moments of just these (optim::Optimizer::keep()). Before refresh().
+  void own(FlatRange range);
+
   // From the present state. `scaler`: null without loss scaling; `shadow`: the 16-bit weights,
   // undefined in float32; `control` and `bad_loss` (not finite: skip the step) in device memory.
   // Returns whether recorded calls of update_part() are as they were.
@@ -67,6 +71,7 @@ class FlatOptimizer {
   const kernels::AdamwControl* control() const { return adamw_.control; }
 
  private:
+  float* seen_whole(const at::Tensor& moments) const;
   void make_segments();
   void make_stretches(const Squared& squared);
   Status upload_segments();
@@ -81,6 +86,8 @@ class FlatOptimizer {
   at::Tensor stretches_;  // of gradients whose squares nobody has summed:
   Squared squared_;       // all but these
   at::Tensor chunks_;     // by part
+  std::optional<FlatRange> own_;
+  at::Tensor own_chunks_;
 };
 
 }  // namespace aerie::train

@@ -16,9 +16,23 @@
 
 namespace aerie::train {
 
+// What adding up has cost since the start. Of work that is recorded in graphs only the recording is
+// counted.
+struct ReducerCounters {
+  int64_t steps = 0;
+  int64_t buckets = 0;       // of one step
+  int64_t bytes = 0;         // of one step, as one rank hands them over
+  double waited_s = 0.0;     // the host has waited for the other ranks behind its backward passes
+  double under_way_s = 0.0;  // from the first bucket of a step to the end of its last
+  // Of the time under way, what was beside the backward pass.
+  double overlap() const { return under_way_s > 0.0 ? 1.0 - waited_s / under_way_s : 0.0; }
+};
+
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
+
+  virtual int world() const { return 1; }  // the number of ranks
 
   // Where gradients lie, float32 in the engine's device memory; before the first step.
   virtual Status attach(float* grads, const FlatParts& parts) = 0;
@@ -32,9 +46,31 @@ class GradientReducer {
   // Sets flags that any rank has set; in host memory.
   virtual Status unite(std::span<uint8_t> flags) = 0;
 
+  // Replaces a few values in host memory by their sums over the ranks.
+  virtual Status add_up_on_host(std::span<double> values);
+
   // Whether begin() and finish() may be recorded as part of a CUDA graph. Otherwise they come
   // behind the backward pass.
   virtual bool recordable() const { return true; }
+  // What went wrong, after a call that returned `code`.
+  virtual Status error(int code) const;
+  virtual ReducerCounters counters() const { return {}; }
+
+  // A reducer that watches the parameters' gradients itself while autograd writes them: begin() is
+  // not called then, but these around the last backward pass of a step. A pass without samples has
+  // an undefined loss.
+  virtual bool watches_backward() const { return false; }
+  virtual Status before_backward(const at::Tensor& loss);
+  virtual Status after_backward() { return ok_status(); }
+
+  // A reducer that leaves every rank the sums of its own range of the flat buffers alone: the rank
+  // updates these, and hands them to the others.
+  virtual bool shards() const { return false; }
+  virtual FlatRange owned() const { return {}; }
+  // Everybody's own range of a flat buffer, in all ranks' buffers.
+  virtual int gather(const at::Tensor& flat, void* stream);
+  // As add_up().
+  virtual int add_up_wide(double* values, int64_t count, void* stream);
 };
 
 }  // namespace aerie::train

@@ -52,7 +52,10 @@ Result<std::unique_ptr<StateSnapshot>> CoreEngine::snapshot() {
     return internal_error("snapshot inside a window: its gradients would be lost");
   TextScalars texts;
   if (fallen_back_) texts.emplace_back(kFallenBackTo, config::precision_name(core_->precision()));
-  return take_snapshot(core_->flat_state(), snapshot_memory_, std::move(texts));
+  AERIE_RETURN_IF_ERROR(core_->show_state(/*gather=*/true));
+  auto snapshot = take_snapshot(core_->flat_state(), snapshot_memory_, std::move(texts));
+  core_->hide_state(/*written=*/false);
+  return snapshot;
 }
 
 void CoreEngine::reserve_snapshots() {
@@ -61,6 +64,16 @@ void CoreEngine::reserve_snapshots() {
 
 Status CoreEngine::restore(const StateSource& source) {
   AERIE_RETURN_IF_ERROR(finish_update());
+  AERIE_RETURN_IF_ERROR(core_->show_state(/*gather=*/false));
+  const Status restored = restore_whole(source);
+  core_->hide_state(/*written=*/restored.ok());
+  AERIE_RETURN_IF_ERROR(restored);
+  met_ = ranks_ == nullptr;
+  finished_.clear();
+  return state_written();
+}
+
+Status CoreEngine::restore_whole(const StateSource& source) {
   AERIE_ASSIGN_OR_RETURN(ReadState read, read_state(core_->flat_state(), source));
   bool fallen_back = false;
   config::Precision precision = core_->precision();
@@ -77,8 +90,7 @@ Status CoreEngine::restore(const StateSource& source) {
   if (fallen_back) core_->set_precision(precision);
   AERIE_RETURN_IF_ERROR(read.write(core_->flat_state()));
   fallen_back_ = fallen_back;
-  finished_.clear();
-  return state_written();
+  return ok_status();
 }
 
 Status CoreEngine::set_precision(config::Precision precision) {
@@ -103,6 +115,26 @@ Status CoreEngine::set_reducer(GradientReducer* reducer) {
 Status CoreEngine::set_exchange(kernels::ExchangeSums exchange, bool recordable) {
   AERIE_RETURN_IF_ERROR(finish_update());
   return core_->set_exchange(std::move(exchange), recordable);
+}
+
+Status CoreEngine::set_ranks(std::shared_ptr<EngineRanks> ranks) {
+  AERIE_RETURN_IF_ERROR(set_reducer(&ranks->reducer()));
+  AERIE_RETURN_IF_ERROR(set_exchange(ranks->exchange(), ranks->exchange_is_recordable()));
+  if (ranks->broadcasts_buffers())
+    core_->set_broadcast_statistics([ranks = ranks.get()](std::vector<at::Tensor> statistics) {
+      return ranks->broadcast(std::move(statistics));
+    });
+  ranks_ = std::move(ranks);
+  met_ = false;
+  return ok_status();
+}
+
+Status CoreEngine::meet_ranks() {
+  if (met_) return ok_status();
+  AERIE_RETURN_IF_ERROR(write_state());
+  AERIE_RETURN_IF_ERROR(ranks_->broadcast_state(core_->flat_state()));
+  met_ = true;
+  return state_written();
 }
 
 EngineMemory CoreEngine::memory() const {

@@ -12,6 +12,7 @@
 #include "aerie/train/engine.h"
 #include "aerie/train/graph/flat_state.h"
 #include "aerie/train/graph/gradient_reducer.h"
+#include "aerie/train/ranks/engine_ranks.h"
 
 namespace aerie::train {
 
@@ -26,6 +27,7 @@ class CoreEngine : public Engine {
   Result<std::string> fall_back_precision() override;
   EngineMemory memory() const override;
 
+  virtual bool is_fast() const { return false; }
   // With the state behind the last step.
   NestCore& core();
   // Base learning rate of every parameter group, for the schedule.
@@ -42,6 +44,10 @@ class CoreEngine : public Engine {
   // taken away.
   virtual Status set_reducer(GradientReducer* reducer);
   virtual Status set_exchange(kernels::ExchangeSums exchange, bool recordable);
+  // Both of them, and rank 0's state before the next step. Every rank makes the same calls from now
+  // on: steps, snapshots, restores, changes of weights.
+  Status set_ranks(std::shared_ptr<EngineRanks> ranks);
+  EngineRanks* ranks() const { return ranks_.get(); }
 
   // The core's state was written from outside: weights, buffers, moments, counts, scale, precision.
   virtual Status state_written() { return ok_status(); }
@@ -53,14 +59,21 @@ class CoreEngine : public Engine {
   // What the last step left to do is done.
   virtual Status finish_update() { return ok_status(); }
 
+  // Before a step: all ranks have the same state.
+  Status meet_ranks();
+
   // Device memory beside torch's.
   virtual size_t own_memory_bytes() const { return 0; }
+  std::shared_ptr<EngineRanks> ranks_;  // null: this process alone
   std::unique_ptr<NestCore> core_;
   std::vector<StepOutcome> finished_;
   std::vector<std::pair<std::string, double>> start_times_;
 
  private:
+  Status restore_whole(const StateSource& source);
+
   bool fallen_back_ = false;
+  bool met_ = true;  // ranks have the same state
   std::shared_ptr<SnapshotMemory> snapshot_memory_ = std::make_shared<SnapshotMemory>();
 };
 

@@ -10,10 +10,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -25,6 +28,7 @@
 #include "aerie/models/nest/engine/batch_tensors.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/step_setup.h"
+#include "aerie/nn/exchanged_norm.h"
 #include "aerie/train/graph/batch_key.h"
 #include "aerie/train/graph/torch_status.h"
 #include "aerie/train/measure.h"
@@ -33,7 +37,7 @@ namespace aerie::train {
 namespace {
 
 constexpr size_t kMicroResults = 64;  // offset in the results: behind AdamwControl and the flag
-constexpr size_t kBadLoss = 48;
+constexpr size_t kBadLoss = 48, kLossSum = 52;
 static_assert(sizeof(kernels::AdamwControl) <= kBadLoss);
 
 kernels::Dtype dtype_of(config::Precision precision) {
@@ -220,7 +224,9 @@ Status FastEngine::state_written() {
 // Plans and graphs hold on to what is called.
 Status FastEngine::set_reducer(GradientReducer* reducer) {
   if (window_open_) return internal_error("another reducer inside a window");
+  AERIE_RETURN_IF_ERROR(write_state());
   AERIE_RETURN_IF_ERROR(CoreEngine::set_reducer(reducer));
+  stale_ = true;  // a sharded optimizer keeps its moments elsewhere
   AERIE_RETURN_IF_ERROR(compute_->synchronize());
   plans_->clear();
   return ok_status();
@@ -264,6 +270,11 @@ Status FastEngine::refresh() {
     twiddles_.copy_(at::tensor(tables.twiddles));
     bands_.copy_(at::tensor(tables.bands, at::kInt));
     silent_tokens_.copy_(at::tensor(tables.silent_tokens, at::kInt));
+    if (shards() && !core_->optimizer().kept()) {
+      const FlatRange own = core_->reducer()->owned();
+      core_->optimizer().keep(own.begin, own.begin + own.count);
+      optimizer_->own(own);
+    }
     auto* results = results_.mutable_data_ptr<uint8_t>();
     AERIE_ASSIGN_OR_RETURN(const bool same,
                            optimizer_->refresh(core_->scaler(), shadow_, dtype_,
@@ -291,6 +302,12 @@ Status FastEngine::write_state() {
       registry[at + "num_batches_tracked"].copy_(counters_[i]);
     }
     optimizer_->write_counts();
+    if (shards()) {
+      // Other ranks' averages, and weights that passes do not read in float32.
+      AERIE_RETURN_IF_ERROR(gather(registry.flat_params()));
+      if (core_->ema() != nullptr && core_->ema()->started())
+        AERIE_RETURN_IF_ERROR(gather(core_->ema()->flat()));
+    }
     return ok_status();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("collecting the state");
@@ -312,6 +329,9 @@ kernels::SavedState FastEngine::saved_state() const {
 Status FastEngine::open_window() {
   window_.clear();
   window_has_gradients_ = window_reduced_ = false;
+  window_divisor_ = window_frames_ = 0;
+  if (ranks_ != nullptr && ranks_->broadcasts_buffers())
+    AERIE_RETURN_IF_ERROR(ranks_->broadcast({statistics_, counters_}));
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
       compute_->kernels().save_state(state, compute_->handle()), "saving the statistics"));
@@ -348,17 +368,17 @@ Status FastEngine::add_micro(const data::SpeechBatch& batch, const std::vector<S
   for (const Shape& shape : shapes) info.room += shape.chosen;
   for (const int64_t samples : batch.noisy_audio_len())
     info.frames += nest::step_lengths(core_->model(), samples).frames_encoder;
+  info.divisor = window_divisor_;
   if (info.empty) {
     window_.push_back(info);
-    return ok_status();
+    return exchange_nothing(request.split);
   }
-  const int64_t parts = std::min(request.split, batch.num_samples());
-  if (parts == 1) {
+  if (passes(request.split, batch.num_samples()) == 1) {
     const Shape& shape = shapes.front();
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     // Small copies first: as soon as these rows are mixed, the copy of the next batch begins, and
     // what the step still waited for would come behind it.
-    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, key, 0));
+    AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, key, window_divisor_));
     AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false, last));
     window_.push_back(info);
@@ -370,25 +390,25 @@ Status FastEngine::add_micro(const data::SpeechBatch& batch, const std::vector<S
 Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
                              const StepRequest& request, const nn::RandomKey& key, bool last) {
   const int64_t rows = batch.num_samples(), samples = batch.capacity();
-  const int64_t parts = std::min(request.split, rows);
+  const int64_t parts = passes(request.split, rows);
   MicroInfo info;
+  info.divisor = window_divisor_;
   for (const Shape& shape : shapes) info.room += shape.chosen;
-  nest::NestBatch lengths;
-  lengths.audio = at::empty({rows, 0});
-  std::vector<int64_t> noisy(batch.noisy_audio_len().begin(), batch.noisy_audio_len().end());
-  lengths.noisy_lengths = at::tensor(noisy, at::kLong);
-  lengths.padded_samples = batch.padded_length();
-  lengths.random = key;
-  AERIE_ASSIGN_OR_RETURN(const int64_t total, core_->masked_frames(lengths, parts));
+  AERIE_ASSIGN_OR_RETURN(int64_t total, masked_frames(batch, key, std::min(parts, rows)));
   info.no_mask = total == 0;
-  for (const int64_t length : noisy)
+  if (window_divisor_ > 0) total = window_divisor_;
+  for (const int64_t length : batch.noisy_audio_len())
     info.frames += nest::step_lengths(core_->model(), length).frames_encoder;
 
   auto* whole = static_cast<float*>(whole_->data());
   AERIE_RETURN_IF_ERROR(intake_->load(batch, whole));
   for (int64_t p = 0; p < parts; ++p) {
-    const int64_t begin = rows * p / parts;
+    const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
     const Shape& shape = shapes[static_cast<size_t>(p)];
+    if (begin == end) {
+      AERIE_RETURN_IF_ERROR(exchange_nothing(1));
+      continue;
+    }
     AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
     for (const int64_t signal : {0, 1})
       AERIE_RETURN_IF_ERROR(
@@ -396,9 +416,95 @@ Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<S
                          whole + (signal * rows + begin) * samples,
                          static_cast<size_t>(shape.batch * samples) * sizeof(float)));
     AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, begin, key, total));
-    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/p > 0, last && p + 1 == parts));
+    AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/begin > 0, last && end == rows));
   }
   window_.push_back(info);
+  return ok_status();
+}
+
+Result<int64_t> FastEngine::masked_frames(const data::SpeechBatch& batch, const nn::RandomKey& key,
+                                          int64_t parts) {
+  nest::NestBatch lengths;
+  lengths.audio = at::empty({batch.num_samples(), 0});
+  const std::vector<int64_t> noisy(batch.noisy_audio_len().begin(), batch.noisy_audio_len().end());
+  lengths.noisy_lengths = at::tensor(noisy, at::kLong);
+  lengths.padded_samples = batch.padded_length();
+  lengths.random = key;
+  return core_->masked_frames(lengths, parts);
+}
+
+int64_t FastEngine::passes(int64_t split, int64_t rows) const {
+  return core_->exchange() ? split : std::min(split, rows);
+}
+
+// What other ranks exchange in passes for which this one has no rows.
+Status FastEngine::exchange_nothing(int64_t passes) {
+  if (!core_->exchange()) return ok_status();
+  const auto layers = static_cast<int64_t>(statistics_.size(0));
+  for (int64_t i = 0; i < passes * 2 * layers; ++i) {
+    const int64_t at = i % (2 * layers);
+    const bool backward = at >= layers;
+    const int64_t layer = backward ? 2 * layers - 1 - at : at;
+    nn::ExchangedNorm norm;
+    norm.exchange = &core_->exchange();
+    norm.layer = static_cast<int>(layer);
+    norm.running_mean = statistics_[layer][0];
+    norm.running_var = statistics_[layer][1];
+    const bool any = nn::exchange_no_frames(norm, statistics_.size(2), device_, backward);
+    if (any && !backward) counters_[layer].add_(1);
+  }
+  return ok_status();
+}
+
+// The frames that a global loss is divided by, before anything of the request is queued.
+Status FastEngine::weigh(const StepRequest& request) {
+  if (!core_->global_loss()) return ok_status();
+  int64_t frames = 0;
+  for (size_t i = 0; i < request.micro_batches.size(); ++i) {
+    const data::SpeechBatch* batch = data::speech_batch(request.micro_batches[i]);
+    if (batch->num_samples() == 0) continue;
+    AERIE_ASSIGN_OR_RETURN(
+        const int64_t masked,
+        masked_frames(*batch, random_key(config_.aerie.seed, request.first_micro_step + i, *batch),
+                      std::min(request.split, batch->num_samples())));
+    frames += masked;
+  }
+  AERIE_ASSIGN_OR_RETURN(frames, core_->over_ranks(frames));
+  window_frames_ += frames;
+  // Where a window comes in several requests, the first has set the divisor; the end of the step
+  // makes up for it.
+  if (window_divisor_ == 0) window_divisor_ = frames;
+  return ok_status();
+}
+
+Status FastEngine::prepare_all(const StepRequest& request, std::vector<std::vector<Shape>>& shapes,
+                               size_t& last) {
+  const DeviceSpans::Scope span(core_->spans(), kPhaseHostPrepare);
+  for (size_t i = 0; i < request.micro_batches.size(); ++i) {
+    const data::SpeechBatch* batch = data::speech_batch(request.micro_batches[i]);
+    const int64_t rows = batch->num_samples();
+    if (rows == 0) continue;
+    if (request.finish) last = i;
+    AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
+    const int64_t parts = passes(request.split, rows);
+    if (parts > 1)
+      AERIE_RETURN_IF_ERROR(
+          whole_->grow(static_cast<size_t>(2 * rows * batch->capacity()) * sizeof(float)));
+    for (int64_t p = 0; p < parts; ++p) {
+      const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
+      if (begin == end) {
+        shapes[i].emplace_back();
+        continue;
+      }
+      Shape shape = shape_of(*batch, begin, end - begin,
+                             random_key(config_.aerie.seed, request.first_micro_step + i, *batch));
+      shape.part = parts > 1;
+      shape.global = core_->global_loss();
+      shape.accumulate = request.accumulate;
+      shapes[i].push_back(shape);
+      AERIE_RETURN_IF_ERROR(prepare(shape));
+    }
+  }
   return ok_status();
 }
 
@@ -407,35 +513,26 @@ Status FastEngine::submit(const StepRequest& request) {
     at::NoGradGuard no_grad;
     if (core_->ema() != nullptr && core_->ema()->swapped())
       return internal_error("training while averaged weights are in use");
+    AERIE_RETURN_IF_ERROR(meet_ranks());
     AERIE_RETURN_IF_ERROR(refresh());
     std::vector<std::vector<Shape>> shapes(request.micro_batches.size());  // parts of micro-batches
     size_t last = request.micro_batches.size();  // of the window; there may be none here
-    {
-      // All memory first: this is where a step can fail without having changed anything.
-      const DeviceSpans::Scope span(core_->spans(), kPhaseHostPrepare);
-      for (size_t i = 0; i < request.micro_batches.size(); ++i) {
-        const data::SpeechBatch* batch = data::speech_batch(request.micro_batches[i]);
-        const int64_t rows = batch->num_samples();
-        if (rows == 0) continue;
-        if (request.finish) last = i;
-        AERIE_RETURN_IF_ERROR(intake_->reserve(*batch));
-        const int64_t parts = std::min(request.split, rows);
-        if (parts > 1)
-          AERIE_RETURN_IF_ERROR(
-              whole_->grow(static_cast<size_t>(2 * rows * batch->capacity()) * sizeof(float)));
-        for (int64_t p = 0; p < parts; ++p) {
-          const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
-          Shape shape =
-              shape_of(*batch, begin, end - begin,
-                       random_key(config_.aerie.seed, request.first_micro_step + i, *batch));
-          shape.part = parts > 1;
-          shape.accumulate = request.accumulate;
-          shapes[i].push_back(shape);
-          AERIE_RETURN_IF_ERROR(prepare(shape));
-        }
+    // All memory first: this is where a step can fail without having changed anything.
+    Status prepared = prepare_all(request, shapes, last);
+    if (GradientReducer* reducer = core_->reducer()) {
+      // What one rank has no memory for, none begins. Other errors end this rank, and thereby all.
+      uint8_t any = prepared.code() == StatusCode::kOutOfMemory ? 1 : 0;
+      if (request.agree) {
+        prepared = request.agree(prepared);
+      } else if (prepared.ok() || any != 0) {
+        AERIE_RETURN_IF_ERROR(reducer->unite(std::span(&any, 1)));
+        if (prepared.ok() && any != 0)
+          prepared = out_of_memory("another rank has no memory for its batch");
       }
     }
+    AERIE_RETURN_IF_ERROR(prepared);
     if (!window_open_) AERIE_RETURN_IF_ERROR(open_window());
+    AERIE_RETURN_IF_ERROR(weigh(request));
     {
       const DeviceSpans::Scope span(core_->spans(), kPhaseForwardBackward);
       for (size_t i = 0; i < request.micro_batches.size(); ++i)
@@ -458,6 +555,46 @@ Status FastEngine::finish_update() {
   if (!update_pending_) return ok_status();
   AERIE_RETURN_IF_ERROR(optimizer_->update());
   update_pending_ = false;
+  return shards() ? gather_weights() : ok_status();
+}
+
+Status FastEngine::gather(const at::Tensor& flat) {
+  const int code = core_->reducer()->gather(flat, compute_->handle());
+  return code == 0 ? ok_status() : core_->reducer()->error(code);
+}
+
+// The weights that a pass reads, as the ranks that own them have updated them: in 16 bits those of
+// the layers' matrices are read in 16 bits alone.
+Status FastEngine::gather_weights() {
+  at::NoGradGuard no_grad;
+  const nn::ParameterRegistry& registry = core_->model().parameters();
+  const at::Tensor weights = registry.flat_params().detach();
+  if (!shadow_.defined()) return gather(weights);
+  AERIE_RETURN_IF_ERROR(gather(shadow_));
+  if (!float_weights_.defined()) {
+    std::vector<at::Tensor> ranges;
+    for (const int64_t index : registry.trainable()) {
+      const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(index)];
+      const bool matrix = starts_with(info.name, "encoder.layers.") && info.shape.size() >= 2 &&
+                          info.name.find("depthwise") == std::string::npos &&
+                          info.name.find("pos_bias") == std::string::npos;
+      if (!matrix)
+        ranges.push_back(at::arange(info.flat_offset, info.flat_offset + info.numel, at::kLong));
+    }
+    float_weights_ = std::get<0>(at::cat(ranges).sort()).to(device_);
+  }
+  // As a flat buffer of zeros but for these, each rank's part of it would be mostly zeros: they
+  // travel packed, added up.
+  const FlatRange own = core_->reducer()->owned();
+  const at::Tensor mine =
+      (float_weights_ >= own.begin).logical_and(float_weights_ < own.begin + own.count);
+  const at::Tensor packed =
+      at::where(mine, weights.index_select(0, float_weights_), 0.0).contiguous();
+  const int code = core_->reducer()->add_up(packed.mutable_data_ptr<float>(), packed.numel(),
+                                            compute_->handle());
+  if (code != 0) return core_->reducer()->error(code);
+  at::Tensor whole = weights;
+  whole.index_copy_(0, float_weights_, packed);
   return ok_status();
 }
 
@@ -471,14 +608,24 @@ Status FastEngine::reduce_gradients() {
     results_.narrow(0, static_cast<int64_t>(kBadLoss), sizeof(float)).zero_();
     window_has_gradients_ = true;
   }
+  if (core_->global_loss()) {
+    // This rank's part of the loss lies behind the flag and is added up with it.
+    at::Tensor sum = results_.narrow(0, static_cast<int64_t>(kLossSum), sizeof(float));
+    sum.zero_();
+    for (size_t i = 0; i < window_.size(); ++i) {
+      if (window_[i].empty) continue;
+      const auto at = static_cast<int64_t>(kMicroResults + i * sizeof(kernels::MicroResult));
+      sum.view(at::kFloat).add_(results_.narrow(0, at, sizeof(float)).view(at::kFloat));
+    }
+  }
   int code = 0;
   if (!std::exchange(window_reduced_, true)) {
     for (int part = optimizer_->parts().size() - 1; part >= 0 && code == 0; --part)
       code = reducer.begin(part, compute_->handle());
     if (code == 0) code = reducer.finish(compute_->handle());
   }
-  if (code == 0) code = reducer.add_up(bad_loss, 1, compute_->handle());
-  return compute_->status_of(code, "adding up gradients over ranks");
+  if (code == 0) code = reducer.add_up(bad_loss, core_->global_loss() ? 2 : 1, compute_->handle());
+  return code == 0 ? ok_status() : reducer.error(code);
 }
 
 Status FastEngine::finish_step(const StepRequest& request) {
@@ -500,11 +647,28 @@ Status FastEngine::finish_step(const StepRequest& request) {
     return ok_status();
   }
   const DeviceSpans::Scope span(core_->spans(), kPhaseOptimizer);
+  const bool scaled = core_->global_loss() && window_frames_ != window_divisor_;
+  if (scaled)
+    core_->model().parameters().flat_grads().mul_(static_cast<double>(window_divisor_) /
+                                                  static_cast<double>(window_frames_));
   // Sums of squares that came with the gradients are those of this rank's.
-  const std::span<const double> squares(static_cast<const double*>(squares_->data()),
-                                        reduces ? 0 : window_squares_);
+  std::span<const double> squares(static_cast<const double*>(squares_->data()),
+                                  reduces || scaled ? 0 : window_squares_);
+  FlatOptimizer::Squared squared = window_squared_;
+  if (shards()) {
+    // Of all gradients, each rank having those of its own.
+    const at::Tensor& grads = core_->model().parameters().flat_grads();
+    const FlatRange own = core_->reducer()->owned();
+    squares_over_ranks_ = optim::l2_norm(grads.narrow(0, own.begin, own.count)).square();
+    squares_over_ranks_ = squares_over_ranks_.to(device_).reshape({1});
+    const int code = core_->reducer()->add_up_wide(squares_over_ranks_.mutable_data_ptr<double>(),
+                                                   1, compute_->handle());
+    if (code != 0) return core_->reducer()->error(code);
+    squares = {squares_over_ranks_.const_data_ptr<double>(), 1};
+    squared = {{grads.const_data_ptr<float>(), static_cast<size_t>(grads.numel())}};
+  }
   AERIE_RETURN_IF_ERROR(
-      optimizer_->decide(request.learning_rates, request.momentum, squares, window_squared_));
+      optimizer_->decide(request.learning_rates, request.momentum, squares, squared));
   update_pending_ = true;
   const kernels::SavedState state = saved_state();
   AERIE_RETURN_IF_ERROR(compute_->status_of(
@@ -515,6 +679,8 @@ Status FastEngine::finish_step(const StepRequest& request) {
   pending.step = request.step;
   pending.micros = std::move(window_);
   pending.first_runs = std::exchange(window_first_runs_, 0);
+  pending.divisor = window_divisor_;
+  pending.frames = window_frames_;
   AERIE_RETURN_IF_ERROR(under_way_->push(std::move(pending), results_.const_data_ptr()));
   window_.clear();
   return ok_status();
@@ -534,6 +700,8 @@ Status FastEngine::take_oldest() {
   out.first_runs = pending.first_runs;
   out.loss_scale =
       optimizer_->loss_scale() != nullptr ? static_cast<double>(control.loss_scale) : 1.0;
+  double sum_of_losses = 0.0;
+  int64_t counted = 0;
   for (size_t i = 0; i < pending.micros.size(); ++i) {
     const MicroInfo& info = pending.micros[i];
     kernels::MicroResult result{0.0f, 0};
@@ -543,12 +711,24 @@ Status FastEngine::take_oldest() {
       return internal_error(
           str_cat(result.rows, " masked frames where there is room for ", info.room));
     double loss = static_cast<double>(result.loss);
+    if (info.divisor > 0)
+      loss *= static_cast<double>(info.divisor) / static_cast<double>(std::max(result.rows, 1));
     if (info.no_mask && config_.aerie.empty_mask == config::EmptyMask::kNan)
       loss = std::numeric_limits<double>::quiet_NaN();
     out.micro_losses.push_back(loss);
     out.loss += loss / static_cast<double>(pending.micros.size());
+    counted += result.rows;
+    if (result.rows > 0) sum_of_losses += loss * static_cast<double>(result.rows);
     nest::add_frames(out, result.rows, info.frames);
     if (result.rows == 0) ++out.without_loss;
+  }
+  if (pending.divisor > 0 && core_->reducer() != nullptr) {
+    float sum = 0.0f;
+    std::memcpy(&sum, bytes + kLossSum, sizeof(sum));
+    out.loss = static_cast<double>(sum) * static_cast<double>(pending.divisor) /
+               static_cast<double>(pending.frames);
+  } else if (pending.divisor > 0) {
+    out.loss = sum_of_losses / static_cast<double>(std::max<int64_t>(counted, 1));
   }
   finished_.push_back(std::move(out));
   return ok_status();

@@ -65,6 +65,7 @@ class FastEngine final : public CoreEngine {
                                                             const kernels::KernelTable& kernels);
   ~FastEngine() override;
 
+  bool is_fast() const override { return true; }
   int64_t max_in_flight() const override { return 2; }
   Status submit(const StepRequest& request) override;
   Result<std::vector<StepOutcome>> collect(bool wait) override;
@@ -83,9 +84,12 @@ class FastEngine final : public CoreEngine {
     int64_t rows = 0;    // of the encoder: what is valid and a little, not batch * padded frames
     int64_t chosen = 0;  // of these, room for those in the loss
     bool training = true;
-    bool part = false;  // of a batch that was cut
+    bool part = false;    // of a batch that was cut
+    bool global = false;  // its loss is divided by the frames of all ranks and micro-batches
     int64_t accumulate = 1;
-    auto key() const { return std::tie(batch, samples, rows, chosen, training, part, accumulate); }
+    auto key() const {
+      return std::tie(batch, samples, rows, chosen, training, part, global, accumulate);
+    }
     bool operator<(const Shape& other) const { return key() < other.key(); }
   };
   struct Plan {
@@ -102,11 +106,14 @@ class FastEngine final : public CoreEngine {
     int64_t room = 0;      // for those in the loss
     bool empty = false;    // a batch without rows
     bool no_mask = false;  // a cut batch without masked frames
+    int64_t divisor = 0;   // of a global loss
   };
   struct Pending {
     int64_t step = 0;
     std::vector<MicroInfo> micros;
     int64_t first_runs = 0;
+    // Of a global loss: the sum over ranks was divided by the first instead of the second.
+    int64_t divisor = 0, frames = 0;
   };
 
   FastEngine(const config::RunConfig& config, at::Device device);
@@ -150,6 +157,18 @@ class FastEngine final : public CoreEngine {
   Status add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
                    const StepRequest& request, const nn::RandomKey& key, bool last);
   Status run_and_record(Plan& plan, bool add, bool last);
+  // All memory that a request needs, before anything is queued.
+  Status prepare_all(const StepRequest& request, std::vector<std::vector<Shape>>& shapes,
+                     size_t& last);
+  // Passes of a batch of so many rows: with an exchange all ranks make the same.
+  int64_t passes(int64_t split, int64_t rows) const;
+  Status exchange_nothing(int64_t passes);
+  Status weigh(const StepRequest& request);
+  Result<int64_t> masked_frames(const data::SpeechBatch& batch, const nn::RandomKey& key,
+                                int64_t parts);
+  bool shards() const { return core_->reducer() != nullptr && core_->reducer()->shards(); }
+  Status gather_weights();
+  Status gather(const at::Tensor& flat);
   Status reduce_gradients();
   Status finish_step(const StepRequest& request);
   Status finish_update() override;
@@ -200,6 +219,9 @@ class FastEngine final : public CoreEngine {
   FlatOptimizer::Squared window_squared_;
   std::vector<MicroInfo> window_;
   int64_t window_first_runs_ = 0;
+  int64_t window_divisor_ = 0, window_frames_ = 0;  // of a global loss: used so far, known now
+  at::Tensor squares_over_ranks_;                   // of sharded gradients
+  at::Tensor float_weights_;  // elements of the flat weights that passes read in float32
 };
 
 }  // namespace aerie::train

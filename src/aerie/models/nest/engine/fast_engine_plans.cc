@@ -98,9 +98,12 @@ Result<std::unique_ptr<FastEngine::Plan>> FastEngine::make_plan(const Shape& sha
   c.frames = static_cast<int>(nest::step_frames(model, shape.samples));
   c.rows = static_cast<int>(shape.rows);
   c.chosen = static_cast<int>(shape.chosen);
-  c.loss_weight = 1.0f / static_cast<float>(shape.accumulate);
+  // Behind a global loss comes a mean over the ranks.
+  const GradientReducer* reducer = core_->reducer();
+  c.loss_weight = shape.global ? static_cast<float>(reducer != nullptr ? reducer->world() : 1)
+                               : 1.0f / static_cast<float>(shape.accumulate);
   c.tune = config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
-  if (shape.part) c.nan_when_empty = false;
+  if (shape.part || shape.global) c.nan_when_empty = false;
   c.recompute =
       config_.aerie.activation_checkpointing || recompute_ || kernels::cheap_to_recompute(c);
   // A part of a batch that did not fit has no memory to spare.
@@ -223,7 +226,7 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
   in.frames_counted = reinterpret_cast<const int32_t*>(base + kCounted);
   in.random = reinterpret_cast<const kernels::RandomState*>(base + kRandom);
   in.loss_scale = optimizer_->loss_scale();
-  if (shape.part) in.loss_rows = reinterpret_cast<const int32_t*>(base + kLossRows);
+  if (shape.part || shape.global) in.loss_rows = reinterpret_cast<const int32_t*>(base + kLossRows);
   return in;
 }
 
@@ -289,7 +292,7 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate, bool last) {
   const bool reduces = reducer != nullptr && last && reducer->recordable();
   // The first pass of a step finds the last step's update undone, or is told that it is not.
   const kernels::NestStepConfig& c = plan.config;
-  const bool first = plan.shape.training && !accumulate &&
+  const bool first = plan.shape.training && !accumulate && !shards() &&
                      update_beside(core_->model().parameters().flat_params().numel(), c.layers,
                                    kernels::step_rows(c));
   if (!first) AERIE_RETURN_IF_ERROR(finish_update());

@@ -27,6 +27,7 @@
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/nn/cpu_runtime.h"
+#include "aerie/nn/exchanged_norm.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::train {
@@ -65,6 +66,7 @@ struct NestCore::Rollback {
   at::Tensor grads;  // undefined: the window was empty
   std::vector<uint8_t> has_grad;
   std::vector<at::Tensor> statistics;
+  int64_t divisor = 0, frames = 0;
 };
 
 nest::NestBatch batch_rows(const nest::NestBatch& batch, int64_t begin, int64_t end) {
@@ -168,8 +170,45 @@ Status NestCore::set_reducer(GradientReducer* reducer) {
 
 Status NestCore::set_exchange(kernels::ExchangeSums exchange, bool recordable) {
   if (window_open_) return internal_error("another exchange inside a window");
-  exchange_ = std::move(exchange);
+  exchange_ = nullptr;
+  // Other norms have nothing to exchange.
+  if (exchange && model_->settings().model.encoder.conv_norm_type == config::ConvNorm::kBatchNorm)
+    exchange_ = [this, exchange = std::move(exchange)](const kernels::ExchangedSums& sums,
+                                                       void* on) {
+      ++exchanges_;
+      return exchange(sums, on);
+    };
   exchange_recordable_ = recordable;
+  return ok_status();
+}
+
+// In a pass every layer forward, and back from the last.
+Status NestCore::exchange_next() {
+  const config::EncoderConfig& encoder = model_->settings().model.encoder;
+  const int64_t at = exchanges_ % (2 * encoder.n_layers);
+  const bool backward = at >= encoder.n_layers;
+  const int64_t layer = backward ? 2 * encoder.n_layers - 1 - at : at;
+  const nn::ParameterRegistry& registry = model_->parameters();
+  const std::string name = str_cat("encoder.layers.", layer, ".conv.batch_norm.");
+  nn::ExchangedNorm norm;
+  norm.exchange = &exchange_;
+  norm.layer = static_cast<int>(layer);
+  norm.running_mean = registry[name + "running_mean"];
+  norm.running_var = registry[name + "running_var"];
+  try {
+    const at::NoGradGuard no_grad;
+    if (nn::exchange_no_frames(norm, encoder.d_model, device(), backward) && !backward)
+      registry[name + "num_batches_tracked"].add_(1);
+    return ok_status();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("a pass without samples");
+  }
+}
+
+Status NestCore::exchange_nothing() {
+  const config::EncoderConfig& encoder = model_->settings().model.encoder;
+  if (!exchange_) return ok_status();
+  for (int64_t i = 0; i < 2 * encoder.n_layers; ++i) AERIE_RETURN_IF_ERROR(exchange_next());
   return ok_status();
 }
 
@@ -184,19 +223,66 @@ void NestCore::begin_part(int part) {
   if (reducer_code_ == 0) reducer_code_ = code;
 }
 
-// Begins what no backward pass has begun, as on a rank without samples, and waits in line.
+// What no backward pass has begun, as on a rank without samples.
+Status NestCore::begin_rest() {
+  if (!reducer_->watches_backward()) {
+    while (reducing_ < num_parts_) begin_part(num_parts_ - 1 - reducing_);
+    return ok_status();
+  }
+  if (std::exchange(watched_pass_, true)) return ok_status();
+  // Zero gradients for everything are none.
+  const std::vector<uint8_t> flags = *has_grad_;
+  {
+    const at::AutoGradMode enable(true);
+    AERIE_RETURN_IF_ERROR(reducer_->before_backward({}));
+    AERIE_RETURN_IF_ERROR(reducer_->after_backward());
+  }
+  *has_grad_ = flags;
+  return ok_status();
+}
+
 Status NestCore::finish_reduction() {
-  while (reducing_ < num_parts_) begin_part(num_parts_ - 1 - reducing_);
-  const int code = reducer_->finish(stream());
-  if (reducer_code_ == 0) reducer_code_ = code;
-  if (reducer_code_ != 0)
-    return internal_error(str_cat("adding up gradients over ranks: error ", reducer_code_));
+  AERIE_RETURN_IF_ERROR(begin_rest());
+  if (!reducer_->watches_backward()) {
+    const int code = reducer_->finish(stream());
+    if (reducer_code_ == 0) reducer_code_ = code;
+    if (reducer_code_ != 0) return reducer_->error(reducer_code_);
+  }
   return reducer_->unite(*has_grad_);
+}
+
+Result<int64_t> NestCore::over_ranks(int64_t frames) {
+  if (reducer_ != nullptr) {
+    auto all = static_cast<double>(frames);
+    AERIE_RETURN_IF_ERROR(reducer_->add_up_on_host(std::span(&all, 1)));
+    frames = static_cast<int64_t>(all);
+  }
+  return std::max<int64_t>(frames, 1);
+}
+
+Status NestCore::show_state(bool gather) {
+  if (!optimizer_->kept()) return ok_status();
+  try {
+    optimizer_->show_whole();
+    if (!gather) return ok_status();
+    for (const at::Tensor& buffer : optimizer_->buffers())
+      if (const int code = reducer_->gather(buffer, stream()); code != 0)
+        return reducer_->error(code);
+    return ok_status();
+  } catch (const std::exception& error) {
+    return torch_status(error).with_context("collecting the optimizer's state");
+  }
+}
+
+void NestCore::hide_state(bool written) {
+  optimizer_->hide_whole(written);
 }
 
 void NestCore::open_window(const std::vector<at::Tensor>& statistics) {
   model_->parameters().zero_grad();
   reducing_ = reducer_code_ = 0;
+  watched_pass_ = false;
+  window_divisor_ = window_frames_ = 0;
   window_.clear();
   std::fill(has_grad_->begin(), has_grad_->end(), uint8_t{0});
   statistics_at_open_ = statistics;
@@ -213,6 +299,8 @@ NestCore::Rollback NestCore::mark() const {
   Rollback out;
   out.window_open = window_open_;
   out.micros = window_.size();
+  out.divisor = window_divisor_;
+  out.frames = window_frames_;
   out.has_grad = *has_grad_;
   for (const int64_t i : statistics_)
     out.statistics.push_back(model_->parameters().tensor(i).clone());
@@ -227,6 +315,9 @@ void NestCore::roll_back(const Rollback& mark) {
     registry.tensor(statistics_[k]).copy_(mark.statistics[k]);
   if (mark.grads.defined()) registry.flat_grads().copy_(mark.grads);
   reducing_ = reducer_code_ = 0;
+  watched_pass_ = false;
+  window_divisor_ = mark.divisor;
+  window_frames_ = mark.frames;
   window_.resize(mark.micros);
   *has_grad_ = mark.has_grad;
   if (!mark.window_open) drop_window();
@@ -234,7 +325,7 @@ void NestCore::roll_back(const Rollback& mark) {
 }
 
 Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
-                     bool ends_window) {
+                     bool ends_window, const Vote& vote) {
   AERIE_CHECK(accumulate >= 1 && split >= 1, "accumulate ", accumulate, ", split ", split);
   if (ema_ && ema_->swapped()) return internal_error("training while averaged weights are in use");
   Rollback before;
@@ -247,29 +338,104 @@ Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, 
     return torch_status(error).with_context("training step");
   }
   Status status;
+  exchanges_ = 0;
   try {
-    for (int64_t i = 0; i < count && status.ok(); ++i) {
-      auto made = batch(i);
-      if (!made.ok()) {
-        status = made.status();
-        break;
-      }
-      auto micro = run_micro(*made, accumulate, split, ends_window && i + 1 == count);
-      if (micro.ok()) {
-        window_.push_back(std::move(micro).value());
-      } else {
-        status = refine_torch_status(micro.status()).with_context(str_cat("micro-batch ", i));
-      }
-    }
+    status = run_all(count, batch, accumulate, split, ends_window);
   } catch (const std::exception& error) {
     status = torch_status(error);
   }
+  if (reducer_ != nullptr) status = agree(std::move(status), count * split, ends_window, vote);
   if (status.ok()) return status;
   roll_back(before);
   return status.with_context("training step");
 }
 
-Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, int64_t accumulate,
+Status NestCore::run_all(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
+                         bool ends_window) {
+  Weight weight;
+  weight.accumulate = accumulate;
+  std::vector<nest::NestBatch> all;  // of a global loss, which is known before the first
+  if (global_loss_) {
+    for (int64_t i = 0; i < count; ++i) {
+      AERIE_ASSIGN_OR_RETURN(nest::NestBatch made, batch(i));
+      all.push_back(std::move(made));
+    }
+    AERIE_ASSIGN_OR_RETURN(weight, weigh(all, split));
+  }
+  if (broadcast_statistics_ && window_.empty()) {
+    std::vector<at::Tensor> statistics;
+    for (const int64_t i : statistics_) statistics.push_back(model_->parameters().tensor(i));
+    AERIE_RETURN_IF_ERROR(broadcast_statistics_(std::move(statistics)));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    nest::NestBatch made;
+    if (global_loss_) {
+      made = std::move(all[static_cast<size_t>(i)]);
+    } else {
+      AERIE_ASSIGN_OR_RETURN(made, batch(i));
+    }
+    auto micro = run_micro(made, weight, split, ends_window && i + 1 == count);
+    if (!micro.ok())
+      return refine_torch_status(micro.status()).with_context(str_cat("micro-batch ", i));
+    window_.push_back(std::move(micro).value());
+  }
+  return ok_status();
+}
+
+Result<NestCore::Weight> NestCore::weigh(const std::vector<nest::NestBatch>& batches,
+                                         int64_t split) {
+  int64_t frames = 0;
+  for (const nest::NestBatch& batch : batches) {
+    if (batch.size() == 0) continue;
+    AERIE_ASSIGN_OR_RETURN(const int64_t masked,
+                           masked_frames(batch, std::min(split, batch.size())));
+    frames += masked;
+  }
+  AERIE_ASSIGN_OR_RETURN(frames, over_ranks(frames));
+  window_frames_ += frames;
+  // Where a window comes in several requests, the first has set the divisor; finish() makes up for
+  // it.
+  if (window_divisor_ == 0) window_divisor_ = frames;
+  Weight weight;
+  weight.global = true;
+  const int world = reducer_ != nullptr ? reducer_->world() : 1;  // a mean over them follows
+  weight.of_sum = static_cast<double>(world) / static_cast<double>(window_divisor_);
+  return weight;
+}
+
+Status NestCore::agree(Status status, int64_t passes, bool ends_window, const Vote& vote) {
+  const bool failed = status.code() == StatusCode::kOutOfMemory;
+  if (!status.ok() && !failed) return status;  // ends this rank, and thereby all
+  if (failed && ends_window && reducer_->watches_backward())
+    return internal_error(status.message())
+        .with_hint(
+            "other ranks are in the middle of this step: lower batch_size, or set "
+            "trainer.strategy.gradient_as_bucket_view=true, which can try again with smaller "
+            "parts");
+  if (failed && exchange_) {
+    // The others wait in theirs.
+    empty_device_cache(device());
+    const int64_t layers = model_->settings().model.encoder.n_layers;
+    while (exchanges_ < passes * 2 * layers) AERIE_RETURN_IF_ERROR(exchange_next());
+  }
+  // In the order of those that have begun them in their passes.
+  if (ends_window) AERIE_RETURN_IF_ERROR(begin_rest());
+  if (vote) {
+    status = vote(status);
+  } else {
+    uint8_t any = failed ? 1 : 0;
+    AERIE_RETURN_IF_ERROR(reducer_->unite(std::span(&any, 1)));
+    if (any != 0 && !failed) status = out_of_memory("another rank has no memory for its batch");
+  }
+  if (status.code() != StatusCode::kOutOfMemory) return status;
+  if (ends_window && !reducer_->watches_backward()) {
+    const int code = reducer_->finish(stream());
+    if (reducer_code_ != 0 || code != 0) return reducer_->error(code);
+  }
+  return status;
+}
+
+Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, const Weight& weight,
                                             int64_t split, bool last) {
   const auto options = at::TensorOptions(device());
   Micro micro;
@@ -279,13 +445,16 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, int64_
     micro.loss = at::zeros({}, options.dtype(at::kFloat));
     micro.count = at::zeros({}, options.dtype(at::kLong));
     micro.frames = at::zeros({}, options.dtype(at::kLong));
+    for (int64_t p = 0; p < split; ++p) AERIE_RETURN_IF_ERROR(exchange_nothing());
     return micro;
   }
   at::Tensor factor =
-      at::full({}, 1.0 / static_cast<double>(accumulate), options.dtype(at::kFloat));
+      at::full({}, weight.global ? weight.of_sum : 1.0 / static_cast<double>(weight.accumulate),
+               options.dtype(at::kFloat));
   if (scaler_) factor = factor * scaler_->scale();
-  const int64_t parts = std::min(split, rows);
-  if (parts == 1) {
+  // All ranks make as many passes when they meet in them.
+  const int64_t parts = exchange_ ? split : std::min(split, rows);
+  if (parts == 1 && !weight.global) {
     AERIE_ASSIGN_OR_RETURN(const nest::NestOutput out, forward(batch, /*training=*/true));
     AERIE_RETURN_IF_ERROR(backward(out.loss * factor, last));
     micro.loss = out.loss.detach().to(at::kFloat);
@@ -293,18 +462,26 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, int64_
     micro.frames = out.encoded_lengths.sum();
     return micro;
   }
-  AERIE_ASSIGN_OR_RETURN(const int64_t total, masked_frames(batch, parts));
-  const double weight = 1.0 / static_cast<double>(std::max<int64_t>(total, 1));
+  double of_part = 1.0;
+  if (!weight.global) {
+    AERIE_ASSIGN_OR_RETURN(const int64_t total, masked_frames(batch, std::min(parts, rows)));
+    of_part = 1.0 / static_cast<double>(std::max<int64_t>(total, 1));
+  }
   at::Tensor sum;
   for (int64_t p = 0; p < parts; ++p) {
-    const nest::NestBatch part = batch_rows(batch, rows * p / parts, rows * (p + 1) / parts);
+    const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
+    if (begin == end) {
+      AERIE_RETURN_IF_ERROR(exchange_nothing());
+      continue;
+    }
+    const nest::NestBatch part = parts == 1 ? batch : batch_rows(batch, begin, end);
     AERIE_ASSIGN_OR_RETURN(const nest::NestOutput out, forward(part, /*training=*/true));
-    AERIE_RETURN_IF_ERROR(backward(out.loss_parts.sum * weight * factor, last && p + 1 == parts));
+    AERIE_RETURN_IF_ERROR(backward(out.loss_parts.sum * of_part * factor, last && end == rows));
     const at::Tensor part_sum = out.loss_parts.sum.detach();
     const at::Tensor part_frames = out.encoded_lengths.sum();
-    sum = p == 0 ? part_sum : sum + part_sum;
-    micro.count = p == 0 ? out.loss_parts.count : micro.count + out.loss_parts.count;
-    micro.frames = p == 0 ? part_frames : micro.frames + part_frames;
+    sum = sum.defined() ? sum + part_sum : part_sum;
+    micro.count = micro.count.defined() ? micro.count + out.loss_parts.count : out.loss_parts.count;
+    micro.frames = micro.frames.defined() ? micro.frames + part_frames : part_frames;
   }
   micro.loss = nest::mean_loss({sum, micro.count}, nan_when_empty_).to(at::kFloat);
   return micro;
@@ -336,8 +513,10 @@ Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool tr
 Status NestCore::backward(const at::Tensor& loss, bool last) {
   const DeviceSpans::Scope span(*spans_, "backward");
   // Recomputed layers add to shared parameters one by one: all parts come behind the pass then.
-  const bool watched = last && reducer_ != nullptr && !model_->recomputes();
+  const bool watches_itself = last && reducer_ != nullptr && reducer_->watches_backward();
+  const bool watched = last && reducer_ != nullptr && !watches_itself && !model_->recomputes();
   try {
+    if (watches_itself) AERIE_RETURN_IF_ERROR(reducer_->before_backward(loss));
     if (watched) watch_->arm([this](int part) { begin_part(part); });
     if (detect_anomaly_) {
       torch::autograd::DetectAnomalyGuard guard(/*check_nan=*/true);
@@ -346,6 +525,10 @@ Status NestCore::backward(const at::Tensor& loss, bool last) {
       loss.backward();
     }
     if (watched) watch_->finish();
+    if (watches_itself) {
+      watched_pass_ = true;
+      return reducer_->after_backward();
+    }
     return ok_status();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("backward pass");
@@ -359,7 +542,8 @@ Result<int64_t> NestCore::masked_frames(const nest::NestBatch& batch, int64_t sp
   const int64_t samples = batch.padded_samples > 0 ? batch.padded_samples : batch.capacity();
   const int64_t rows = batch.size();
   const auto count = [&](const nn::RandomKey& key, const at::Tensor& lengths, int64_t frames) {
-    const at::Tensor mask = nest::mask_from_spans(model_->masking().draw(key, lengths), frames);
+    const at::Tensor mask = nest::mask_from_spans(
+        forced_masks_ != nullptr ? *forced_masks_ : model_->masking().draw(key, lengths), frames);
     return nest::loss_frames(mask, loss.combine_time_steps, loss.mask_threshold)
         .sum()
         .item<int64_t>();
@@ -427,17 +611,39 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
     }
     const at::Tensor scale =
         scaler_ ? scaler_->scale().clone() : at::ones({}, options.dtype(at::kFloat));
+    const bool shards = reducer_ != nullptr && reducer_->shards();
+    at::Tensor grads = registry.flat_grads();
+    std::function<void(const at::Tensor&)> add_up_squares;
+    if (shards) {
+      const FlatRange own = reducer_->owned();
+      grads = grads.narrow(0, own.begin, own.count);
+      if (!optimizer_->kept()) optimizer_->keep(own.begin, own.begin + own.count);
+      add_up_squares = [&](const at::Tensor& squares) {
+        const int code = reducer_->add_up_wide(squares.mutable_data_ptr<double>(), 1, stream());
+        TORCH_CHECK(code == 0, reducer_->error(code).message());
+      };
+    }
+    if (global_loss_ && window_frames_ != window_divisor_)
+      grads.mul_(static_cast<double>(window_divisor_) / static_cast<double>(window_frames_));
     const optim::GradientReport report = optim::prepare_gradients(
-        registry.flat_grads(), scaler_ ? scaler_->inverse() : at::Tensor(), clip_);
+        grads, scaler_ ? scaler_->inverse() : at::Tensor(), clip_, add_up_squares);
     // NeMo's NaN for an empty mask comes with zero gradients and counts as a step.
     at::Tensor bad_loss =
         at::isfinite(loss).logical_not().logical_and(count > 0).any().to(at::kFloat);
+    // Of a global loss, what all ranks have of it.
+    std::vector<at::Tensor> extra;
+    if (global_loss_)
+      extra.push_back(
+          at::stack({at::where(count > 0, loss.to(at::kDouble) * count.to(at::kDouble), 0.0).sum(),
+                     count.sum().to(at::kDouble)}));
     if (reducer_ != nullptr) {
       // All ranks skip, or none does.
-      const int code = reducer_->add_up(bad_loss.mutable_data_ptr<float>(), 1, stream());
+      int code = reducer_->add_up(bad_loss.mutable_data_ptr<float>(), 1, stream());
+      if (code == 0 && global_loss_)
+        code = reducer_->add_up_wide(extra[0].mutable_data_ptr<double>(), 2, stream());
       if (code != 0) {
         drop_window();
-        return internal_error(str_cat("adding up over ranks: error ", code));
+        return reducer_->error(code);
       }
       bad_loss = bad_loss.clamp_max(1.0);
     }
@@ -455,6 +661,10 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
 
     if (ema_) ema_->begin();
     optimizer_->step(learning_rates, found, *has_grad_);
+    if (shards) {
+      const int code = reducer_->gather(registry.flat_params(), stream());
+      TORCH_CHECK(code == 0, reducer_->error(code).message());
+    }
     if (ema_) ema_->update(found);
     for (size_t k = 0; k < statistics_.size(); ++k) {
       const at::Tensor& now = registry.tensor(statistics_[k]);
@@ -465,10 +675,10 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
     span.reset();
     // One transfer for all numbers of the step.
     SpanScope read_back("read-back");
-    const at::Tensor numbers =
-        at::cat({at::stack({report.norm, found.to(at::kDouble), scale.to(at::kDouble)}),
-                 loss.to(at::kDouble), count.to(at::kDouble), at::stack(frames).to(at::kDouble)})
-            .to(at::kCPU);
+    extra.insert(extra.begin(),
+                 {at::stack({report.norm, found.to(at::kDouble), scale.to(at::kDouble)}),
+                  loss.to(at::kDouble), count.to(at::kDouble), at::stack(frames).to(at::kDouble)});
+    const at::Tensor numbers = at::cat(extra).to(at::kCPU);
     read_back.end();
     spans_->flush();
     const double* value = numbers.const_data_ptr<double>();
@@ -485,6 +695,8 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
       nest::add_frames(out, masked, static_cast<int64_t>(value[3 + 2 * num + i]));
       if (masked == 0) ++out.without_loss;
     }
+    if (const double* sums = value + 3 + 3 * num; global_loss_ && sums[1] > 0.0)
+      out.loss = sums[0] / sums[1];
     drop_window();
     return out;
   } catch (const std::exception& error) {

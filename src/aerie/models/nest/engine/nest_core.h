@@ -9,6 +9,9 @@
 // leaves weights, moments, averages, step counts and BatchNorm statistics as they were; only the
 // loss scale changes.
 //
+// Over ranks (gradient_reducer.h): with an exchange every rank makes the same passes, also those
+// for which it has no samples; what one rank has no memory for, none has done.
+//
 // Out of memory: add() puts back what the failed call changed (gradients gathered before it,
 // BatchNorm statistics), empties the device's cache and returns kOutOfMemory; the call may be
 // repeated with more parts.
@@ -55,8 +58,10 @@ class NestCore {
   // number of masked frames, so that gradients are those of the whole in everything but BatchNorm
   // statistics (and their number of updates). `ends_window`: finish() follows, so that gradients
   // are added up over ranks while the last backward pass goes on.
+  // `vote`: StepRequest::agree.
+  using Vote = std::function<Status(const Status& own)>;
   Status add(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
-             bool ends_window = true);
+             bool ends_window = true, const Vote& vote = {});
   // Ends the window. outcome.step is the caller's.
   Result<StepOutcome> finish(std::span<const double> learning_rates);
   bool window_open() const { return window_open_; }
@@ -89,6 +94,22 @@ class NestCore {
   Status set_exchange(kernels::ExchangeSums exchange, bool recordable);
   const kernels::ExchangeSums& exchange() const { return exchange_; }
   bool exchange_is_recordable() const { return exchange_recordable_; }
+  // The loss of a step is the mean over all frames that count, of all micro-batches and ranks; not
+  // the mean of the means of micro-batches and ranks. Not inside a window.
+  void set_global_loss(bool on) { global_loss_ = on; }
+  bool global_loss() const { return global_loss_; }
+  // `frames` of this rank, added up over all; at least 1.
+  Result<int64_t> over_ranks(int64_t frames);
+  // Where the optimizer is sharded: whole moments, for a snapshot to read (`gather`) or a
+  // checkpoint to be read into, and back.
+  Status show_state(bool gather);
+  void hide_state(bool written);
+  // Takes part in what other ranks exchange in a pass over a batch without samples.
+  Status exchange_nothing();
+  // BatchNorm's statistics as rank 0 has them, where ranks have their own.
+  void set_broadcast_statistics(std::function<Status(std::vector<at::Tensor>)> broadcast) {
+    broadcast_statistics_ = std::move(broadcast);
+  }
   // Where the phases of a step are timed.
   DeviceSpans& spans() { return *spans_; }
   // Masks for every following forward pass instead of drawn ones; null: draw again. For tests.
@@ -102,17 +123,32 @@ class NestCore {
     at::Tensor frames;  // 0-dim int64: valid encoder frames
   };
   struct Rollback;
+  // How the sum of losses of a micro-batch enters the step.
+  struct Weight {
+    bool global = false;  // by `of_sum`; otherwise the mean, by 1 / accumulate
+    double of_sum = 1.0;
+    int64_t accumulate = 1;
+  };
 
   NestCore() = default;
   // `statistics`: copies of the running ones as they are now.
   void open_window(const std::vector<at::Tensor>& statistics);
-  Result<Micro> run_micro(const nest::NestBatch& batch, int64_t accumulate, int64_t split,
+  Result<Micro> run_micro(const nest::NestBatch& batch, const Weight& weight, int64_t split,
                           bool last);
+  Status run_all(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
+                 bool ends_window);
+  // Of all micro-batches of a request.
+  Result<Weight> weigh(const std::vector<nest::NestBatch>& batches, int64_t split);
+  // Whether all ranks have done what this one has done with this result. `passes`: with an
+  // exchange, as many as every rank makes.
+  Status agree(Status status, int64_t passes, bool ends_window, const Vote& vote);
+  Status exchange_next();
   Result<nest::NestOutput> forward(const nest::NestBatch& batch, bool training);
   // `last`: of the window.
   Status backward(const at::Tensor& loss, bool last);
   void* stream() const;  // what the reducer takes
   void begin_part(int part);
+  Status begin_rest();
   Status finish_reduction();
   Rollback mark() const;
   void roll_back(const Rollback& mark);
@@ -137,6 +173,11 @@ class NestCore {
   int reducer_code_ = 0;  // its first error
   kernels::ExchangeSums exchange_;
   bool exchange_recordable_ = true;
+  int64_t exchanges_ = 0;      // calls in this request
+  bool watched_pass_ = false;  // the reducer has watched a pass of this window
+  bool global_loss_ = false;
+  int64_t window_divisor_ = 0, window_frames_ = 0;  // of a global loss: used so far, known now
+  std::function<Status(std::vector<at::Tensor>)> broadcast_statistics_;
 
   bool window_open_ = false;
   std::vector<Micro> window_;

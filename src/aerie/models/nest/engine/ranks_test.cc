@@ -75,7 +75,9 @@ class FakeRanks : public GradientReducer {
     return 0;
   }
   Status unite(std::span<uint8_t> flags) override {
-    if (others_have_gradients) std::fill(flags.begin(), flags.end(), uint8_t{1});
+    // One flag alone is about memory.
+    if (others_have_gradients && flags.size() > 1)
+      std::fill(flags.begin(), flags.end(), uint8_t{1});
     return ok_status();
   }
   bool recordable() const override { return records_; }

@@ -27,6 +27,7 @@ Result<std::unique_ptr<ReferenceEngine>> ReferenceEngine::create(const config::R
 }
 
 Status ReferenceEngine::submit(const StepRequest& request) {
+  AERIE_RETURN_IF_ERROR(meet_ranks());
   const auto make = [&](int64_t i) {
     const DeviceSpans::Scope span(core_->spans(), "host prepare");
     const data::Batch& batch = *request.micro_batches[static_cast<size_t>(i)];
@@ -35,7 +36,7 @@ Status ReferenceEngine::submit(const StepRequest& request) {
   };
   const auto add = [&] {
     return core_->add(static_cast<int64_t>(request.micro_batches.size()), make, request.accumulate,
-                      request.split, request.finish);
+                      request.split, request.finish, request.agree);
   };
   Status status = add();
   if (status.code() == StatusCode::kOutOfMemory && !core_->model().recomputes()) {

@@ -20,6 +20,7 @@
 #include "aerie/models/nest/restore.h"
 #include "aerie/models/nest/run/lightning_export.h"
 #include "aerie/optim/optimizer_state.h"
+#include "aerie/train/ranks/rank_settings.h"
 
 namespace aerie::train {
 
@@ -67,6 +68,22 @@ Result<std::unique_ptr<CoreEngine>> choose_engine(const config::RunConfig& confi
 
 }  // namespace
 
+namespace {
+
+Status set_ranks(CoreEngine& engine, const config::RunConfig& config,
+                 const EngineOptions& options) {
+  engine.core().set_global_loss(config.aerie.loss_reduction == config::LossReduction::kGlobal);
+  if (options.ranks == nullptr) return ok_status();
+  AERIE_ASSIGN_OR_RETURN(
+      const RankSettings settings,
+      rank_settings(config.trainer, config.aerie, config.model.optim.kind, !engine.is_fast()));
+  AERIE_ASSIGN_OR_RETURN(
+      auto ranks, EngineRanks::create(options.ranks, engine.core().model().parameters(), settings));
+  return engine.set_ranks(std::move(ranks));
+}
+
+}  // namespace
+
 Result<BuiltEngine> make_nest_engine(const config::RunConfig& given, const EngineOptions& options) {
   config::RunConfig config = given;
   if (!options.precision.empty()) {
@@ -83,6 +100,7 @@ Result<BuiltEngine> make_nest_engine(const config::RunConfig& given, const Engin
     }
   }
   AERIE_ASSIGN_OR_RETURN(auto engine, choose_engine(config, device));
+  AERIE_RETURN_IF_ERROR(set_ranks(*engine, config, options));
   BuiltEngine out;
   out.base_rates = engine->base_rates();
   for (const nn::ParamInfo& entry : engine->core().model().parameters().entries()) {

@@ -1,0 +1,475 @@
+// Training of several processes that meet on the loopback interface equals that of one process with
+// all their samples: both reducers, both engines, sharded or not, whatever the batches are.
+//
+// AERIE_MORE_RANKS=1 adds larger worlds and models to what the gate has time for.
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <sys/mman.h>
+
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
+
+#include "aerie/data/speech/synthetic_batch.h"
+#include "aerie/dist/testing/fork_ranks.h"
+#include "aerie/models/nest/engine/fast_engine.h"
+#include "aerie/models/nest/engine/reference_engine.h"
+#include "aerie/models/nest/engine/test_util.h"
+#include "aerie/train/ranks/engine_ranks.h"
+
+namespace aerie::train::nest_ranks_test {
+namespace {
+
+// Numbers that a process leaves for the one that started it.
+class Numbers {
+ public:
+  static constexpr size_t kRoom = size_t{1} << 20;
+  Numbers()
+      : data_(static_cast<double*>(::mmap(nullptr, kRoom * sizeof(double), PROT_READ | PROT_WRITE,
+                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~Numbers() { ::munmap(data_, kRoom * sizeof(double)); }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+  void put(double value) {
+    const auto at = static_cast<size_t>(data_[0]) + 1;
+    ASSERT_LT(at, kRoom);
+    data_[at] = value;
+    data_[0] = static_cast<double>(at);
+  }
+  void put(const at::Tensor& tensor) {
+    const at::Tensor plain = tensor.detach().to(at::kCPU, at::kDouble).contiguous();
+    for (int64_t i = 0; i < plain.numel(); ++i) put(plain.const_data_ptr<double>()[i]);
+  }
+  std::vector<double> all() const { return {data_ + 1, data_ + 1 + static_cast<size_t>(data_[0])}; }
+
+ private:
+  double* data_;
+};
+
+at::Tensor full_weights(NestCore& core) {
+  return core.model().parameters().flat_params().detach().clone();
+}
+
+struct Plan {
+  config::OptimizerKind optimizer = config::OptimizerKind::kSgd;
+  double rate = 1e-3;
+  int64_t steps = 50;
+  int64_t accumulate = 1;
+  bool cut_windows = false;  // now and then in two requests
+  bool recompute = false;
+  double clip = 1.0;
+  bool gradients = false;  // of the last step instead of weights
+  RankSettings ranks;
+  std::string name;
+};
+
+config::RunConfig run_config(const Plan& setup) {
+  config::RunConfig config = small_run_config();
+  config.model.optim.kind = setup.optimizer;
+  config.model.optim.weight_decay = 1e-3;
+  config.model.optim.momentum = 0.9;
+  config.trainer.gradient_clip_val = setup.clip;
+  config.trainer.accumulate_grad_batches = setup.accumulate;
+  config.aerie.activation_checkpointing = setup.recompute;
+  return config;
+}
+
+// Samples of all ranks in a micro-batch: few enough now and then that some have none.
+int64_t samples_in(uint64_t micro) {
+  return micro % 5 == 3 ? 3 : micro % 7 == 6 ? 1 : 6;
+}
+
+// Every world-th row from `rank` on, with the draws of its place in the whole.
+nest::NestBatch rows_of(uint64_t micro, int rank, int world) {
+  const nest::NestBatch whole = make_batch(samples_in(micro), micro);
+  std::vector<int64_t> rows;
+  for (int64_t i = rank; i < whole.size(); i += world) rows.push_back(i);
+  const at::Tensor index = at::tensor(rows, at::kLong);
+  nest::NestBatch out = whole;
+  out.audio = whole.audio.index_select(0, index);
+  out.noisy = whole.noisy.index_select(0, index);
+  out.lengths = whole.lengths.index_select(0, index);
+  out.noisy_lengths = whole.noisy_lengths.index_select(0, index);
+  out.random.first_item = static_cast<uint64_t>(rank);
+  out.random.item_stride = static_cast<uint64_t>(world);
+  return out;
+}
+
+std::unique_ptr<EngineRanks> meet(dist::ProcessGroup& group, NestCore& core,
+                                  const RankSettings& settings) {
+  const std::shared_ptr<dist::ProcessGroup> shared(&group, [](dist::ProcessGroup*) {});
+  auto ranks = EngineRanks::create(shared, core.model().parameters(), settings);
+  EXPECT_TRUE(ranks.ok()) << ranks.status().to_string();
+  EXPECT_TRUE(core.set_reducer(&(*ranks)->reducer()).ok());
+  EXPECT_TRUE(core.set_exchange((*ranks)->exchange(), false).ok());
+  return std::move(ranks).value();
+}
+
+// Losses of all steps, then weights and statistics.
+void train(const Plan& setup, dist::ProcessGroup* group, Numbers& out) {
+  auto core = make_core(run_config(setup));
+  core->set_global_loss(true);
+  std::unique_ptr<EngineRanks> ranks;
+  if (group != nullptr) {
+    ranks = meet(*group, *core, setup.ranks);
+    // Rank 0's weights count.
+    if (group->rank() > 0) core->model().parameters().flat_params().detach().mul_(1.5);
+    EXPECT_TRUE(ranks->broadcast_state(core->flat_state()).ok());
+  }
+  const int rank = group != nullptr ? group->rank() : 0,
+            world = group != nullptr ? group->size() : 1;
+  uint64_t micro = 0;
+  for (int64_t s = 0; s < setup.steps; ++s) {
+    const auto add = [&](int64_t count, bool ends) {
+      const Status status = core->add(
+          count,
+          [&](int64_t i) -> Result<nest::NestBatch> {
+            return rows_of(micro + static_cast<uint64_t>(i), rank, world);
+          },
+          setup.accumulate, 1, ends);
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      micro += static_cast<uint64_t>(count);
+    };
+    if (setup.cut_windows && setup.accumulate > 1 && s % 3 == 1) {
+      add(1, false);
+      add(setup.accumulate - 1, true);
+    } else {
+      add(setup.accumulate, true);
+    }
+    const auto outcome = core->finish(std::vector<double>{setup.rate});
+    EXPECT_TRUE(outcome.ok()) << outcome.status().to_string();
+    if (!outcome.ok()) return;
+    EXPECT_FALSE(outcome->skipped);
+    out.put(outcome->loss);
+  }
+  const nn::ParameterRegistry& registry = core->model().parameters();
+  for (int64_t i = 0; i < registry.size(); ++i) {
+    const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(i)];
+    if (setup.gradients) {
+      if (info.flat_offset >= 0) out.put(registry.grad(i));
+    } else if (info.flat_offset >= 0 || info.name.find("running_") != std::string::npos ||
+               info.name.find("num_batches") != std::string::npos)
+      out.put(registry.tensor(i));
+  }
+  EXPECT_TRUE(core->set_reducer(nullptr).ok());
+}
+
+std::vector<std::vector<double>> run(const Plan& setup, int world) {
+  std::vector<std::unique_ptr<Numbers>> numbers;
+  for (int rank = 0; rank < world; ++rank) numbers.push_back(std::make_unique<Numbers>());
+  std::vector<int> codes;
+  if (world == 1) {
+    codes = dist::fork_ranks(1, [&](const dist::World&) {
+      train(setup, nullptr, *numbers[0]);
+      return 0;
+    });
+  } else {
+    codes = dist::fork_groups(world, [&](dist::ProcessGroup& group) {
+      train(setup, &group, *numbers[static_cast<size_t>(group.rank())]);
+      return 0;
+    });
+  }
+  EXPECT_EQ(codes, std::vector<int>(static_cast<size_t>(world), 0));
+  std::vector<std::vector<double>> out;
+  for (const auto& one : numbers) out.push_back(one->all());
+  return out;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b, size_t begin,
+                          size_t end) {
+  EXPECT_EQ(a.size(), b.size());
+  if (a.size() != b.size() || end > a.size()) return 1e30;
+  double out = 0.0;
+  for (size_t i = begin; i < end; ++i) out = std::max(out, std::abs(a[i] - b[i]));
+  return out;
+}
+
+// Ranks equal each other to the bit, and one process to `losses` and `weights`.
+void expect_equal(const Plan& setup, int world, const std::vector<double>& one, double losses,
+                  double weights) {
+  SCOPED_TRACE(str_cat(setup.name, " on ", world));
+  const auto ranks = run(setup, world);
+  for (int rank = 1; rank < world; ++rank)
+    EXPECT_EQ(ranks[static_cast<size_t>(rank)], ranks[0]) << "rank " << rank;
+  const auto steps = static_cast<size_t>(setup.steps);
+  EXPECT_LT(largest_difference(ranks[0], one, 0, steps), losses);
+  for (size_t s = 0; s < steps; ++s)
+    if (std::abs(ranks[0][s] - one[s]) > losses) {
+      ADD_FAILURE() << "from step " << s << " on: " << ranks[0][s] << " and " << one[s];
+      break;
+    }
+  if (weights > 0.0) {
+    EXPECT_LT(largest_difference(ranks[0], one, steps, one.size()), weights);
+  }
+  EXPECT_GT(one.size(), steps + 1000);
+}
+
+Plan with(Plan setup, const std::string& name, const std::function<void(RankSettings&)>& change) {
+  setup.name = name;
+  setup.ranks.sync_batchnorm = true;
+  change(setup.ranks);
+  return setup;
+}
+void torch_buckets(RankSettings& settings) {
+  settings.bucket_cap_mb = 0.05;
+}
+void static_graph(RankSettings& settings) {
+  settings.static_graph = true;
+  settings.bucket_cap_mb = 0.05;
+}
+void find_unused(RankSettings& settings) {
+  settings.find_unused = true;
+}
+void flat(RankSettings& settings) {
+  settings.gradient_as_bucket_view = true;
+  settings.bucket_cap_mb = 0.05;
+}
+void sharded(RankSettings& settings) {
+  settings.shard = true;
+  settings.bucket_cap_mb = 0.1;
+}
+
+bool more() {
+  const char* wanted = std::getenv("AERIE_MORE_RANKS");
+  return wanted != nullptr && std::string(wanted) == "1";
+}
+
+TEST(NestRanksTest, GradientsAreThoseOfOneRank) {
+  Plan first;
+  first.steps = 1;
+  first.clip = 0.0;
+  first.gradients = true;
+  const std::vector<double> one = run(first, 1)[0];
+  expect_equal(with(first, "c10d", torch_buckets), 2, one, 1e-5, 1e-5);
+  expect_equal(with(first, "flat", flat), 2, one, 1e-5, 1e-5);
+}
+
+TEST(NestRanksTest, SgdParametersAreThoseOfOneRank) {
+  const Plan sgd;
+  const std::vector<double> one = run(sgd, 1)[0];
+  expect_equal(with(sgd, "c10d", torch_buckets), 2, one, 1e-5, 1e-5);
+  expect_equal(with(sgd, "flat", flat), 4, one, 1e-5, 1e-5);
+  expect_equal(with(sgd, "sharded", sharded), 2, one, 1e-5, 1e-5);
+  expect_equal(with(sgd, "static graph", static_graph), 2, one, 1e-5, 1e-5);
+  if (!more()) return;
+  for (const int world : {2, 3, 4, 8})
+    for (const auto& [name, change] :
+         std::map<std::string, void (*)(RankSettings&)>{{"c10d", torch_buckets},
+                                                        {"flat", flat},
+                                                        {"sharded", sharded},
+                                                        {"static graph", static_graph},
+                                                        {"find unused", find_unused}})
+      expect_equal(with(sgd, name, change), world, one, 1e-5, 1e-5);
+}
+
+TEST(NestRanksTest, AdamwLossesAreThoseOfOneRankWithAccumulation) {
+  Plan adamw;
+  adamw.optimizer = config::OptimizerKind::kAdamW;
+  adamw.rate = 1e-3;
+  adamw.steps = more() ? 50 : 15;
+  adamw.accumulate = 2;
+  adamw.cut_windows = true;
+  const std::vector<double> one = run(adamw, 1)[0];
+  expect_equal(with(adamw, "sharded", sharded), 4, one, 1e-4, 0.0);
+  expect_equal(with(adamw, "find unused", find_unused), 2, one, 1e-4, 0.0);
+  Plan recomputed = with(adamw, "recomputed layers", flat);
+  recomputed.recompute = true;
+  expect_equal(recomputed, 2, one, 1e-4, 0.0);
+  if (!more()) return;
+  for (const int world : {2, 3, 4})
+    for (const auto& [name, change] : std::map<std::string, void (*)(RankSettings&)>{
+             {"c10d", torch_buckets}, {"flat", flat}, {"sharded", sharded}})
+      expect_equal(with(adamw, name, change), world, one, 1e-4, 0.0);
+}
+
+// Without synchronised BatchNorm the statistics of a step are each rank's own, on top of rank 0's.
+TEST(NestRanksTest, StatisticsOfOneRankWithoutSyncBatchNorm) {
+  Plan setup;
+  setup.steps = 3;
+  setup.ranks.gradient_as_bucket_view = true;
+  const auto two = run(setup, 2);
+  const std::vector<double> one = run(setup, 1)[0];
+  const auto steps = static_cast<size_t>(setup.steps);
+  EXPECT_EQ(std::vector<double>(two[0].begin(), two[0].begin() + 3),
+            std::vector<double>(two[1].begin(), two[1].begin() + 3));
+  EXPECT_GT(largest_difference(two[0], one, steps, one.size()), 1e-4);
+  EXPECT_NE(two[0], two[1]);
+}
+
+// A snapshot of a sharded optimizer is that of a whole one, and goes on anywhere.
+TEST(NestRanksTest, SnapshotsDoNotKnowShards) {
+  Plan setup;
+  setup.optimizer = config::OptimizerKind::kAdamW;
+  setup.steps = 4;
+  Numbers plain, shards;
+  const auto snapshot_of = [&](int world, bool shard, Numbers& out) {
+    const auto codes = dist::fork_groups(world, [&](dist::ProcessGroup& group) {
+      auto engine = ReferenceEngine::create(run_config(setup), at::kCPU);
+      EXPECT_TRUE(engine.ok());
+      RankSettings settings;
+      settings.shard = shard;
+      settings.gradient_as_bucket_view = true;
+      settings.sync_batchnorm = true;
+      const std::shared_ptr<dist::ProcessGroup> shared(&group, [](dist::ProcessGroup*) {});
+      auto ranks = EngineRanks::create(shared, (*engine)->core().model().parameters(), settings);
+      EXPECT_TRUE(ranks.ok()) << ranks.status().to_string();
+      EXPECT_TRUE((*engine)->set_ranks(std::move(ranks).value()).ok());
+      (*engine)->core().set_global_loss(true);
+      const auto step = [&](int64_t number) {
+        data::SyntheticBatchOptions options;
+        options.rows = 12 / world;
+        options.samples = 6000;
+        options.seed = 5;
+        auto batch = data::SyntheticBatch::make(options);
+        const data::Batch* window = &batch->batch();
+        StepRequest request;
+        request.step = number;
+        request.first_micro_step = static_cast<uint64_t>(number);
+        request.learning_rates = {1e-3};
+        request.micro_batches = std::span(&window, 1);
+        const Status status = (*engine)->submit(request);
+        EXPECT_TRUE(status.ok()) << status.to_string();
+        (void)(*engine)->collect(true);
+      };
+      for (int64_t s = 0; s < setup.steps; ++s) step(s);
+      auto snapshot = (*engine)->snapshot();
+      EXPECT_TRUE(snapshot.ok()) << snapshot.status().to_string();
+      const MemorySource source(**snapshot);
+      if (group.rank() == world - 1)
+        for (const SnapshotTensor& tensor : (*snapshot)->tensors())
+          if (tensor.file == "optimizer")
+            for (size_t i = 0; i < tensor.bytes / sizeof(float); ++i)
+              out.put(static_cast<double>(static_cast<const float*>(tensor.data)[i]));
+      // Back to where it was: the next step is the same.
+      step(setup.steps);
+      const auto after = full_weights((*engine)->core());
+      EXPECT_TRUE((*engine)->restore(source).ok());
+      step(setup.steps);
+      EXPECT_TRUE(at::equal(full_weights((*engine)->core()), after));
+      return 0;
+    });
+    EXPECT_EQ(codes, std::vector<int>(static_cast<size_t>(world), 0));
+  };
+  snapshot_of(3, false, plain);
+  snapshot_of(3, true, shards);
+  const std::vector<double> a = plain.all(), b = shards.all();
+  EXPECT_GT(a.size(), 1000u);
+  double scale = 0.0;
+  for (const double value : a) scale = std::max(scale, std::abs(value));
+  EXPECT_LT(largest_difference(a, b, 0, a.size()), 1e-4 * scale);
+}
+
+// The fast engine's flat buffers and the reference engine's c10d::Reducer.
+TEST(NestRanksTest, EnginesAgreeAmongRanks) {
+  struct Way {
+    bool fast, shard;
+    config::Precision precision;
+    double error;
+  };
+  config::RunConfig config = small_run_config();
+  config::ModelConfig& m = config.model;
+  m.encoder.d_model = 128;
+  m.encoder.n_heads = 2;
+  m.encoder.subsampling_conv_channels = 32;
+  m.decoder.feat_in = 128;
+  config.trainer.accumulate_grad_batches = 2;
+  config.trainer.gradient_clip_val = 1.0;
+  const auto losses = [&](const Way& way) {
+    Numbers out;
+    config.trainer.precision = way.precision;
+    const auto codes = dist::fork_groups(2, [&](dist::ProcessGroup& group) {
+      std::unique_ptr<CoreEngine> engine;
+      if (way.fast) {
+        engine = FastEngine::create_on_host(config, kernels::kReferenceKernels).value();
+      } else {
+        engine = ReferenceEngine::create(config, at::kCPU).value();
+      }
+      RankSettings settings;
+      settings.autograd = !way.fast;
+      settings.shard = way.shard;
+      settings.sync_batchnorm = true;
+      const std::shared_ptr<dist::ProcessGroup> shared(&group, [](dist::ProcessGroup*) {});
+      auto ranks = EngineRanks::create(shared, engine->core().model().parameters(), settings);
+      EXPECT_TRUE(ranks.ok()) << ranks.status().to_string();
+      EXPECT_TRUE(engine->set_ranks(std::move(ranks).value()).ok());
+      engine->core().set_global_loss(true);
+      for (int64_t s = 0; s < 3; ++s) {
+        std::vector<data::SyntheticBatch> batches;
+        for (int64_t i = 0; i < 2; ++i) {
+          data::SyntheticBatchOptions options;
+          options.rows = group.rank() == 1 ? 1 : 2;
+          options.samples = 5000 + 400 * i;
+          options.seed = static_cast<uint64_t>(10 * s + 2 * i + group.rank());
+          batches.push_back(data::SyntheticBatch::make(options).value());
+        }
+        const data::SpeechBatch nothing;
+        // The second rank has no samples at the end of the second step.
+        const bool none = s == 1 && group.rank() == 1;
+        const data::Batch* window[] = {&batches[0].batch(), none ? &nothing : &batches[1].batch()};
+        StepRequest request;
+        request.step = s;
+        request.first_micro_step = static_cast<uint64_t>(2 * s);
+        request.accumulate = 2;
+        request.learning_rates = {1e-3};
+        request.micro_batches = window;
+        const Status status = engine->submit(request);
+        EXPECT_TRUE(status.ok()) << status.to_string();
+        const auto outcomes = engine->collect(true);
+        EXPECT_TRUE(outcomes.ok() && outcomes->size() == 1u);
+        if (group.rank() != 0 || !outcomes.ok()) continue;
+        out.put(outcomes->front().loss);
+        out.put(outcomes->front().grad_norm);
+      }
+      EXPECT_TRUE(engine->snapshot().ok());
+      if (group.rank() == 0) out.put(full_weights(engine->core()).narrow(0, 0, 10000));
+      return 0;
+    });
+    EXPECT_EQ(codes, std::vector<int>(2, 0));
+    return out.all();
+  };
+  const std::vector<double> want = losses({false, false, config::Precision::k32, 0.0});
+  ASSERT_EQ(want.size() > 6, true);
+  const std::vector<double> fast = losses({true, false, config::Precision::k32, 0.0});
+  EXPECT_LT(largest_difference(fast, want, 0, 6), 1e-4);
+  const std::vector<double> shards = losses({true, true, config::Precision::k32, 0.0});
+  EXPECT_LT(largest_difference(shards, fast, 0, 6), 1e-5);
+  const std::vector<double> narrow = losses({true, false, config::Precision::kBf16Mixed, 0.0});
+  const std::vector<double> narrow_shards =
+      losses({true, true, config::Precision::kBf16Mixed, 0.0});
+  EXPECT_LT(largest_difference(narrow_shards, narrow, 0, 6), 1e-3);
+}
+
+// What one rank has no memory for, no rank has done, and all may try again.
+TEST(NestRanksTest, MemoryRunsOutForAll) {
+  const auto codes = dist::fork_groups(2, [&](dist::ProcessGroup& group) {
+    for (const bool in_the_middle : {false, true}) {
+      auto core = make_core(run_config({}));
+      RankSettings settings;
+      settings.gradient_as_bucket_view = true;
+      settings.sync_batchnorm = true;
+      auto ranks = meet(group, *core, settings);
+      const auto before = full_state(*core);
+      const auto make = [&](bool fails) {
+        return [&, fails](int64_t i) -> Result<nest::NestBatch> {
+          if (fails && group.rank() == 1 && i == (in_the_middle ? 1 : 0))
+            return out_of_memory("a test");
+          return rows_of(static_cast<uint64_t>(i), group.rank(), 2);
+        };
+      };
+      const Status status = core->add(2, make(true), 2, 1);
+      EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.to_string();
+      EXPECT_FALSE(core->window_open());
+      EXPECT_EQ(first_difference(full_state(*core), before), "");
+      // In more passes, of which one has no row for the second rank.
+      const Status again = core->add(2, make(false), 2, 4);
+      EXPECT_TRUE(again.ok()) << again.to_string();
+      EXPECT_TRUE(core->finish(std::vector<double>{1e-3}).ok());
+      EXPECT_TRUE(core->set_reducer(nullptr).ok());
+    }
+    return 0;
+  });
+  EXPECT_EQ(codes, std::vector<int>(2, 0));
+}
+
+}  // namespace
+}  // namespace aerie::train::nest_ranks_test
