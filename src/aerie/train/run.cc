@@ -380,6 +380,7 @@ Result<RunResult> run_rank(Job& job, const RunOptions& options) {
                        " or set trainer.gradient_clip_val; nonfinite/ in the run folder names the "
                        "batches");
   out.on_signal = summary->reason == StopReason::kSignal;
+  out.signal = summary->signal;
   return out;
 }
 

@@ -23,9 +23,13 @@ std::string working_directory() {
 }
 
 // Named as NeMo names them: one a rank, and the warnings of rank 0.
-Status add_log_files(const std::string& folder, const dist::ProcessGroup* ranks) {
+Status add_log_files(const std::string& folder, const config::ExpManagerConfig& exp_manager,
+                     const dist::ProcessGroup* ranks) {
   const int rank = ranks == nullptr ? 0 : ranks->rank();
   const int local_rank = ranks == nullptr ? 0 : ranks->world().local_rank;
+  if ((exp_manager.log_local_rank_0_only && local_rank != 0) ||
+      (exp_manager.log_global_rank_0_only && rank != 0))
+    return ok_status();
   AERIE_RETURN_IF_ERROR(add_log_file(
       str_cat(folder, "/nemo_log_globalrank-", rank, "_localrank-", local_rank, ".txt"),
       LogLevel::kInfo));
@@ -45,7 +49,8 @@ std::string told(const RunPlace& place) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Status follow(const std::string& text, Env& env, const dist::ProcessGroup& ranks, RunPlace* place) {
+Status follow(const std::string& text, Env& env, const config::ExpManagerConfig& exp_manager,
+              const dist::ProcessGroup& ranks, RunPlace* place) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return internal_error("rank 0 told no run folder");
   place->folder.path = json.value("path", std::string());
@@ -60,7 +65,7 @@ Status follow(const std::string& text, Env& env, const dist::ProcessGroup& ranks
         .with_hint("exp_manager.exp_dir must be a folder that all machines share");
   };
   if (!env.exists(place->folder.path)) return missing(place->folder.path);
-  AERIE_RETURN_IF_ERROR(add_log_files(place->folder.path, &ranks));
+  AERIE_RETURN_IF_ERROR(add_log_files(place->folder.path, exp_manager, &ranks));
   if (place->resumed() && !env.exists(place->plan.path)) return missing(place->plan.path);
   return ok_status();
 }
@@ -71,7 +76,17 @@ Result<std::string> lead(Job& job, const RunOptions& options, Clock& clock,
   Env& env = *options.env;
   const config::LoopConfig& run = job.config();
   if (place->keep) {
-    AERIE_ASSIGN_OR_RETURN(OpenedRunFolder opened, open_run_folder(env, clock, run));
+    config::LoopConfig start = run;
+    if (!options.resume_folder.empty()) {
+      start.exp_manager.explicit_log_dir = options.resume_folder;
+      start.exp_manager.resume_if_exists = start.exp_manager.resume_ignore_no_checkpoint = true;
+      // Where the run has saved something, that and not what it once began with.
+      const std::string& dirpath = run.exp_manager.checkpoint_callback_params.dirpath;
+      const auto saved =
+          env.list_dir(dirpath.empty() ? options.resume_folder + "/checkpoints" : dirpath);
+      if (saved.ok() && !saved->empty()) start.exp_manager.resume_from_checkpoint.clear();
+    }
+    AERIE_ASSIGN_OR_RETURN(OpenedRunFolder opened, open_run_folder(env, clock, start));
     place->folder = std::move(opened.folder);
     place->plan = std::move(opened.plan);
     place->locks = std::move(opened.locks);
@@ -89,13 +104,15 @@ Result<std::string> lead(Job& job, const RunOptions& options, Clock& clock,
   place->previous_config = config::load_yaml(folder.path + "/config.yaml");
   AERIE_RETURN_IF_ERROR(
       prepare_run_folder(env, folder, place->resumed()).with_context(folder.path));
-  if (place->keep) AERIE_RETURN_IF_ERROR(add_log_files(folder.path, options.ranks.get()));
+  if (place->keep)
+    AERIE_RETURN_IF_ERROR(add_log_files(folder.path, run.exp_manager, options.ranks.get()));
   early_log.reset();
   AERIE_RETURN_IF_ERROR(
       describe_run(env, folder,
                    {options.command, place->config_yaml, git_info(env, working_directory()),
                     run.exp_manager.files_to_copy}));
   if (place->keep) log_info("train", "run folder: ", folder.path);
+  if (place->keep && options.on_folder) options.on_folder(folder.path);
   AERIE_ASSIGN_OR_RETURN(place->point, find_start_point(env, folder, place->plan));
   if (place->point.loaded != nullptr)
     log_info("train", "resuming from ", place->point.loaded->info().path, " at step ",
@@ -116,7 +133,7 @@ Result<RunPlace> open_run_place(Job& job, const RunOptions& options, Clock& cloc
                          }));
   if (leads(ranks)) return place;
   Env& env = *options.env;
-  AERIE_RETURN_IF_ERROR(follow(text, env, *ranks, &place));
+  AERIE_RETURN_IF_ERROR(follow(text, env, job.config().exp_manager, *ranks, &place));
   early_log.reset();
   // The very checkpoint that rank 0 opened, whatever appears beside it.
   AERIE_ASSIGN_OR_RETURN(place.point, find_start_point(env, place.folder, place.plan));
