@@ -39,6 +39,8 @@ const Command kCommands[] = {
 #endif
     {"inspect", "show what a run, checkpoint, archive or array file holds", run_inspect},
     {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
+    {"doctor", "say what ails a run and which change is worth most", run_doctor},
+    {"plan", "predict the step on many GPUs from one that was measured", run_plan},
     {"bench", "measure the loader and the training step", run_bench},
 };
 

@@ -47,7 +47,7 @@ std::string own_peer_script() {
 }
 
 Result<ProcessOutput> run_process(const std::vector<std::string>& args,
-                                  const std::vector<std::string>& variables) {
+                                  const std::vector<std::string>& variables, bool with_errors) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return io_error(str_cat("cannot make a pipe: ", std::strerror(errno)));
@@ -73,7 +73,8 @@ Result<ProcessOutput> run_process(const std::vector<std::string>& args,
   }
   if (child == 0) {
     dup2(ends[1], STDOUT_FILENO);
-    dup2(ends[1], STDERR_FILENO);
+    const int errors = with_errors ? ends[1] : open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (errors >= 0) dup2(errors, STDERR_FILENO);
     execvpe(argv[0], argv.data(), envp.data());
     _exit(127);
   }

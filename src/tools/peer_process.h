@@ -36,9 +36,11 @@ struct ProcessOutput {
   std::string text;  // stdout and stderr together
 };
 // Starts args[0] (looked up in PATH) with `variables` ("NAME=value") added to the environment and
-// waits for it. No shell is involved. A signal to this process is passed on.
+// waits for it. No shell is involved. A signal to this process is passed on. Without `with_errors`
+// what goes to stderr is left out.
 Result<ProcessOutput> run_process(const std::vector<std::string>& args,
-                                  const std::vector<std::string>& variables);
+                                  const std::vector<std::string>& variables,
+                                  bool with_errors = true);
 
 // Runs the peer once for many cases: `cases` is a JSON file as bench/peers/nemo_step.py --cases
 // reads it. A tree may bring a bench_cases.py of its own, which takes the same file.

@@ -6,6 +6,7 @@
 
 #include "aerie/advisor/all_reduce_cost.h"
 #include "aerie/advisor/plan_input.h"
+#include "aerie/advisor/plan_text.h"
 
 namespace aerie::advisor {
 namespace {
@@ -251,6 +252,44 @@ TEST(PlanInputTest, LargeModelsScaleWorseThanLargeBatches) {
     if (step.name.find("NEST-L 64 x") == 0) large = before;
   }
   EXPECT_GT(large, small);
+}
+
+TEST(PlanTextTest, SaysWhatLimitsAndDrawsIt) {
+  MeasuredStep step;
+  step.name = "<small>";
+  step.source = "test";
+  step.step_ms = 10.0;
+  step.parameters = 1e8;
+  step.layers = 10;
+  step.amount = 5.0;
+  step.memory_gib = 2.0;
+  PlanOptions options;
+  options.network.inside.gb_per_s = 1.0;  // 0.8 s for 400 MB
+  const Plan plan = make_plan(step, {1, 8}, options, {});
+  ASSERT_EQ(plan.rows.size(), 2u);
+  EXPECT_NEAR(plan.rows[0].step.step_s, 10e-3, 1e-12);
+  EXPECT_EQ(plan.rows[1].limit, Limit::kBandwidth);
+  EXPECT_NEAR(plan.rows[0].per_s, 500.0, 1e-9);
+  EXPECT_NE(plan.to_text().find("limited by bandwidth at 8"), std::string::npos);
+  EXPECT_NE(plan.to_json().find("\"limited_by\":\"bandwidth\""), std::string::npos);
+  const std::string page = plan.to_html();
+  EXPECT_NE(page.find("<svg"), std::string::npos);
+  EXPECT_EQ(page.find("<small>"), std::string::npos);  // escaped
+}
+
+TEST(PlanTextTest, MeasuredCallsReplaceTheModel) {
+  MeasuredStep step;
+  step.step_ms = 10.0;
+  step.parameters = 1e6;
+  const std::vector<AllReduceSample> calls{{2, 1e6, 0.5}, {2, 1e7, 5.0}};
+  const auto network = fit_network(calls);
+  ASSERT_TRUE(network.ok());
+  PlanOptions options;
+  options.network = *network;
+  // 4 MB in one call: 0.5 + 4.5 * 3/9 s.
+  options.first_bucket_mib = options.bucket_cap_mib = 1000.0;
+  const Plan plan = make_plan(step, {2}, options, calls);
+  EXPECT_NEAR(plan.rows[0].step.exposed_s, 2.0, 1e-9);
 }
 
 }  // namespace

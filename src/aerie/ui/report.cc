@@ -267,16 +267,6 @@ std::string comparison(const std::vector<ReportInput>& runs, const std::vector<R
   return out + "</table></div>\n";
 }
 
-std::string page(const std::string& title, const std::string& body) {
-  return str_cat(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
-      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-      "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\"><title>",
-      html_escape(title), " · aerie report</title>", kReportStyle, "</head><body>\n", body,
-      kReportScript, "\n</body></html>\n");
-}
-
 // Runs of one name are told apart by their folders.
 void make_titles_unique(std::vector<ReportInput>& runs) {
   std::map<std::string, int> count;
@@ -287,17 +277,28 @@ void make_titles_unique(std::vector<ReportInput>& runs) {
 
 }  // namespace
 
+std::string report_page(const std::string& title, const std::string& body) {
+  return str_cat(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+      "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\"><title>",
+      html_escape(title), " · aerie report</title>", kReportStyle, "</head><body>\n", body,
+      kReportScript, "\n</body></html>\n");
+}
+
 std::string render_report(const std::vector<ReportInput>& given) {
   std::vector<ReportInput> runs = given;
   std::vector<RunView> views;
   for (const ReportInput& run : runs) views.push_back(view_run(run));
   if (runs.size() == 1)
-    return page(runs[0].title,
-                str_cat("<h1>", html_escape(runs[0].title), "</h1>\n", health_line(views[0]),
-                        "<p class=\"sub\">", html_escape(when_and_where(views[0])),
-                        "</p>\n<p class=\"verdict\">", html_escape(views[0].verdict.sentence),
-                        "</p>\n", tiles_of(views[0], runs[0].words), charts_of(runs[0], views[0]),
-                        details_of(runs[0])));
+    return report_page(
+        runs[0].title,
+        str_cat("<h1>", html_escape(runs[0].title), "</h1>\n", health_line(views[0]),
+                "<p class=\"sub\">", html_escape(when_and_where(views[0])),
+                "</p>\n<p class=\"verdict\">", html_escape(views[0].verdict.sentence), "</p>\n",
+                tiles_of(views[0], runs[0].words), charts_of(runs[0], views[0]),
+                details_of(runs[0])));
   make_titles_unique(runs);
   std::string body =
       str_cat("<h1>", runs.size(), " runs</h1>\n", comparison(runs, views), charts_of(runs));
@@ -307,7 +308,7 @@ std::string render_report(const std::vector<ReportInput>& given) {
                 health_line(views[i]), "<p class=\"sub\">", html_escape(when_and_where(views[i])),
                 "</p>\n<p class=\"verdict\">", html_escape(views[i].verdict.sentence),
                 "</p>\n<details><summary>details</summary>\n", details_of(runs[i]), "</details>\n");
-  return page(str_cat(runs.size(), " runs"), body);
+  return report_page(str_cat(runs.size(), " runs"), body);
 }
 
 Result<ReportInput> load_report_input(Env& env, const std::string& run_dir,

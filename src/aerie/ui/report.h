@@ -10,6 +10,9 @@
 
 namespace aerie::ui {
 
+// A page of our style around `body`, which is HTML.
+std::string report_page(const std::string& title, const std::string& body);
+
 // One run in detail, or several side by side.
 std::string render_report(const std::vector<ReportInput>& runs);
 

@@ -66,11 +66,12 @@ document.querySelectorAll('.chart').forEach(chart=>{
   const hide=()=>{tip.hidden=cursor.hidden=true};
   const show=event=>{
     series=series||JSON.parse(chart.dataset.series);
+    const names=chart.dataset.names&&JSON.parse(chart.dataset.names);
     const box=plot.getBoundingClientRect(),at=Math.min(1,Math.max(0,(event.clientX-box.left)/box.width)),x=x0+at*(x1-x0);
     tip.textContent='';
     let best=null;
     for(const s of series){const i=nearest(s.x,x);if(best===null||Math.abs(s.x[i]-x)<Math.abs(best-x))best=s.x[i]}
-    const head=document.createElement('b');head.textContent='step '+best;tip.append(head);
+    const head=document.createElement('b');head.textContent=names?names[best]:'step '+best;tip.append(head);
     for(const s of series){
       const i=nearest(s.x,best),row=document.createElement('div'),mark=document.createElement('i');
       mark.style.background='var(--c'+s.c+')';

@@ -124,7 +124,7 @@ std::string dots(const Frame& frame, const Series& line) {
                  ")\" d=\"", points, "\"/>");
 }
 
-std::string labels(const Frame& frame) {
+std::string labels(const Frame& frame, const std::vector<std::string>& x_names) {
   std::string out;
   const double y_step = tick_step(frame.y.high - frame.y.low, 4);
   const double y_largest = std::max(std::abs(frame.y.low), std::abs(frame.y.high));
@@ -132,6 +132,11 @@ std::string labels(const Frame& frame) {
        y += y_step)
     out += str_cat("<span class=\"y\" style=\"top:", percent_of(frame.py(y), kHeight), "\">",
                    tick_text(std::abs(y) < 1e-9 * y_step ? 0.0 : y, y_step, y_largest), "</span>");
+  for (size_t i = 0; i < x_names.size(); ++i)
+    out += str_cat(
+        "<span class=\"x\" style=\"left:", percent_of(frame.px(static_cast<double>(i)), kWidth),
+        "\">", html_escape(x_names[i]), "</span>");
+  if (!x_names.empty()) return out;
   const double x_step = tick_step(frame.x.high - frame.x.low, 4);
   for (double x = std::ceil(frame.x.low / x_step) * x_step; x <= frame.x.high + 1e-9 * x_step;
        x += x_step)
@@ -175,6 +180,14 @@ std::string hover_data(const std::vector<Series>& series) {
         s.empty() ? "" : str_cat(",\"s\":[", s, "]"), "}");
   }
   return out + "]";
+}
+
+std::string x_names_attribute(const std::vector<std::string>& names) {
+  if (names.empty()) return "";
+  const nlohmann::json list = names;
+  return str_cat(" data-names=\"",
+                 html_escape(list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)),
+                 "\"");
 }
 
 }  // namespace
@@ -247,16 +260,17 @@ std::string line_chart(const Chart& chart) {
   frame.y.widen();
   std::string out =
       str_cat("<figure class=\"chart\" data-x0=\"", json_number(frame.x.low), "\" data-x1=\"",
-              json_number(frame.x.high), "\" data-series=\"", html_escape(hover_data(series)),
-              "\">\n<figcaption><b>", html_escape(chart.title), "</b> <span class=\"unit\">",
-              html_escape(chart.unit), "</span>");
+              json_number(frame.x.high), "\" data-series=\"", html_escape(hover_data(series)), "\"",
+              x_names_attribute(chart.x_names), ">\n<figcaption><b>", html_escape(chart.title),
+              "</b> <span class=\"unit\">", html_escape(chart.unit), "</span>");
   if (series.size() > 1)
     for (const Series& line : series)
       out += str_cat(" <span class=\"key\"><i style=\"background:var(--c",
                      line.colour % kNumColours, ")\"></i>", html_escape(line.name), "</span>");
   out += str_cat("</figcaption>\n<div class=\"plot\"><svg viewBox=\"0 0 ", kWidth, " ", kHeight,
                  "\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"",
-                 html_escape(chart.title), " over optimizer steps\">", grid(frame));
+                 html_escape(chart.title), chart.x_names.empty() ? " over optimizer steps" : "",
+                 "\">", grid(frame));
   for (const Marker& marker : chart.markers) {
     if (marker.x < frame.x.low || marker.x > frame.x.high) continue;
     out += str_cat("<path class=\"marker\" d=\"M", coordinate(frame.px(marker.x)), " 0V", kHeight,
@@ -272,7 +286,7 @@ std::string line_chart(const Chart& chart) {
     if (line.dots) out += dots(frame, line);
   }
   return str_cat(
-      out, "</svg>", labels(frame),
+      out, "</svg>", labels(frame, chart.x_names),
       "<i class=\"cursor\" hidden></i><div class=\"tip\" hidden></div></div></figure>\n");
 }
 

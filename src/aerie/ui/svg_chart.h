@@ -31,6 +31,8 @@ struct Chart {
   std::string unit;
   std::vector<Series> series;
   std::vector<Marker> markers;
+  // Points in a row instead of steps: x is a position in this list of names.
+  std::vector<std::string> x_names = {};
 };
 
 // Empty when no series has a finite value. Long series are thinned to what the width can show

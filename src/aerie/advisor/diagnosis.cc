@@ -1,0 +1,330 @@
+#include "aerie/advisor/diagnosis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+
+#include "aerie/base/strings.h"
+
+namespace aerie::advisor {
+
+namespace {
+
+// A change that saves less than a twentieth of the time is not worth a finding.
+constexpr double kWorthShare = 0.05;
+// The guides' bands of GPU utilisation, in percent.
+constexpr double kIdleBelow = 50.0, kStarvedBelow = 80.0, kBusyAbove = 95.0;
+constexpr double kWaitLimit = 0.10;     // of step time, as the report's verdict
+constexpr double kEventTarget = 0.05;   // of the time for validation, or for saves, is usual
+constexpr double kPaddingUsual = 0.10;  // what batches of like lengths have
+// Measured on one H200 with NEST-L (bench/results/step_h200_202611.md): a step takes as long as 12
+// clips of 15 s and then 0.29 ms a clip; float32 takes 62.4 ms where bf16-mixed takes 8.0.
+constexpr double kFixedClips = 12.0;
+constexpr int64_t kSmallBatch = 8, kUsualBatch = 16;
+constexpr double kFloat32Share = 1.0 - 8.0 / 62.4;
+// The fast engine's encoder has no rows for padding; features and subsampling do.
+constexpr double kPaddedPartOfFastEngine = 0.25;
+constexpr double kSkippedAlarm = 0.001;  // of the steps
+
+__attribute__((format(printf, 1, 2))) std::string text_of(const char* format, ...) {
+  char text[512];
+  va_list list;
+  va_start(list, format);
+  std::vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  return text;
+}
+
+long long whole(int64_t value) {
+  return static_cast<long long>(value);
+}
+
+void check_correctness(const RunFacts& facts, std::vector<Finding>& out) {
+  const auto add = [&](const char* id, std::string what, const char* advice, const char* change) {
+    out.push_back({id, std::move(what), advice, change, 0.0, std::nullopt});
+  };
+  if (facts.view.state == ui::RunState::kFailed)
+    add("failed", str_cat("the run failed ", facts.view.state_text), "see its log", "");
+  if (facts.view.state == ui::RunState::kUnhealthy)
+    add("unhealthy", str_cat("the run ended unhealthy: ", facts.view.state_text),
+        "lower the learning rate (model.optim.lr), or set trainer.gradient_clip_val", "");
+  if (facts.skipped_steps > 0 &&
+      static_cast<double>(facts.skipped_steps) >
+          kSkippedAlarm * static_cast<double>(std::max<int64_t>(1, facts.view.steps)))
+    add("skipped_steps",
+        text_of("%lld of %lld steps were not finite and changed nothing",
+                whole(facts.skipped_steps), whole(facts.view.steps)),
+        "nonfinite/step_N.json names their samples; lower the learning rate, or use bf16-mixed "
+        "instead of 16-mixed",
+        "");
+  if (facts.world > 1 && facts.sync_batchnorm == false)
+    add("sync_batchnorm",
+        text_of("%lld ranks train with statistics of their own batches (sync_batchnorm is false): "
+                "the result depends on the number of ranks",
+                whole(facts.world)),
+        "set trainer.sync_batchnorm=true", "trainer.sync_batchnorm=true");
+  if (facts.bad_samples > 0)
+    add("dropped_data",
+        text_of("%lld samples could not be read and were left out (bad_samples.jsonl)",
+                whole(facts.bad_samples)),
+        "`aerie data validate` lists them; repair them or take them out of the manifest", "");
+  if (!facts.fallback.empty())
+    add("fallback", str_cat("16-bit training overflowed; the run went on in ", facts.fallback),
+        "start in that precision", "");
+  if (facts.failed_saves > 0)
+    add("failed_saves", text_of("%lld checkpoints could not be written", whole(facts.failed_saves)),
+        "look at free space and rights of the run's folder", "");
+  if (facts.oom_splits > 0)
+    add("out_of_memory",
+        text_of("memory ran out %lld times; batches were split since", whole(facts.oom_splits)),
+        "a smaller model.train_ds.batch_size with trainer.accumulate_grad_batches gives the same "
+        "steps without it",
+        "");
+  if (facts.bad_lines > 0)
+    add("damaged_records",
+        text_of("%lld lines of metrics.jsonl cannot be read", whole(facts.bad_lines)),
+        "what is said here rests on the others", "");
+}
+
+class SpeedRules {
+ public:
+  SpeedRules(const RunFacts& facts, DiskKind disk, Diagnosis& out)
+      : facts_(facts), disk_(disk), out_(out) {}
+
+  void apply() {
+    utilisation();
+    waiting();
+    events();
+    padding();
+    precision();
+    batch();
+    ranks();
+    small_settings();
+  }
+
+ private:
+  template <typename... Pieces>
+  void note(const Pieces&... pieces) {
+    out_.measurements.push_back(str_cat(pieces...));
+  }
+  void add(const char* id, std::string what, std::string advice, std::string change, double gain) {
+    if (gain < kWorthShare) return;
+    out_.speed.push_back(
+        {id, std::move(what), std::move(advice), std::move(change), std::min(gain, 0.99), {}});
+  }
+
+  void utilisation() {
+    const double util = facts_.gpu_util_percent;
+    if (util < 0.0) {
+      note("GPU: none was used");
+      return;
+    }
+    const char* band = util < kIdleBelow      ? "idle more than half of the time"
+                       : util < kStarvedBelow ? "waits for something"
+                       : util > kBusyAbove    ? "busy"
+                                              : "busy most of the time";
+    note(text_of("GPU: %.0f %% busy (median): it is %s", util, band));
+    if (facts_.device_share > 0.0)
+      note(
+          text_of("GPU: %.0f %% of a step is device time without gaps", 100 * facts_.device_share));
+  }
+
+  // Time in steps that is spent waiting for data, of the whole.
+  double wait_of_run() const { return facts_.data_wait_share * facts_.steps_share; }
+
+  void waiting() {
+    note(text_of("data: %.1f %% of step time is spent waiting for it",
+                 100 * facts_.data_wait_share));
+    if (disk_ != DiskKind::kUnknown) note("data lies on: ", disk_kind_name(disk_));
+    if (facts_.data_wait_share <= kWaitLimit) return;
+    const std::string what = text_of("training waits for data %.0f %% of its time with %s",
+                                     100 * facts_.data_wait_share, workers_text().c_str());
+    const int64_t workers = facts_.num_workers.value_or(-1);
+    if (workers == 0) {
+      add("num_workers", what,
+          "num_workers 0 loads in the training thread: use loader threads (`auto` finds how many)",
+          "model.train_ds.num_workers=auto", wait_of_run());
+    } else if (disk_ == DiskKind::kRotational || disk_ == DiskKind::kNetwork) {
+      add("slow_storage", str_cat(what, "; the data lies on a ", disk_kind_name(disk_)),
+          "read it in long runs: `aerie data shard` or `aerie data pack`, or copy it to a local "
+          "solid-state disk",
+          "", wait_of_run());
+    } else if (workers > 0 && facts_.cpus > 0 && workers < facts_.cpus) {
+      add("num_workers", str_cat(what, text_of(" on %lld CPUs", whole(facts_.cpus))),
+          "more loader threads (`auto` finds how many)", "model.train_ds.num_workers=auto",
+          wait_of_run());
+    } else {
+      add("slow_loading",
+          str_cat(what, facts_.cpus > 0 ? text_of(", all of %lld CPUs", whole(facts_.cpus)) : ""),
+          "decode less often: `aerie data pack`; `aerie bench data` shows which stage is slow", "",
+          wait_of_run());
+    }
+  }
+
+  std::string workers_text() const {
+    if (!facts_.num_workers) return "an unknown number of workers";
+    std::string out = text_of("%lld workers", whole(*facts_.num_workers));
+    if (facts_.prefetch_factor)
+      out += text_of(" and prefetch_factor %lld", whole(*facts_.prefetch_factor));
+    return out;
+  }
+
+  // Validation and checkpoints: both are as long as they are, and may come less often.
+  void events() {
+    if (facts_.span_s <= 0.0) return;
+    note(
+        text_of("time: %.1f %% steps, %.1f %% validation (%lld), %.1f %% blocked by checkpoints "
+                "(%lld)",
+                100 * facts_.steps_share, 100 * facts_.validation_share, whole(facts_.validations),
+                100 * facts_.save_share, whole(facts_.saves)));
+    const double steps = static_cast<double>(std::max<int64_t>(1, facts_.span_steps));
+    const auto rarer = [&](double share, int64_t count) {
+      // Every n steps such that it takes the usual share.
+      const double times = share * (1.0 - kEventTarget) / (kEventTarget * (1.0 - share));
+      return static_cast<long long>(
+          std::ceil(steps / static_cast<double>(std::max<int64_t>(1, count)) * times));
+    };
+    if (facts_.validation_share > 2 * kEventTarget)
+      add("validation",
+          text_of("validation takes %.0f %% of the time: %lld times in %.0f steps",
+                  100 * facts_.validation_share, whole(facts_.validations), steps),
+          text_of("validate every %lld steps or so, or on fewer batches "
+                  "(trainer.limit_val_batches)",
+                  rarer(facts_.validation_share, facts_.validations)),
+          text_of("trainer.val_check_interval=%lld",
+                  rarer(facts_.validation_share, facts_.validations) *
+                      std::max<long long>(1, whole(facts_.accumulate.value_or(1)))),
+          facts_.validation_share - kEventTarget);
+    if (facts_.save_share > 2 * kEventTarget)
+      add("checkpoints",
+          text_of("checkpoints block training %.0f %% of the time: %lld in %.0f steps",
+                  100 * facts_.save_share, whole(facts_.saves), steps),
+          text_of("save every %lld steps or so", rarer(facts_.save_share, facts_.saves)),
+          text_of("exp_manager.checkpoint_callback_params.every_n_train_steps=%lld",
+                  rarer(facts_.save_share, facts_.saves)),
+          facts_.save_share - kEventTarget);
+  }
+
+  double compute_of_run() const { return facts_.steps_share * (1.0 - facts_.data_wait_share); }
+
+  void padding() {
+    note(text_of("padding: %.1f %% of the batches", 100 * facts_.padding_share));
+    if (facts_.padding_share <= 2 * kPaddingUsual) return;
+    const bool fast = facts_.gpu && !facts_.reference_engine;
+    add("padding", text_of("%.0f %% of what is computed is padding", 100 * facts_.padding_share),
+        facts_.use_bucketing == true
+            ? "more buckets (model.train_ds.num_buckets), or a smaller max_duration"
+            : "put clips of like duration together, or lower max_duration",
+        facts_.use_bucketing == true ? "" : "++model.train_ds.use_bucketing=true",
+        (facts_.padding_share - kPaddingUsual) * compute_of_run() *
+            (fast ? kPaddedPartOfFastEngine : 1.0));
+  }
+
+  void precision() {
+    if (!facts_.gpu || facts_.precision.empty()) return;
+    note("precision: ", facts_.precision);
+    if (facts_.precision != "32" && facts_.precision != "32-true") return;
+    add("precision", "float32 leaves the matrix units of the GPU mostly idle",
+        "train in bf16-mixed (NEST-L on an H200: 62.4 ms a step in float32, 8.0 in bf16-mixed)",
+        "trainer.precision=bf16-mixed", kFloat32Share * compute_of_run());
+  }
+
+  void batch() {
+    if (facts_.batch_size) note(text_of("batch: %lld samples a rank", whole(*facts_.batch_size)));
+    const ui::Bound bound = facts_.view.verdict.bound;
+    const double util = facts_.gpu_util_percent / 100.0;
+    if (facts_.gpu && facts_.reference_engine && bound == ui::Bound::kLaunch) {
+      add("engine", text_of("the GPU waits for launches: it is %.0f %% busy", 100 * util),
+          "the fast engine replays a step as one graph; the log says what keeps a run from it",
+          "aerie.engine=auto", (1.0 - util) * compute_of_run());
+      return;
+    }
+    const int64_t batch = facts_.batch_size.value_or(0);
+    const std::string larger = text_of("model.train_ds.batch_size=%lld", whole(kUsualBatch));
+    const char* advice =
+        "a larger batch; the learning rate goes with it (linear or square-root rule), or "
+        "accumulation goes down by as much";
+    if (facts_.gpu && batch > 0 && batch < kSmallBatch && facts_.family != "bev") {
+      // What a sample takes, with the fixed part of the step spread over the batch.
+      const double now = kFixedClips / static_cast<double>(batch) + 1.0;
+      const double then = kFixedClips / static_cast<double>(kUsualBatch) + 1.0;
+      add("batch_size", text_of("a batch of %lld does not fill the GPU", whole(batch)), advice,
+          larger, (1.0 - then / now) * compute_of_run());
+    } else if (facts_.gpu && bound == ui::Bound::kLaunch) {
+      add("batch_size", text_of("steps are too short: the GPU is %.0f %% busy", 100 * util), advice,
+          batch > 0 ? text_of("model.train_ds.batch_size=%lld", 2 * whole(batch)) : "",
+          (1.0 - util) * compute_of_run());
+    } else if (!facts_.gpu && batch > 0 && batch < kSmallBatch && facts_.fixed_share > kWaitLimit) {
+      add("batch_size",
+          text_of("%.0f %% of a step does not depend on the batch of %lld (optimizer, host)",
+                  100 * facts_.fixed_share, whole(batch)),
+          advice, text_of("model.train_ds.batch_size=%lld", whole(kSmallBatch)),
+          facts_.fixed_share * (1.0 - static_cast<double>(batch) / kSmallBatch) *
+              facts_.steps_share);
+    }
+  }
+
+  void ranks() {
+    if (facts_.world <= 1) return;
+    note(text_of("ranks: %lld", whole(facts_.world)),
+         facts_.straggler_share > 0.0
+             ? text_of("; %.1f %% of a step is spent waiting for the slowest",
+                       100 * facts_.straggler_share)
+             : "");
+    if (facts_.straggler_share > kWaitLimit)
+      add("straggler",
+          text_of("ranks wait for %s %.0f %% of their time",
+                  facts_.slowest_rank >= 0
+                      ? text_of("rank %lld", whole(facts_.slowest_rank)).c_str()
+                      : "the slowest one",
+                  100 * facts_.straggler_share),
+          facts_.straggler_why == "data"
+              ? "its data is slow: look at its disk and loader threads"
+              : "its computation is slow: look at its machine (other processes, clock), or make "
+                "batches more even",
+          "", facts_.straggler_share * facts_.steps_share);
+    if (facts_.find_unused == true)
+      note(
+          "trainer.strategy.find_unused_parameters=true walks the graph in every step: only models "
+          "with unused parameters need it");
+    if (facts_.reference_engine && facts_.bucket_view == false)
+      note("trainer.strategy.gradient_as_bucket_view=false keeps every gradient twice");
+  }
+
+  // Worth a word, not a finding.
+  void small_settings() {
+    if (facts_.gpu && facts_.pin_memory == false)
+      note("model.train_ds.pin_memory=false: batches are copied to the GPU while it waits");
+    if (facts_.cpus > 0 && facts_.num_workers.value_or(0) > facts_.cpus)
+      note(text_of("%lld workers on %lld CPUs: more than can run", whole(*facts_.num_workers),
+                   whole(facts_.cpus)));
+    if (facts_.log_every_n_steps == 1 && facts_.step_ms > 0.0 && facts_.step_ms < 20.0)
+      note("trainer.log_every_n_steps=1 with steps this short: 50 costs less");
+  }
+
+  const RunFacts& facts_;
+  DiskKind disk_;
+  Diagnosis& out_;
+};
+
+}  // namespace
+
+Diagnosis diagnose(RunFacts facts, DiskKind disk) {
+  Diagnosis out;
+  out.facts = std::move(facts);
+  check_correctness(out.facts, out.correctness);
+  if (out.facts.train_records > 0) SpeedRules(out.facts, disk, out).apply();
+  order_findings(out);
+  return out;
+}
+
+void order_findings(Diagnosis& diagnosis) {
+  const auto worth = [](const Finding& finding) {
+    return finding.measured_speedup ? *finding.measured_speedup : finding.estimated_speedup();
+  };
+  std::stable_sort(diagnosis.speed.begin(), diagnosis.speed.end(),
+                   [&](const Finding& a, const Finding& b) { return worth(a) > worth(b); });
+}
+
+}  // namespace aerie::advisor

@@ -1,0 +1,48 @@
+// What ails a run: rules over its facts. Findings about correctness stand apart from those about
+// speed; speed findings are ordered by what they are worth.
+//
+// Gains are shares of the run's time. They are estimates from the run's records until a trial has
+// measured them (`aerie doctor CONFIG`).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aerie/advisor/run_facts.h"
+#include "aerie/advisor/storage.h"
+
+namespace aerie::advisor {
+
+struct Finding {
+  std::string id;      // "data_wait": stable, for --json
+  std::string what;    // what was measured
+  std::string advice;  // what to do about it
+  // The change as an override of the configuration, key=value; empty: no single key does it.
+  std::string change;
+  double gain_share = 0.0;  // of the run's time that the change would save, estimated
+  // From trials of both: how many times as fast the run is with the change.
+  std::optional<double> measured_speedup;
+
+  double estimated_speedup() const { return 1.0 / (1.0 - gain_share); }
+};
+
+struct Diagnosis {
+  RunFacts facts;
+  std::vector<std::string> measurements;  // lines of the decision tree that led here
+  std::vector<Finding> correctness;       // most serious first
+  std::vector<Finding> speed;             // worth most first
+  bool healthy() const { return correctness.empty() && speed.empty(); }
+  std::string verdict() const;  // one sentence
+
+  std::string to_text() const;
+  std::string to_json() const;  // one object
+};
+
+// `disk`: where the training data lies, where that is known.
+Diagnosis diagnose(RunFacts facts, DiskKind disk = DiskKind::kUnknown);
+
+// Puts findings with a measured speed-up in their place.
+void order_findings(Diagnosis& diagnosis);
+
+}  // namespace aerie::advisor

@@ -1,0 +1,256 @@
+// Planted illnesses in made-up records: each is named first, and a healthy run is called healthy.
+#include "aerie/advisor/diagnosis.h"
+
+#include <gtest/gtest.h>
+
+#include "aerie/base/env.h"
+#include "aerie/base/temp_dir.h"
+
+namespace aerie::advisor {
+namespace {
+
+using metrics::Record;
+using metrics::RecordKind;
+
+// 200 steps of 100 ms, logged every 10.
+struct PlantedRun {
+  double step_ms = 100.0, wait_ms = 1.0, padding = 0.05;
+  double gpu_util = 99.0;  // negative: no GPU
+  double optimizer_ms = 4.0;
+  int64_t validate_every = 0;  // steps
+  double validation_s = 1.0;
+  int64_t save_every = 0;
+  double blocked_ms = 5.0;
+  int64_t nans = 0;
+  std::string engine = "fast (cuda:0, bf16-mixed)", loader = "8 workers, 16 batches ahead";
+  std::string extra_config;
+  int64_t batch_size = 32;
+  std::string precision = "bf16-mixed";
+
+  ui::ReportInput make() const {
+    ui::ReportInput out;
+    Record start(RecordKind::kEvent, 0, 0, 0.0);
+    start.add("event", "start")
+        .add("engine", engine)
+        .add("cpus", int64_t{16})
+        .add("loader", loader);
+    start.add("family", "nest");
+    out.records.push_back(start);
+    double wall = 0.0;
+    for (int64_t step = 1; step <= 200; ++step) {
+      wall += step_ms * 1e-3;
+      if (step % 10 == 0) {
+        Record record(RecordKind::kTrain, step, 0, wall);
+        record.add("train_loss", 1.0).add("step_ms", step_ms).add("data_wait_ms", wait_ms);
+        record.add("padding_share", padding).add("samples_per_s", 320.0);
+        if (gpu_util >= 0.0) {
+          record.add("gpu_util", gpu_util).add("forward_backward_ms", step_ms - optimizer_ms);
+        } else {
+          record.add("forward_ms", (step_ms - wait_ms - optimizer_ms) / 3.0);
+          record.add("backward_ms", (step_ms - wait_ms - optimizer_ms) / 1.5);
+        }
+        record.add("optimizer_ms", optimizer_ms);
+        out.records.push_back(record);
+      }
+      if (step <= nans) {
+        Record nan(RecordKind::kEvent, step, 0, wall);
+        nan.add("event", "nan").add("bad_step", step);
+        out.records.push_back(nan);
+      }
+      if (validate_every > 0 && step % validate_every == 0) {
+        wall += validation_s;
+        Record record(RecordKind::kVal, step, 0, wall);
+        record.add("val_loss", 1.0).add("validation_s", validation_s);
+        out.records.push_back(record);
+      }
+      if (save_every > 0 && step % save_every == 0) {
+        wall += blocked_ms * 1e-3;
+        Record record(RecordKind::kEvent, step, 0, wall);
+        record.add("event", "save").add("blocked_ms", blocked_ms);
+        out.records.push_back(record);
+      }
+    }
+    Record end(RecordKind::kEvent, 200, 0, wall);
+    end.add("event", "end").add("reason", "max_steps").add("healthy", true);
+    out.records.push_back(end);
+    out.config_yaml = "model:\n  train_ds:\n    batch_size: " + std::to_string(batch_size) +
+                      "\n    pin_memory: true\ntrainer:\n  precision: " + precision + "\n" +
+                      extra_config;
+    return out;
+  }
+};
+
+Diagnosis diagnosis_of(const PlantedRun& run, DiskKind disk = DiskKind::kUnknown) {
+  return diagnose(read_facts(run.make()), disk);
+}
+
+std::string first_cause(const Diagnosis& diagnosis) {
+  return diagnosis.speed.empty() ? "" : diagnosis.speed.front().id;
+}
+
+TEST(DiagnosisTest, HealthyRunIsCalledHealthy) {
+  PlantedRun run;
+  run.validate_every = 200;
+  run.save_every = 100;
+  const Diagnosis gpu = diagnosis_of(run);
+  EXPECT_TRUE(gpu.healthy()) << gpu.to_text();
+  EXPECT_EQ(gpu.verdict().rfind("healthy: compute-bound", 0), 0u) << gpu.verdict();
+  run.gpu_util = -1.0;
+  run.engine = "reference (cpu)";
+  const Diagnosis cpu = diagnosis_of(run);
+  EXPECT_TRUE(cpu.healthy()) << cpu.to_text();
+}
+
+TEST(DiagnosisTest, NamesNoWorkers) {
+  PlantedRun run;
+  run.wait_ms = 60.0;
+  run.gpu_util = 40.0;
+  run.loader = "0 workers";
+  const Diagnosis out = diagnosis_of(run);
+  EXPECT_EQ(first_cause(out), "num_workers") << out.to_text();
+  EXPECT_EQ(out.speed[0].change, "model.train_ds.num_workers=auto");
+  EXPECT_NEAR(out.speed[0].estimated_speedup(), 2.5, 1e-9);  // 60 of 100 ms
+  EXPECT_NE(out.to_text().find("idle more than half"), std::string::npos);
+}
+
+TEST(DiagnosisTest, NamesSlowReaders) {
+  PlantedRun run;
+  run.wait_ms = 60.0;
+  EXPECT_EQ(first_cause(diagnosis_of(run)), "num_workers");  // 8 of 16 CPUs
+  EXPECT_EQ(first_cause(diagnosis_of(run, DiskKind::kNetwork)), "slow_storage");
+  EXPECT_EQ(first_cause(diagnosis_of(run, DiskKind::kRotational)), "slow_storage");
+  run.loader = "16 workers";
+  EXPECT_EQ(first_cause(diagnosis_of(run, DiskKind::kSolidState)), "slow_loading");
+}
+
+TEST(DiagnosisTest, NamesSmallBatches) {
+  PlantedRun run;
+  run.batch_size = 2;
+  const Diagnosis gpu = diagnosis_of(run);
+  EXPECT_EQ(first_cause(gpu), "batch_size") << gpu.to_text();
+  // The CPU's fixed part is measured: 40 of 100 ms, spread over four times the samples.
+  run.gpu_util = -1.0;
+  run.engine = "reference (cpu)";
+  run.optimizer_ms = 40.0;
+  const Diagnosis cpu = diagnosis_of(run);
+  EXPECT_EQ(first_cause(cpu), "batch_size") << cpu.to_text();
+  EXPECT_NEAR(cpu.speed[0].gain_share, 0.3, 1e-6);
+  run.batch_size = 64;
+  EXPECT_TRUE(diagnosis_of(run).healthy());
+}
+
+TEST(DiagnosisTest, NamesFloat32OnAGpu) {
+  PlantedRun run;
+  run.precision = "32";
+  EXPECT_EQ(first_cause(diagnosis_of(run)), "precision");
+  run.gpu_util = -1.0;
+  run.engine = "reference (cpu)";
+  EXPECT_TRUE(diagnosis_of(run).healthy());  // nothing to gain on a CPU
+}
+
+TEST(DiagnosisTest, NamesPadding) {
+  PlantedRun run;
+  run.padding = 0.4;
+  EXPECT_EQ(first_cause(diagnosis_of(run)), "padding");
+  run.engine = "reference (cuda:0, bf16-mixed)";
+  const Diagnosis out = diagnosis_of(run);
+  EXPECT_EQ(first_cause(out), "padding");
+  EXPECT_NEAR(out.speed[0].gain_share, 0.3 * 0.99, 1e-6);
+}
+
+TEST(DiagnosisTest, NamesValidationEveryTenSteps) {
+  PlantedRun run;
+  run.validate_every = 10;
+  run.validation_s = 1.0;  // as long as the ten steps
+  const Diagnosis out = diagnosis_of(run);
+  EXPECT_EQ(first_cause(out), "validation") << out.to_text();
+  EXPECT_NEAR(out.facts.validation_share, 0.5, 0.03);
+  EXPECT_EQ(out.speed[0].change.rfind("trainer.val_check_interval=", 0), 0u);
+}
+
+TEST(DiagnosisTest, NamesACheckpointEveryStep) {
+  PlantedRun run;
+  run.save_every = 1;
+  run.blocked_ms = 50.0;
+  const Diagnosis out = diagnosis_of(run);
+  EXPECT_EQ(first_cause(out), "checkpoints") << out.to_text();
+  EXPECT_NEAR(out.facts.save_share, 1.0 / 3.0, 0.02);
+}
+
+TEST(DiagnosisTest, NamesTheSlowRank) {
+  PlantedRun run;
+  run.extra_config = "  sync_batchnorm: true\n  devices: 2\n";
+  ui::ReportInput input = run.make();
+  for (int64_t step = 10; step <= 100; step += 10) {
+    Record record(RecordKind::kEvent, step, 0, 0.1 * static_cast<double>(step));
+    record.add("event", "ranks").add("slowest_rank", step == 10 ? 0 : 1);
+    record.add("slowest_ms", 100.0).add("median_ms", 60.0).add("why", "compute");
+    input.records.push_back(record);
+  }
+  const Diagnosis out = diagnose(read_facts(input));
+  ASSERT_EQ(first_cause(out), "straggler") << out.to_text();
+  EXPECT_NE(out.speed[0].what.find("rank 1 "), std::string::npos) << out.speed[0].what;
+  EXPECT_NEAR(out.speed[0].gain_share, 0.4, 1e-6);
+}
+
+TEST(DiagnosisTest, OrdersByWhatIsWorthMost) {
+  PlantedRun run;
+  run.wait_ms = 20.0;
+  run.padding = 0.4;
+  run.engine = "reference (cuda:0, bf16-mixed)";
+  Diagnosis out = diagnosis_of(run);
+  ASSERT_EQ(out.speed.size(), 2u) << out.to_text();
+  EXPECT_EQ(out.speed[0].id, "padding");  // 0.3 of 80 ms against 20 of 100
+  // A trial showed that it is worth less.
+  out.speed[0].measured_speedup = 1.01;
+  order_findings(out);
+  EXPECT_EQ(out.speed[0].id, "num_workers");
+}
+
+TEST(DiagnosisTest, CorrectnessStandsApart) {
+  PlantedRun run;
+  run.extra_config = "  sync_batchnorm: false\n  devices: 2\n";
+  run.nans = 20;
+  ui::ReportInput input = run.make();
+  input.bad_samples = {{"a.wav", "truncated"}};
+  const Diagnosis out = diagnose(read_facts(input));
+  std::vector<std::string> ids;
+  for (const Finding& finding : out.correctness) ids.push_back(finding.id);
+  EXPECT_EQ(ids, (std::vector<std::string>{"skipped_steps", "sync_batchnorm", "dropped_data"}));
+  EXPECT_TRUE(out.speed.empty());
+  EXPECT_FALSE(out.healthy());
+  const std::string text = out.to_text();
+  EXPECT_NE(text.find("\nCorrectness\n"), std::string::npos);
+  EXPECT_EQ(text.find("\nSpeed"), std::string::npos);
+  // One rank has no statistics but its own.
+  run = {};
+  run.extra_config = "  sync_batchnorm: false\n";
+  EXPECT_TRUE(diagnosis_of(run).correctness.empty());
+}
+
+TEST(DiagnosisTest, SaysWhetherGainsWereMeasured) {
+  PlantedRun run;
+  run.wait_ms = 50.0;
+  run.loader = "0 workers";
+  Diagnosis out = diagnosis_of(run);
+  EXPECT_NE(out.to_text().find("estimated from the records"), std::string::npos);
+  EXPECT_NE(out.to_json().find("\"measured_speedup\":null"), std::string::npos);
+  out.speed[0].measured_speedup = 1.8;
+  EXPECT_NE(out.to_text().find("1.80 times as fast, measured"), std::string::npos);
+}
+
+TEST(DiagnosisTest, NothingLoggedIsNothingJudged) {
+  const Diagnosis out = diagnose(read_facts({}));
+  EXPECT_EQ(out.verdict(), "no training step was logged: nothing to judge");
+  EXPECT_TRUE(out.speed.empty());
+}
+
+TEST(DiskKindTest, ReadsTheKernelsFiles) {
+  const TempDir dir;
+  // A device that the made-up /sys does not know.
+  EXPECT_NE(disk_kind(dir.path(), dir.path()), DiskKind::kRotational);
+  EXPECT_EQ(disk_kind("relative/and/not/there", dir.path()), disk_kind(".", dir.path()));
+}
+
+}  // namespace
+}  // namespace aerie::advisor

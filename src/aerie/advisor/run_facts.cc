@@ -1,0 +1,222 @@
+#include "aerie/advisor/run_facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "aerie/base/parse.h"
+#include "aerie/base/strings.h"
+#include "aerie/config/value.h"
+#include "aerie/config/yaml.h"
+
+namespace aerie::advisor {
+
+namespace {
+
+using config::Value;
+using metrics::Record;
+using metrics::RecordKind;
+
+std::optional<int64_t> whole_number(const Value& config, const char* key) {
+  const Value* value = config.find(key);
+  if (value == nullptr || !value->is_int()) return std::nullopt;
+  return value->as_int();
+}
+
+std::optional<bool> truth(const Value& config, const char* key) {
+  const Value* value = config.find(key);
+  if (value == nullptr || !value->is_bool()) return std::nullopt;
+  return value->as_bool();
+}
+
+std::string scalar_text(const Value& config, const std::string& key) {
+  const Value* value = config.find(key);
+  if (value == nullptr || value->is_null() || value->is_map() || value->is_list()) return "";
+  return config::python_str(*value);
+}
+
+void take_paths(const Value& value, std::vector<std::string>& out) {
+  constexpr size_t kMost = 64;
+  if (value.is_list()) {
+    for (const Value& item : value.as_list())
+      if (out.size() < kMost) take_paths(item, out);
+  } else if (value.is_string() && !value.as_string().empty()) {
+    out.push_back(value.as_string());
+  }
+}
+
+void read_settings(const ui::ReportInput& run, RunFacts& out) {
+  if (run.config_yaml.empty()) return;
+  const auto parsed = config::parse_yaml(run.config_yaml, "config.yaml");
+  if (!parsed.ok() || !parsed->is_map()) return;
+  const Value& config = *parsed;
+  out.batch_size = whole_number(config, "model.train_ds.batch_size");
+  out.num_workers = whole_number(config, "model.train_ds.num_workers");
+  out.prefetch_factor = whole_number(config, "model.train_ds.prefetch_factor");
+  out.pin_memory = truth(config, "model.train_ds.pin_memory");
+  out.use_bucketing = truth(config, "model.train_ds.use_bucketing");
+  out.accumulate = whole_number(config, "trainer.accumulate_grad_batches");
+  out.log_every_n_steps = whole_number(config, "trainer.log_every_n_steps");
+  out.sync_batchnorm = truth(config, "trainer.sync_batchnorm");
+  out.find_unused = truth(config, "trainer.strategy.find_unused_parameters");
+  out.static_graph = truth(config, "trainer.strategy.static_graph");
+  out.bucket_view = truth(config, "trainer.strategy.gradient_as_bucket_view");
+  out.precision = scalar_text(config, "trainer.precision");
+  const int64_t devices = whole_number(config, "trainer.devices").value_or(1);
+  const int64_t nodes = whole_number(config, "trainer.num_nodes").value_or(1);
+  if (devices > 0 && nodes > 0) out.world = devices * nodes;
+  for (const ui::ReportWords::Setting& setting : run.words.data_settings)
+    if (const Value* value = config.find(setting.key)) take_paths(*value, out.data_paths);
+}
+
+void read_start(const Record& record, RunFacts& out) {
+  double value = 0.0;
+  if (record.number("cpus", &value)) out.cpus = static_cast<int64_t>(value);
+  for (const char* name : {"world", "world_size", "ranks"})
+    if (record.number(name, &value) && value >= 1.0) out.world = static_cast<int64_t>(value);
+  out.host = record.text("host");
+  out.family = record.text("family");
+  const std::string engine = record.text("engine");
+  out.reference_engine = starts_with(engine, "reference");
+  out.gpu = engine.find("cuda") != std::string::npos;
+  // "4 workers, ...": what `auto` came to.
+  const std::string loader = record.text("loader");
+  if (const auto count = parse_int64(loader.substr(0, loader.find(' ')), 0, 1 << 20); count.ok())
+    out.num_workers = *count;
+}
+
+struct Sum {
+  double sum = 0.0;
+  int64_t count = 0;
+  void take(const Record& record, const char* name) {
+    double value = 0.0;
+    if (!record.number(name, &value) || !std::isfinite(value)) return;
+    sum += value;
+    ++count;
+  }
+  double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0.0; }
+};
+
+// Where the steady part begins: train records in front of this index are warm-up.
+size_t warm_records(size_t count) {
+  return count > 3 ? std::max<size_t>(1, count / 10) : 0;
+}
+
+void read_times(const ui::ReportInput& run, RunFacts& out) {
+  std::vector<const Record*> train;
+  for (const Record& record : run.records)
+    if (record.kind() == RecordKind::kTrain) train.push_back(&record);
+  out.train_records = static_cast<int64_t>(train.size());
+  if (train.empty()) return;
+  const size_t skip = warm_records(train.size());
+  const Record& first = *train[skip];
+  const Record& last = *train.back();
+  Sum step, optimizer, passes, fused, padding, amount;
+  double step_of_phases = 0.0;
+  for (size_t i = skip; i < train.size(); ++i) {
+    const Record& record = *train[i];
+    const int64_t before = step.count;
+    double ms = 0.0, per_s = 0.0;
+    step.take(record, "step_ms");
+    if (step.count == before) continue;
+    (void)record.number("step_ms", &ms);
+    padding.take(record, "padding_share");
+    if (record.number(run.words.throughput, &per_s)) {
+      amount.sum += per_s * ms * 1e-3;
+      ++amount.count;
+    }
+    const int64_t told = passes.count + fused.count;
+    passes.take(record, "forward_ms");
+    if (double backward = 0.0; record.number("backward_ms", &backward)) passes.sum += backward;
+    fused.take(record, "forward_backward_ms");
+    optimizer.take(record, "optimizer_ms");
+    if (passes.count + fused.count > told) step_of_phases += ms;
+  }
+  out.step_ms = step.mean();
+  out.padding_share = padding.mean();
+  if (fused.count > 0 && step_of_phases > 0.0)
+    out.device_share = std::min(1.0, (fused.sum + optimizer.sum) / step_of_phases);
+  if (passes.count > 0 && step_of_phases > 0.0)
+    out.fixed_share =
+        std::clamp(1.0 - (passes.sum / step_of_phases) - out.data_wait_share, 0.0, 1.0);
+  if (amount.count > 0 && step.sum > 0.0) out.throughput_in_steps = amount.sum / (step.sum * 1e-3);
+
+  // Wall time between the first and the last of them, and what lies in it beside steps.
+  out.span_s = last.wall_s() - first.wall_s();
+  out.span_steps = last.step() - first.step();
+  double validation_s = 0.0, blocked_s = 0.0;
+  for (const Record& record : run.records) {
+    if (record.wall_s() <= first.wall_s() || record.wall_s() > last.wall_s()) continue;
+    double value = 0.0;
+    if (record.kind() == RecordKind::kVal && record.number("validation_s", &value)) {
+      validation_s += value;
+      ++out.validations;
+    }
+    if (record.text("event") == "save" && record.number("blocked_ms", &value)) {
+      blocked_s += value * 1e-3;
+      ++out.saves;
+    }
+  }
+  if (out.span_s > 0.0) {
+    out.validation_share = std::clamp(validation_s / out.span_s, 0.0, 1.0);
+    out.save_share = std::clamp(blocked_s / out.span_s, 0.0, 1.0);
+    out.steps_share = std::max(0.0, 1.0 - out.validation_share - out.save_share);
+  }
+  out.throughput = out.throughput_in_steps * out.steps_share;
+}
+
+void read_events(const ui::ReportInput& run, RunFacts& out) {
+  for (const Record& record : run.records) {
+    const std::string event = record.text("event");
+    if (event == "start" || event == "resume") read_start(record, out);
+    if (event == "nan") ++out.skipped_steps;
+    if (event == "oom") ++out.oom_splits;
+    if (event == "spike") ++out.spikes;
+    if (event == "fallback") out.fallback = record.text("precision");
+    if (event == "saved")
+      for (const auto& [name, value] : record.fields())
+        if (const bool* ok = std::get_if<bool>(&value); name == "ok" && ok != nullptr && !*ok)
+          ++out.failed_saves;
+  }
+}
+
+void read_ranks(const ui::ReportInput& run, RunFacts& out) {
+  std::map<int64_t, int64_t> times_slowest;
+  double share = 0.0;
+  int64_t reports = 0;
+  for (const Record& record : run.records) {
+    double rank = 0.0, slowest = 0.0, median = 0.0;
+    if (record.text("event") != "ranks" || !record.number("slowest_rank", &rank) ||
+        !record.number("slowest_ms", &slowest) || !record.number("median_ms", &median) ||
+        !(slowest > 0.0))
+      continue;
+    ++reports;
+    ++times_slowest[static_cast<int64_t>(rank)];
+    share += std::clamp((slowest - median) / slowest, 0.0, 1.0);
+    out.straggler_why = record.text("why");
+  }
+  if (reports == 0) return;
+  out.straggler_share = share / static_cast<double>(reports);
+  for (const auto& [rank, times] : times_slowest)
+    if (2 * times > reports) out.slowest_rank = rank;
+}
+
+}  // namespace
+
+RunFacts read_facts(const ui::ReportInput& run) {
+  RunFacts out;
+  read_settings(run, out);
+  read_events(run, out);
+  read_ranks(run, out);
+  out.view = ui::view_run(run);
+  // The report's verdict and these rules speak of the same numbers.
+  out.data_wait_share = std::clamp(out.view.verdict.data_wait_share, 0.0, 1.0);
+  read_times(run, out);
+  out.gpu_util_percent = out.view.verdict.gpu_util_percent;
+  out.gpu = out.gpu || out.gpu_util_percent >= 0.0;
+  out.bad_samples = static_cast<int64_t>(run.bad_samples.size());
+  out.bad_lines = run.bad_lines;
+  return out;
+}
+
+}  // namespace aerie::advisor

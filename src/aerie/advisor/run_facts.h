@@ -1,0 +1,59 @@
+// What a run's own records say about where its time went and what happened to it: the input of the
+// rules in diagnosis.h. Read from the folder alone; the data need not be there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aerie/ui/run_view.h"
+
+namespace aerie::advisor {
+
+struct RunFacts {
+  // Keys that every family's configuration has.
+  std::optional<int64_t> batch_size, num_workers, prefetch_factor, accumulate, log_every_n_steps;
+  std::optional<bool> pin_memory, sync_batchnorm, use_bucketing;
+  std::optional<bool> find_unused, static_graph, bucket_view;
+  std::string precision;  // "32", "bf16-mixed", ...
+  int64_t world = 1;      // ranks
+  bool reference_engine = false, gpu = false;
+  int64_t cpus = 0;
+  std::string family, host;
+
+  // Of the steady part: without the first tenth of the records.
+  int64_t train_records = 0;
+  double span_s = 0.0;  // wall time
+  int64_t span_steps = 0;
+  double step_ms = 0.0;           // mean of the logged steps
+  double data_wait_share = 0.0;   // of the steps' time
+  double validation_share = 0.0;  // of span_s, as the next two
+  double save_share = 0.0;
+  double steps_share = 1.0;  // what is left: steps
+  int64_t validations = 0, saves = 0;
+  double fixed_share = 0.0;   // of a step: optimizer, and what no phase covers; 0: not told apart
+  double device_share = 0.0;  // of a step: device time without gaps; 0: not told apart
+  double gpu_util_percent = -1.0;
+  double padding_share = 0.0;
+  double throughput = 0.0;  // input a second of the whole span, all included; 0: not known
+  double throughput_in_steps = 0.0;
+  // Over the ranks' own reports: how much longer than the median rank's the slowest one's step is,
+  // as a share of it; the rank that mostly was the slowest (-1: none in particular), and why.
+  double straggler_share = 0.0;
+  int64_t slowest_rank = -1;
+  std::string straggler_why;  // "data" or "compute"
+
+  // What happened.
+  int64_t skipped_steps = 0;  // not finite
+  int64_t oom_splits = 0, spikes = 0, failed_saves = 0;
+  int64_t bad_samples = 0;
+  int64_t bad_lines = 0;
+  std::string fallback;                 // precision that a 16-bit run fell back to
+  ui::RunView view;                     // state, verdict
+  std::vector<std::string> data_paths;  // of the configuration
+};
+
+RunFacts read_facts(const ui::ReportInput& run);
+
+}  // namespace aerie::advisor

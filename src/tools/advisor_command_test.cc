@@ -1,0 +1,126 @@
+// `aerie plan` and `aerie doctor` as a user calls them.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "aerie/base/env.h"
+#include "aerie/base/strings.h"
+#include "aerie/base/temp_dir.h"
+#include "command.h"
+
+namespace aerie::tools {
+namespace {
+
+using nlohmann::json;
+
+json printed_json(Status (*command)(const std::vector<std::string>&),
+                  const std::vector<std::string>& args) {
+  testing::internal::CaptureStdout();
+  const Status status = command(args);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  return json::parse(text, nullptr, false);
+}
+
+Status quiet(Status (*command)(const std::vector<std::string>&),
+             const std::vector<std::string>& args) {
+  testing::internal::CaptureStdout();
+  Status status = command(args);
+  (void)testing::internal::GetCapturedStdout();
+  return status;
+}
+
+TEST(PlanCommandTest, PredictsFromRecordedSteps) {
+  const TempDir dir;
+  const std::string page = dir.file("plan.html");
+  const json plan =
+      printed_json(run_plan, {"--gpus", "1,8,512", "--model", "L", "--json", "--html", page});
+  ASSERT_EQ(plan["rows"].size(), 3u);
+  EXPECT_NEAR(plan["rows"][0]["efficiency"].get<double>(), 1.0, 1e-9);
+  EXPECT_LT(plan["rows"][2]["efficiency"].get<double>(), 1.0);
+  EXPECT_FALSE(plan["network"]["measured"].get<bool>());
+  EXPECT_TRUE(Env::real().exists(page));
+  // A slower network costs more, and it is said what limits.
+  const json slow = printed_json(run_plan, {"--gpus", "8", "--bandwidth", "1", "--json"});
+  EXPECT_LT(slow["rows"][0]["efficiency"].get<double>(),
+            plan["rows"][1]["efficiency"].get<double>());
+  EXPECT_EQ(slow["rows"][0]["limited_by"], "bandwidth");
+}
+
+TEST(PlanCommandTest, TakesMeasuredSteps) {
+  const TempDir dir;
+  const std::string file = dir.file("step.json");
+  ASSERT_TRUE(
+      Env::real()
+          .write_file(file, R"({"steps": [{"case": "mine", "step_ms": 100, "parameters": 1e6}],
+                     "all_reduce": [{"ranks": 2, "bytes": 1e4, "seconds": 0.001},
+                                    {"ranks": 2, "bytes": 1e7, "seconds": 0.1}]})")
+          .ok());
+  const json plan = printed_json(run_plan, {"--measured", file, "--gpus", "2,4", "--json"});
+  EXPECT_EQ(plan["measured"]["name"], "mine");
+  EXPECT_TRUE(plan["network"]["measured"].get<bool>());
+  EXPECT_GT(plan["rows"][0]["reduce_ms"].get<double>(), 0.0);
+}
+
+TEST(PlanCommandTest, RefusesWhatItCannotPlan) {
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--gpus", "0"},
+                                             {"--gpus", "8,x"},
+                                             {"--model", "Q"},
+                                             {"--batch", "3"},
+                                             {"--measured", "/nonexistent/file"},
+                                             {"--bandwidth", "-1"},
+                                             {"--hook", "int8"},
+                                             {"--unknown"}}) {
+    const Status status = quiet(run_plan, args);
+    EXPECT_FALSE(status.ok()) << join(args, " ");
+    EXPECT_NE(status.code(), StatusCode::kInternal) << join(args, " ");
+  }
+}
+
+// 20 steps of 10 ms, `wait_ms` of them spent waiting for data.
+void write_run(const TempDir& dir, double wait_ms) {
+  std::string text =
+      "{\"step\": 0, \"epoch\": 0, \"wall_s\": 0, \"kind\": \"event\", \"event\": \"start\", "
+      "\"engine\": \"reference on cpu\", \"cpus\": 4, \"loader\": \"0 workers\"}"
+      "\n";
+  for (int step = 1; step <= 20; ++step)
+    text += str_cat(R"({"step": )", step, R"(, "epoch": 0, "wall_s": )", 0.01 * step,
+                    R"(, "kind": "train", "train_loss": 1, "step_ms": 10, "data_wait_ms": )",
+                    wait_ms, R"(, "padding_share": 0.02, "audio_s_per_s": 100})", "\n");
+  ASSERT_TRUE(Env::real().write_file(dir.file("metrics.jsonl"), text).ok());
+}
+
+TEST(DoctorCommandTest, ReadsTheFolderOfARun) {
+  const TempDir dir;
+  write_run(dir, 5.0);
+  const json sick = printed_json(run_doctor, {dir.path(), "--json"});
+  EXPECT_FALSE(sick["healthy"].get<bool>());
+  ASSERT_EQ(sick["speed"].size(), 1u);
+  EXPECT_EQ(sick["speed"][0]["id"], "num_workers");
+  EXPECT_NEAR(sick["speed"][0]["estimated_speedup"].get<double>(), 2.0, 0.05);
+  EXPECT_TRUE(sick["speed"][0]["measured_speedup"].is_null());
+  write_run(dir, 0.1);
+  EXPECT_TRUE(printed_json(run_doctor, {dir.path(), "--json"})["healthy"].get<bool>());
+}
+
+TEST(DoctorCommandTest, SurvivesDamagedRecords) {
+  const TempDir dir;
+  write_run(dir, 0.1);
+  std::string text = *Env::real().read_file(dir.file("metrics.jsonl"));
+  text.insert(text.size() / 2, "\x01{\"step\": 1e999, \"kind\": 7}\n[[[[\n");
+  ASSERT_TRUE(Env::real().write_file(dir.file("metrics.jsonl"), text).ok());
+  ASSERT_TRUE(Env::real().write_file(dir.file("config.yaml"), "model: [\n").ok());
+  const json found = printed_json(run_doctor, {dir.path(), "--json"});
+  EXPECT_EQ(found["correctness"][0]["id"], "damaged_records");
+}
+
+TEST(DoctorCommandTest, RefusesWhatIsNoRun) {
+  const TempDir dir;
+  EXPECT_EQ(quiet(run_doctor, {dir.path()}).code(), StatusCode::kDataError);
+  EXPECT_EQ(quiet(run_doctor, {}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(quiet(run_doctor, {"x", "--steps", "none"}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(quiet(run_doctor, {"x", "--steps"}).code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace aerie::tools
