@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "aerie/advisor/all_reduce_cost.h"
-#include "aerie/advisor/step_plan.h"
+#include "aerie/advisor/ddp_prediction.h"
 #include "aerie/base/status.h"
 
 namespace aerie::advisor {

@@ -1,4 +1,4 @@
-#include "aerie/advisor/step_plan.h"
+#include "aerie/advisor/ddp_prediction.h"
 
 #include <algorithm>
 #include <cmath>
