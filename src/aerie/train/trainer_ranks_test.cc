@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/train/local_ranks.h"
-#include "aerie/train/trainer_fakes.h"
+#include "aerie/train/testing/local_ranks.h"
+#include "aerie/train/testing/trainer_fakes.h"
 
 namespace aerie::train {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/train/trainer_fakes.h"
+#include "aerie/train/testing/trainer_fakes.h"
 
 namespace aerie::train {
 namespace {
