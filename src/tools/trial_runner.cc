@@ -1,0 +1,173 @@
+#include "trial_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <unistd.h>
+#include <utility>
+
+#include "aerie/base/env.h"
+#include "aerie/base/path.h"
+#include "aerie/base/signals.h"
+#include "aerie/base/strings.h"
+#include "aerie/models/bev/config/bev_loader.h"
+#include "aerie/ui/report.h"
+#include "peer_process.h"
+
+namespace aerie::tools {
+
+namespace {
+
+constexpr int kDeepest = 4;  // folders below the one that a trial was given
+constexpr int kKilled = 128 + SIGKILL;
+
+Result<std::string> path_of_this_program() {
+  char path[4096];
+  const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
+  if (size <= 0 || size == static_cast<ssize_t>(sizeof path))
+    return io_error("this program's own file cannot be found");
+  return std::string(path, static_cast<size_t>(size));
+}
+
+// The folder at or below `folder` that holds metrics.jsonl; empty: none.
+std::string run_below(const std::string& folder, int depth) {
+  Env& env = Env::real();
+  if (env.exists(join_path(folder, "metrics.jsonl"))) return folder;
+  if (depth == 0) return "";
+  const auto entries = env.list_dir(folder);
+  if (!entries.ok()) return "";
+  for (const DirEntry& entry : *entries) {
+    if (!entry.is_dir) continue;
+    if (std::string found = run_below(join_path(folder, entry.name), depth - 1); !found.empty())
+      return found;
+  }
+  return "";
+}
+
+// The disk of the first path of the data that is there.
+advisor::DiskKind disk_of(const advisor::RunFacts& facts) {
+  for (const std::string& path : facts.data_paths) {
+    const std::string real = expand_user(path);
+    if (Env::real().exists(real)) return advisor::disk_kind(real);
+  }
+  return advisor::DiskKind::kUnknown;
+}
+
+// DD:HH:MM:SS, which every dialect takes.
+std::string clock_text(double seconds) {
+  const auto whole = std::max<int64_t>(1, std::llround(seconds));
+  char text[32];
+  std::snprintf(text, sizeof text, "00:%02d:%02d:%02d", static_cast<int>(whole / 3600 % 24),
+                static_cast<int>(whole / 60 % 60), static_cast<int>(whole % 60));
+  return text;
+}
+
+Status trial_error(const ProcessOutput& output, const std::string& what) {
+  if (caught_signal() != 0) return Status(StatusCode::kCancelled, "stopped");
+  const bool out_of_memory = output.exit_code == kKilled ||
+                             output.text.find("out of memory") != std::string::npos ||
+                             output.text.find("not enough memory") != std::string::npos;
+  return Status(out_of_memory           ? StatusCode::kOutOfMemory
+                : output.exit_code == 2 ? StatusCode::kInvalidArgument
+                : output.exit_code == 3 ? StatusCode::kDataError
+                                        : StatusCode::kUnavailable,
+                str_cat(what, output.exit_code == kKilled ? " was killed: " : " failed: ",
+                        tail_of(output.text)));
+}
+
+}  // namespace
+
+TrialRunner::TrialRunner(std::string program, std::vector<std::string> config_args, bool native)
+    : program_(std::move(program)),
+      config_args_(std::move(config_args)),
+      native_(native),
+      scratch_(std::make_unique<TempDir>()) {}
+
+Result<TrialRunner> TrialRunner::make(std::vector<std::string> config_args) {
+  AERIE_ASSIGN_OR_RETURN(std::string program, path_of_this_program());
+  const bool native = bev::is_bev_command_line(Env::real(), config_args);
+  TrialRunner out(std::move(program), std::move(config_args), native);
+  if (!native) return out;
+  // In our own keys, so that changes have one name in every dialect.
+  std::vector<std::string> show{out.program_, "config", "show"};
+  show.insert(show.end(), out.config_args_.begin(), out.config_args_.end());
+  AERIE_ASSIGN_OR_RETURN(const ProcessOutput shown, run_process(show, {}, /*with_errors=*/false));
+  if (shown.exit_code != 0) {
+    AERIE_ASSIGN_OR_RETURN(const ProcessOutput again, run_process(show, {}));
+    return invalid_argument(tail_of(again.text));
+  }
+  AERIE_RETURN_IF_ERROR(Env::real().write_file(out.scratch_->file("config.yaml"), shown.text));
+  return out;
+}
+
+std::vector<std::string> TrialRunner::command(const std::vector<std::string>& before,
+                                              std::vector<std::string> overrides) const {
+  std::vector<std::string> out{program_, "train"};
+  if (native_)
+    out.push_back(scratch_->file("config.yaml"));
+  else
+    out.insert(out.end(), config_args_.begin(), config_args_.end());
+  out.insert(out.end(), before.begin(), before.end());
+  if (native_ && !overrides.empty()) out.push_back("--cfg-options");
+  for (std::string& one : overrides) {
+    one.erase(0, one.find_first_not_of('+'));
+    out.push_back(native_ ? one : "++" + one);
+  }
+  return out;
+}
+
+Result<std::string> TrialRunner::train(const std::vector<std::string>& changes,
+                                       const TrialLength& length) {
+  const std::string folder = scratch_->file(str_cat("trial", ++count_));
+  std::vector<std::string> overrides{"trainer.log_every_n_steps=1",
+                                     "exp_manager.resume_if_exists=false"};
+  if (length.seconds > 0.0) {
+    overrides.push_back("trainer.max_steps=1000000");
+    overrides.push_back(str_cat("trainer.min_steps=", length.steps));
+    overrides.push_back(str_cat("trainer.max_time=", clock_text(length.seconds)));
+  } else {
+    overrides.push_back(str_cat("trainer.max_steps=", length.steps));
+  }
+  overrides.insert(overrides.end(), changes.begin(), changes.end());
+  std::vector<std::string> before;
+  if (native_) {
+    before = {"--work-dir", folder};
+  } else {
+    overrides.push_back("exp_manager.exp_dir=" + folder);
+    overrides.push_back("exp_manager.checkpoint_callback_params.save_nemo_on_train_end=false");
+  }
+  AERIE_ASSIGN_OR_RETURN(const ProcessOutput output,
+                         run_process(command(before, std::move(overrides)), {}));
+  if (caught_signal() != 0) return Status(StatusCode::kCancelled, "stopped");
+  std::string run = run_below(folder, kDeepest);
+  // 4: finished, but unhealthy, which is for the reader of the records to say.
+  if ((output.exit_code != 0 && output.exit_code != 4) || run.empty())
+    return trial_error(output, str_cat("a trial of ", length.steps, " steps"));
+  return run;
+}
+
+Result<std::string> TrialRunner::dry_run(const std::vector<std::string>& changes) {
+  AERIE_ASSIGN_OR_RETURN(const ProcessOutput output,
+                         run_process(command({"--dry-run", "--json"}, changes), {}));
+  if (output.exit_code != 0 || caught_signal() != 0) return trial_error(output, "a dry run");
+  // Behind the lines of the log.
+  const size_t begin = starts_with(output.text, "{") ? 0 : output.text.find("\n{");
+  const size_t end = output.text.rfind('}');
+  if (begin == std::string::npos || end == std::string::npos || end < begin)
+    return trial_error(output, "a dry run printed no result and");
+  return output.text.substr(begin, end + 1 - begin);
+}
+
+Result<advisor::Diagnosis> diagnose_folder(const std::string& folder) {
+  // Of versions that did not record their words; all of those runs were of speech.
+  ui::ReportWords words;
+  words.throughput = "audio_s_per_s";
+  AERIE_ASSIGN_OR_RETURN(const ui::ReportInput input,
+                         ui::load_report_input(Env::real(), folder, words));
+  advisor::RunFacts facts = advisor::read_facts(input);
+  const advisor::DiskKind disk = disk_of(facts);
+  return advisor::diagnose(std::move(facts), disk);
+}
+
+}  // namespace aerie::tools

@@ -1,0 +1,49 @@
+// Short real runs of a configuration, each in a process and a folder of its own: what `aerie
+// doctor` and `aerie tune` measure with. A trial that runs out of memory or is killed ends its own
+// process alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aerie/advisor/diagnosis.h"
+#include "aerie/base/status.h"
+#include "aerie/base/temp_dir.h"
+
+namespace aerie::tools {
+
+struct TrialLength {
+  int64_t steps = 60;    // optimizer steps; with seconds: at least
+  double seconds = 0.0;  // of training; 0: steps alone count
+};
+
+class TrialRunner final {
+ public:
+  // `config_args` is what `aerie train` would take, of any family.
+  static Result<TrialRunner> make(std::vector<std::string> config_args);
+
+  // Trains with the overrides `changes` (key=value) and gives the folder of the run, which is there
+  // until the runner goes. A run that finished unhealthy is no error. kOutOfMemory: there was not
+  // enough memory, or the process was killed.
+  Result<std::string> train(const std::vector<std::string>& changes, const TrialLength& length);
+  // `aerie train --dry-run --json` with the overrides: what it printed.
+  Result<std::string> dry_run(const std::vector<std::string>& changes);
+
+ private:
+  TrialRunner(std::string program, std::vector<std::string> config_args, bool native);
+  std::vector<std::string> command(const std::vector<std::string>& before,
+                                   std::vector<std::string> overrides) const;
+
+  std::string program_;
+  std::vector<std::string> config_args_;
+  bool native_;  // a file of our own keys in the scratch folder, changed by --cfg-options
+  std::unique_ptr<TempDir> scratch_;
+  int count_ = 0;
+};
+
+// What the records in the folder of a run show, and where its data lies.
+Result<advisor::Diagnosis> diagnose_folder(const std::string& folder);
+
+}  // namespace aerie::tools
