@@ -333,6 +333,14 @@ Result<ValidateReport> validate_dataset(const AudioDataset& dataset,
   std::map<uint64_t, BrokenSample> broken, warnings;  // by number, so that threads do not matter
   ThreadPool pool(pool_options("validate", options.num_threads));
   const int rate = dataset.read_options().sample_rate;
+  // Where rows take pieces of long recordings, a long recording is what is meant.
+  const auto takes_pieces = [](const Manifest& manifest) {
+    for (uint64_t i = 0; i < manifest.size(); ++i)
+      if (manifest.offset_s(i) > 0) return true;
+    return false;
+  };
+  const bool pieces = takes_pieces(dataset.manifest());
+  const bool noise_pieces = noise > 0 && takes_pieces(*dataset.noise());
 
   const auto check = [&](uint64_t k, SampleReader& reader) -> Result<BrokenSample> {
     const bool is_noise = k >= dataset.size();
@@ -344,13 +352,14 @@ Result<ValidateReport> validate_dataset(const AudioDataset& dataset,
     const double listed_s = is_noise ? manifest.duration_s(i) : dataset.duration_s(i);
     const double offset_s =
         is_noise ? manifest.offset_s(i) : dataset.manifest().offset_s(dataset.sample_id(i));
-    double found_s = 0;
+    double found_s = 0, whole_s = -1;
     bool silent = false;
     if (options.quick) {
       const Result<audio::AudioInfo> info =
           is_noise ? audio::probe_file(manifest.resolve_paths(i)[0]) : probe(dataset, i);
       if (!info.ok()) return broken_sample(place, info.status());
-      found_s = info->duration_s() < 0 ? listed_s : info->duration_s() - offset_s;
+      whole_s = info->duration_s();
+      found_s = whole_s < 0 ? listed_s : whole_s - offset_s;
       if (info->missing_frames > 0 && !(listed_s > 0))
         return BrokenSample{
             place, "cut",
@@ -367,6 +376,7 @@ Result<ValidateReport> validate_dataset(const AudioDataset& dataset,
                                    })
                    : dataset.read(i, reader);
       if (!view.ok()) return broken_sample(place, view.status());
+      whole_s = view->source.duration_s();
       found_s = static_cast<double>(view->frames) / rate;
       double energy = 0;
       if (view->pcm16 != nullptr)
@@ -382,7 +392,14 @@ Result<ValidateReport> validate_dataset(const AudioDataset& dataset,
       return BrokenSample{place, "short",
                           str_cat("the manifest says ", fixed(listed_s, 3),
                                   " s, the recording has ", fixed(found_s, 3), " s")};
-    if (silent) warnings[k] = {place, "silent", "all samples are zero"};
+    constexpr double kManyTimes = 10, kMuch_s = 60;
+    if (silent)
+      warnings[k] = {place, "silent", "all samples are zero"};
+    else if (!(is_noise ? noise_pieces : pieces) && listed_s > 0 &&
+             whole_s > kManyTimes * listed_s && whole_s > listed_s + kMuch_s)
+      warnings[k] = {place, "long",
+                     str_cat("the manifest takes ", fixed(listed_s, 3), " s of a recording of ",
+                             fixed(whole_s, 3), " s")};
     return BrokenSample{};
   };
   AERIE_RETURN_IF_ERROR(pool.parallel_for(total, [&](size_t k) -> Status {

@@ -140,6 +140,26 @@ TEST(ValidateTest, ListsWhatIsBrokenInOrder) {
   EXPECT_EQ(validate_dataset(*dataset, stopped).status().code(), StatusCode::kCancelled);
 }
 
+// A recording of hours behind a line of a second is readable, and most likely not what was meant.
+TEST(ValidateTest, LongRecordingsOfShortLinesAreNamed) {
+  TestCorpus corpus(6);
+  write_file(corpus.dir.file("utt3.wav"), wav_bytes(noise_samples(100 * 16000, 1)));
+  for (const bool quick : {false, true}) {
+    ValidateOptions options;
+    options.quick = quick;
+    const ValidateReport report = *validate_dataset(*open(corpus.config(4)), options);
+    EXPECT_TRUE(report.broken.empty());
+    ASSERT_EQ(report.warnings.size(), 1u);
+    EXPECT_EQ(report.warnings[0].kind, "long");
+    EXPECT_NE(report.warnings[0].place.find("utt3.wav"), std::string::npos);
+    EXPECT_NE(report.warnings[0].reason.find("of a recording of 100.000 s"), std::string::npos)
+        << report.warnings[0].reason;
+  }
+  // Pieces of a long recording are what segmented corpora are made of.
+  std::ofstream(corpus.manifest, std::ios::app) << TestCorpus::line("utt3.wav", 0.5, 7.5);
+  EXPECT_TRUE((*validate_dataset(*open(corpus.config(4)), {})).warnings.empty());
+}
+
 TEST(ValidateTest, LinesWithoutAMemberAreBroken) {
   TestCorpus corpus(8);
   corpus.make_tar(2);
