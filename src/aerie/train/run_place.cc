@@ -10,8 +10,8 @@
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 #include "aerie/checkpoint/checkpoint_store.h"
-#include "aerie/config/yaml.h"
 #include "aerie/train/rank_talk.h"
+#include "aerie/train/run_start.h"
 
 namespace aerie::train {
 
@@ -101,7 +101,7 @@ Result<std::string> lead(Job& job, const RunOptions& options, Clock& clock,
   for (const std::string& warning : place->plan.warnings) log_warn("train", warning);
   if (!place->plan.sentence.empty()) log_info("train", place->plan.sentence);
   // Read before the files of the previous start are moved away.
-  place->previous_config = config::load_yaml(folder.path + "/config.yaml");
+  place->previous_config = load_run_config(folder.path);
   AERIE_RETURN_IF_ERROR(
       prepare_run_folder(env, folder, place->resumed()).with_context(folder.path));
   if (place->keep)

