@@ -1,7 +1,6 @@
 // Bound by memory: one 16-byte access per operand and thread. Backward walks down columns, so that
 // sums for the bias stay in registers.
 #include "aerie/kernels/activation/activation.h"
-#include "aerie/kernels/attention/mma.h"
 #include "aerie/kernels/device.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
@@ -41,10 +40,10 @@ struct Decisions {
     AERIE_UNROLL
     for (int i = 0; i < 4; ++i) {
       if constexpr (sizeof(T) == 2) {
-        values.w[i] &= pick_bytes(w[i], 0, 0xbb99u);
+        values.w[i] &= byte_perm(w[i], 0, 0xbb99u);
       } else {
-        values.w[2 * i] &= pick_bytes(w[i], 0, 0x9999u);
-        values.w[2 * i + 1] &= pick_bytes(w[i], 0, 0xbbbbu);
+        values.w[2 * i] &= byte_perm(w[i], 0, 0x9999u);
+        values.w[2 * i + 1] &= byte_perm(w[i], 0, 0xbbbbu);
       }
     }
   }

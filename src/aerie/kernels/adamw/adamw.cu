@@ -296,7 +296,7 @@ int adamw_update(const AdamwUpdate& u, void* stream) {
   }
   if (u.num_chunks == 0) return kOk;
   const int share = u.share > 1 ? u.share : 1;
-  const int blocks = multiprocessors() > share ? multiprocessors() / share : 1;
+  const int blocks = sm_count() > share ? sm_count() / share : 1;
   const LaunchShape shape{dim3(unsigned(blocks < u.num_chunks ? blocks : u.num_chunks)),
                           dim3(kChunkThreads)};
   return launch(stream, shape, half ? update_chunks<Half> : update_chunks<Bf16>, a, u.chunks,

@@ -13,8 +13,8 @@ namespace aerie::kernels::AERIE_BACKEND {
 
 // A block of 16 x 16 values, stored as A, the other way round.
 __device__ inline FragmentA transposed(const Bits16& m) {
-  return {{transpose_matrix(m.w[0]), transpose_matrix(m.w[2]), transpose_matrix(m.w[1]),
-           transpose_matrix(m.w[3])}};
+  return {{movmatrix_trans(m.w[0]), movmatrix_trans(m.w[2]), movmatrix_trans(m.w[1]),
+           movmatrix_trans(m.w[3])}};
 }
 
 // Shared memory of the second kernel: three stages of queries or gradients and of blocks of weights
@@ -40,7 +40,7 @@ struct SumStages {
   template <bool kPadded>
   __device__ void copy_bias(const float* from, [[maybe_unused]] int dim) const {
     if (threadIdx.x < kDim / 4)
-      copy_async(bias() + threadIdx.x * 4, from + threadIdx.x * 4,
+      cp_async16(bias() + threadIdx.x * 4, from + threadIdx.x * 4,
                  !kPadded || int(threadIdx.x) * 4 < dim);
   }
   __device__ Pair bias_of(int n, int t) const {
@@ -58,21 +58,21 @@ constexpr size_t sum_shared() {
 template <typename T, int kDim, typename Fetch>
 __device__ inline void sum_step(FragmentC* grad, FragmentC& sums, const SumStages<T, kDim>& stages,
                                 int stage, int lane, bool with_sums, Fetch fetch) {
-  copy_wait_but<kSumStages - 2>();
-  group_publish<64>();
+  cp_async_wait<kSumStages - 2>();
+  fence_proxy_async<64>();
   __syncthreads();
   FragmentA d[kTile / 16];
   AERIE_UNROLL
   for (int k = 0; k < kTile / 16; ++k) d[k] = transposed(*stages.block(stage, k));
-  group_begin<64>();
+  wgmma_fence<64>();
   panel_columns<kDim>(grad, d, stages.tile(stage), lane);
-  group_commit<64>();
+  wgmma_commit<64>();
   fetch(stages.after(stage, kSumStages - 1));
   if (with_sums) {
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) mma<T>(sums, d[k], ones<T>());
   }
-  group_wait<64>();
+  wgmma_wait_all<64>();
   panel_ready<kDim>(grad);
 }
 
@@ -147,7 +147,7 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
     if (next < end) {
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k)
-        copy_async(stages.block(stage, k),
+        cp_async16(stages.block(stage, k),
                    from + size_t(next * (kTile / 16) + k) * (size_t(blocks) * 256),
                    next * kTile + k * 16 < length);
     } else if (next == end && !of_values) {
@@ -156,7 +156,7 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
       stages.template copy_bias<kPadded>(a.bias_u + head * dim, dim);
     }
     ++next;
-    copy_commit();
+    cp_async_commit();
   };
   const auto fetch = [&](int stage) {
     fetch_rows(stage, next);
@@ -170,7 +170,7 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
   int stage = 0;
   for (; it < end; ++it, stage = stages.after(stage))
     sum_step<T, kDim>(grad, sums, stages, stage, lane, !of_values, fetch);
-  copy_wait();
+  cp_async_wait_all();
   __syncthreads();
   const float kept = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
   FragmentA result[kDim / 16];
@@ -307,7 +307,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
                       ptrdiff_t(column) * 256 + lane * 8;
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k)
-        copy_async(stages.block(stage, k), from + ptrdiff_t(k) * (blocks + 2) * 256,
+        cp_async16(stages.block(stage, k), from + ptrdiff_t(k) * (blocks + 2) * 256,
                    next.it * kTile + k * 16 < next.length &&
                        column + k >= next.seen.first * (kTile / 16) &&
                        column + k <= next.seen.end * (kTile / 16));
@@ -320,14 +320,14 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
       stages.template copy_bias<kPadded>(a.bias_v + head * dim, dim);
       all = true;
     }
-    copy_commit();
+    cp_async_commit();
   };
   for (int i = 0; i < kSumStages - 1; ++i) fetch(i);
   FragmentC grad_p[kDim / 8] = {}, sums = {};
   int stage = 0;
   for (int step = 0; step < steps; ++step, stage = stages.after(stage))
     sum_step<T, kDim>(grad_p, sums, stages, stage, lane, true, fetch);
-  copy_wait();
+  cp_async_wait_all();
   __syncthreads();
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {

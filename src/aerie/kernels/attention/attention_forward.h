@@ -60,15 +60,15 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
         AERIE_UNROLL_BY(1)
         for (int jt = q.jt; jt < q.tiles.end; ++jt) kept[jt * kept_tile] = draw(jt);
       }
-      copy_wait_but<2>();
+      cp_async_wait<2>();
     } else {
-      copy_wait();
+      cp_async_wait_all();
     }
     __syncthreads();
     load_queries<kDim>(with_v, q.queries, q.warp, lane);
     bias_u.template add<T>(with_u, with_v);
     bias_v.template add<T>(with_v, with_v);
-    if (kGrouped<kDim>) store_queries<kDim>(q.queries, with_u, q.warp, lane);
+    if (kUsesWgmma<kDim>) store_queries<kDim>(q.queries, with_u, q.warp, lane);
     if (!kEarly) __syncthreads();
   }
   const KeyRange seen[2] = {keys_of(a, q.length, q.i + g), keys_of(a, q.length, q.i + g + 8)};
@@ -86,26 +86,26 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
       for (int n = 0; n < kTile / 8; ++n) scores[n] = relative.scores(n);
     }
     if (first && kEarly) {
-      copy_wait_but<1>();
-      group_publish<kDim>();
+      cp_async_wait<1>();
+      fence_proxy_async<kDim>();
       __syncthreads();
       q.copy_next(a);
     }
-    group_begin<kDim>();
-    if constexpr (kGrouped<kDim>) {
+    wgmma_fence<kDim>();
+    if constexpr (kUsesWgmma<kDim>) {
       group_rows<kDim>(scores, q.queries, q.current(q.keys), q.warp, lane);
     } else {
       group_rows<kDim>(scores, with_u, q.current(q.keys), lane);
     }
-    group_commit<kDim>();
+    wgmma_commit<kDim>();
     if constexpr (kEarly) {
       if (kDropout && !waits && exists) keep = draw(q.jt);
     } else if (kDropout) {
       keep = draw(q.jt);
       if (keeps) kept[q.jt * kept_tile] = keep;
     }
-    group_wait<kDim>();
-    group_ready<kDim>(scores);
+    wgmma_wait_all<kDim>();
+    wgmma_fence_operand<kDim>(scores);
     FragmentA weights[kTile / 16] = {};
     if (exists) {
       if (q.needs_mask()) mask_tile(scores, seen, q.jt, lane);
@@ -147,19 +147,19 @@ __global__ void __launch_bounds__(kMmaThreads, kQueryBlocks<kDim>)
           weights[k].r[r] = pair & mask;
           signed_weights.w[r] = pair | (~mask & 0x80008000u);
         }
-        if (kSave) store_for_later(saved.tile(q.jt) + k * 256, signed_weights);
+        if (kSave) store_evict_first(saved.tile(q.jt) + k * 256, signed_weights);
       }
     }
     if (kEarly) {
-      copy_wait_but<1>();
-      group_publish<kDim>();
+      cp_async_wait<1>();
+      fence_proxy_async<kDim>();
       __syncthreads();
     }
-    group_begin<kDim>();
+    wgmma_fence<kDim>();
     group_columns<kDim>(mixed, weights, kEarly ? q.values : q.current(q.values), lane);
-    group_commit<kDim>();
-    group_wait<kDim>();
-    group_ready<kDim>(mixed);
+    wgmma_commit<kDim>();
+    wgmma_wait_all<kDim>();
+    wgmma_fence_operand<kDim>(mixed);
   }
   const int rows = rows_of(a.layout, q.item, a.frames);
   const float dropped = kDropout ? a.dropout.scale : 1.0f;

@@ -12,7 +12,10 @@
 #pragma once
 
 #include "aerie/kernels/attention/attention.h"
-#include "aerie/kernels/attention/mma.h"
+#include "aerie/kernels/cuda/cp_async.h"
+#include "aerie/kernels/cuda/named_barrier.h"
+#include "aerie/kernels/cuda/wgmma.h"
+#include "aerie/kernels/device.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
@@ -49,16 +52,16 @@ __device__ inline void copy_tile(T* tile, const T* from, int first, int limit, i
     AERIE_UNROLL
     for (unsigned e = 0; e < kTile / kRows; ++e) {
       const unsigned at = e * kRows + row;
-      copy_async8(tile + at * kDim + (piece / 2 ^ at % 8) * 8 + piece % 2 * 4,
-                  source + ptrdiff_t(e * kRows) * stride,
-                  exists && unsigned(begin + int(e * kRows)) < unsigned(limit));
+      cp_async8(tile + at * kDim + (piece / 2 ^ at % 8) * 8 + piece % 2 * 4,
+                source + ptrdiff_t(e * kRows) * stride,
+                exists && unsigned(begin + int(e * kRows)) < unsigned(limit));
     }
   } else {
     T* to = tile + row * kDim + (piece ^ row % 8) * 8;
     AERIE_UNROLL
     for (unsigned e = 0; e < kTile / kRows; ++e) {
       const bool inside = unsigned(begin + int(e * kRows)) < unsigned(limit);
-      copy_async(to + e * kRows * kDim, source + ptrdiff_t(e * kRows) * stride, inside);
+      cp_async16(to + e * kRows * kDim, source + ptrdiff_t(e * kRows) * stride, inside);
     }
   }
 }
@@ -66,21 +69,19 @@ __device__ inline void copy_tile(T* tile, const T* from, int first, int limit, i
 // A of rows [row, row + 16) and columns [16k, 16k + 16); row is a multiple of 8 here and below.
 template <int kDim, typename T>
 __device__ inline FragmentA load_a(const T* tile, int row, int k, int lane) {
-  const Bits16 m = load_matrices<false>(shared_address(tile) + (row + lane % 16) * (2 * kDim) +
-                                        ((lane / 16 ^ lane % 8) ^ 2 * k) * 16);
+  const Bits16 m = ldmatrix_x4<false>(shared_address(tile) + (row + lane % 16) * (2 * kDim) +
+                                      ((lane / 16 ^ lane % 8) ^ 2 * k) * 16);
   return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
 }
 // B whose columns are the eight rows from an address on: two steps of 16, from 32k on.
 template <int kDim>
 __device__ inline Bits16 load_b(SharedAddress rows, int k, int lane) {
-  return load_matrices<false>(rows +
-                              (lane % 8 * (2 * kDim) + ((lane / 8 ^ lane % 8) ^ 4 * k) * 16));
+  return ldmatrix_x4<false>(rows + (lane % 8 * (2 * kDim) + ((lane / 8 ^ lane % 8) ^ 4 * k) * 16));
 }
 // B whose rows are the 16 rows from an address on: columns [16n, 16n + 8) and the next 8.
 template <int kDim>
 __device__ inline Bits16 load_b_transposed(SharedAddress rows, int n, int lane) {
-  return load_matrices<true>(rows +
-                             (lane % 16 * (2 * kDim) + ((lane / 16 ^ lane % 8) ^ 2 * n) * 16));
+  return ldmatrix_x4<true>(rows + (lane % 16 * (2 * kDim) + ((lane / 16 ^ lane % 8) ^ 2 * n) * 16));
 }
 __device__ inline FragmentB first_of(const Bits16& m) {
   return {{m.w[0], m.w[1]}};
@@ -118,16 +119,16 @@ __device__ inline void multiply_columns(FragmentC* c, const FragmentA& a, Shared
 }
 
 // Products with a whole tile that the warps of a block make together (mma.h), begun here and ready
-// behind group_wait<kDim>(); where the device has none, every warp makes its own at once. Without
-// kAdd, what c had is forgotten.
-// c (16x64) += a (16 x kDim) * the tile's 64 rows, transposed.
+// behind wgmma_wait_all<kDim>(); where the device has none, every warp makes its own at once.
+// Without kAdd, what c had is forgotten. c (16x64) += a (16 x kDim) * the tile's 64 rows,
+// transposed.
 template <int kDim, bool kAdd = true, typename T>
 __device__ inline void group_rows(FragmentC* c, const FragmentA* a, const T* tile, int lane) {
-  if constexpr (kGroupProducts && kGrouped<kDim>) {
-    const uint64_t b = group_operand(tile);
-    group_mma<T, false, kAdd>(c, a[0], b);
+  if constexpr (kHaveWgmma && kUsesWgmma<kDim>) {
+    const uint64_t b = smem_descriptor(tile);
+    wgmma_m64n64k16<T, false, kAdd>(c, a[0], b);
     AERIE_UNROLL
-    for (int k = 1; k < kDim / 16; ++k) group_mma<T, false>(c, a[k], b + 2 * k);
+    for (int k = 1; k < kDim / 16; ++k) wgmma_m64n64k16<T, false>(c, a[k], b + 2 * k);
   } else {
     AERIE_UNROLL
     for (int n = 0; n < kTile / 8; ++n) {
@@ -139,11 +140,11 @@ __device__ inline void group_rows(FragmentC* c, const FragmentA* a, const T* til
 // The same with a = the warp's 16 rows of `left`.
 template <int kDim, bool kAdd = true, typename T>
 __device__ inline void group_rows(FragmentC* c, const T* left, const T* tile, int warp, int lane) {
-  if constexpr (kGroupProducts && kGrouped<kDim>) {
-    const uint64_t a = group_operand(left), b = group_operand(tile);
-    group_mma<T, false, kAdd>(c, a, b);
+  if constexpr (kHaveWgmma && kUsesWgmma<kDim>) {
+    const uint64_t a = smem_descriptor(left), b = smem_descriptor(tile);
+    wgmma_m64n64k16<T, false, kAdd>(c, a, b);
     AERIE_UNROLL
-    for (int k = 1; k < kDim / 16; ++k) group_mma<T>(c, a + 2 * k, b + 2 * k);
+    for (int k = 1; k < kDim / 16; ++k) wgmma_m64n64k16<T>(c, a + 2 * k, b + 2 * k);
   } else {
     FragmentA rows[kDim / 16];
     AERIE_UNROLL
@@ -154,10 +155,10 @@ __device__ inline void group_rows(FragmentC* c, const T* left, const T* tile, in
 // c (16 x kDim) += a (16x64) * the tile's 64 rows.
 template <int kDim, typename T>
 __device__ inline void group_columns(FragmentC* c, const FragmentA* a, const T* tile, int lane) {
-  if constexpr (kGroupProducts && kGrouped<kDim>) {
-    const uint64_t b = group_operand(tile);
+  if constexpr (kHaveWgmma && kUsesWgmma<kDim>) {
+    const uint64_t b = smem_descriptor(tile);
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) group_mma<T, true>(c, a[k], b + k * (2048 >> 4));
+    for (int k = 0; k < kTile / 16; ++k) wgmma_m64n64k16<T, true>(c, a[k], b + k * (2048 >> 4));
   } else {
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k)
@@ -271,7 +272,7 @@ __device__ inline void move_right(const Skew& s, float before0, float before1, f
 __device__ inline uint32_t move_left(const Skew& s, uint32_t here, uint32_t after) {
   const uint32_t a = __shfl_sync(kFullWarp, s.near_l ? here : after, s.lower_l);
   const uint32_t b = __shfl_sync(kFullWarp, s.far_l ? here : after, s.upper_l);
-  return pick_bytes(a, b, s.selector);
+  return byte_perm(a, b, s.selector);
 }
 
 // The band of p that a warp sees: 80 rows of a ring of tiles.
@@ -366,7 +367,7 @@ __device__ inline void mask_tile(FragmentC* scores, const KeyRange* seen, int jt
 // value e of its C tile n, so that shifting by n brings those of one tile to the signs of the
 // bytes. pair_mask turns the two of row r of tile n into a mask for a register of two values.
 __device__ inline uint32_t pair_mask(uint32_t bits, int n, int r) {
-  return pick_bytes(bits << n, 0, r == 0 ? 0x9988u : 0xbbaau);
+  return byte_perm(bits << n, 0, r == 0 ? 0x9988u : 0xbbaau);
 }
 __device__ inline bool bit_of(uint32_t bits, int n, int e) {
   return (bits >> (8 * e + 7 - n) & 1u) != 0;
@@ -422,8 +423,8 @@ struct KeepDraw {
     const uint32_t mine = second ? high : low;
     const uint32_t other = __shfl_xor_sync(kFullWarp, second ? low : high, 2);
     const uint32_t upper = second ? other : mine, lower = second ? mine : other;
-    const uint32_t first = pick_bytes(upper, lower, 0x5410u);  // of the even lane
-    const uint32_t last = pick_bytes(upper, lower, 0x7632u);
+    const uint32_t first = byte_perm(upper, lower, 0x5410u);  // of the even lane
+    const uint32_t last = byte_perm(upper, lower, 0x7632u);
     const uint32_t more = __shfl_xor_sync(kFullWarp, odd ? first : last, 1);
     return odd ? more | last >> 4 : first | more >> 4;
   }
@@ -495,7 +496,7 @@ struct QueryBlock {
   T *keys, *values, *band;                    // two, two or one, and three tiles
   T* queries;  // one; without group products, the second stage of keys
   // Where it makes room for another block: only the current tile's values.
-  static constexpr bool kOneOfValues = kGrouped<kDim>;
+  static constexpr bool kOneOfValues = kUsesWgmma<kDim>;
   KeyTiles tiles;
   int jt, stage, ring;  // current tile of keys, its stage, its first tile of the band
 
@@ -515,7 +516,7 @@ struct QueryBlock {
         keys(reinterpret_cast<T*>(memory)),
         values(keys + 2 * kTileSize<kDim>),
         band(values + (kOneOfValues ? 1 : 2) * kTileSize<kDim>),
-        queries(kGrouped<kDim> ? band + 3 * kTileSize<kDim> : keys + kTileSize<kDim>),
+        queries(kUsesWgmma<kDim> ? band + 3 * kTileSize<kDim> : keys + kTileSize<kDim>),
         tiles(tiles_of(a, length, it)),
         jt(tiles.first),
         stage(0),
@@ -547,15 +548,15 @@ struct QueryBlock {
   __device__ void copy_first(const Attention& a) const {
     copy_band(a, 0);
     copy_band(a, 1);
-    copy_commit();
+    cp_async_commit();
     copy(keys, k, jt * kTile, length, a.stride);
     if (!kOneOfValues) copy(values, v, jt * kTile, length, a.stride);
-    copy_commit();
+    cp_async_commit();
   }
   // With one tile of values: it is wanted late.
   __device__ void copy_values(const Attention& a) const {
     copy(values, v, jt * kTile, length, a.stride);
-    copy_commit();
+    cp_async_commit();
   }
   __device__ void copy_next(const Attention& a) const {
     if (jt + 1 < tiles.end) {
@@ -563,11 +564,11 @@ struct QueryBlock {
       copy(other(keys), k, (jt + 1) * kTile, length, a.stride);
       if (!kOneOfValues) copy(other(values), v, (jt + 1) * kTile, length, a.stride);
     }
-    copy_commit();
+    cp_async_commit();
   }
   __device__ void advance() {
-    copy_wait();
-    group_publish<kDim>();
+    cp_async_wait_all();
+    fence_proxy_async<kDim>();
     __syncthreads();
     ++jt;
     stage = 1 - stage;

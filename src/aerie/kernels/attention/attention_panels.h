@@ -92,7 +92,7 @@ __device__ inline void panel_columns(FragmentC* c, const FragmentA* a, const T* 
 template <int kDim>
 __device__ inline void panel_ready(FragmentC* c) {
   AERIE_UNROLL
-  for (int p = 0; p < kPanels<kDim>; ++p) group_ready<64>(c + 8 * p);
+  for (int p = 0; p < kPanels<kDim>; ++p) wgmma_fence_operand<64>(c + 8 * p);
 }
 
 // A block of 16 x 16 values to device memory, in the order of the lanes that hold them.
@@ -120,7 +120,7 @@ struct PanelBand {
     for (int i = 0; i < kDim / 32; ++i) AERIE_UNROLL
     for (int n = 0; n < 2; ++n) {
       const int at = lane % 8 * 128 + ((lane / 8 ^ lane % 8) ^ 4 * (i % 2)) * 16;
-      const Bits16 b = load_matrices<false>(first + at + (i / 2 * kApart * 2 + n * 1024));
+      const Bits16 b = ldmatrix_x4<false>(first + at + (i / 2 * kApart * 2 + n * 1024));
       mma<T>(c[n], a[2 * i], first_of(b));
       mma<T>(c[n], a[2 * i + 1], second_of(b));
     }
@@ -131,7 +131,7 @@ struct PanelBand {
     AERIE_UNROLL
     for (int n = 0; n < kDim / 16; ++n) {
       const int at = lane % 16 * 128 + ((lane / 16 ^ lane % 8) ^ 2 * (n % 4)) * 16;
-      const Bits16 b = load_matrices<true>(first + at + n / 4 * kApart * 2);
+      const Bits16 b = ldmatrix_x4<true>(first + at + n / 4 * kApart * 2);
       mma<T>(c[2 * n], a, first_of(b));
       mma<T>(c[2 * n + 1], a, second_of(b));
     }

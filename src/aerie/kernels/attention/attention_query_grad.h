@@ -37,7 +37,7 @@ struct QueryTiles {
 template <typename V, int kCount>
 struct Parked {
   V values[kCount];
-  __device__ V& operator[](int k) { return values[k + forgotten(0)]; }
+  __device__ V& operator[](int k) { return values[k + launder(0)]; }
 };
 
 template <int kDim, int kGroups>
@@ -112,12 +112,12 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
     return a.keep + attention_keep_at(a, item, head, i / 16, tile) + lane;
   };
   if (jt < end) {
-    if (drops && exists) prefetch(decisions(own.first));
+    if (drops && exists) prefetch_l2(decisions(own.first));
     copy_panels<kDim, kPadded>(queries, rows_from(a.q, a.stride), it * kTile, length, a.stride,
                                dim);
     copy_band(kGroups - 1 - group, jt - it - 1);
     if (group == 0) copy_band(kGroups, jt - it);
-    copy_commit();
+    cp_async_commit();
     float logarithm = INFINITY;
     if (lane < 16 && i + lane < length)
       logarithm = a.log_sum[head_of(a, item, head) * a.frames + i + lane];
@@ -128,11 +128,11 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
     if (group == 0) copy_keys(0);
     if (group == kValueGroup) copy_values(0);
     copy_panels<kDim, kPadded>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense, dim);
-    copy_commit();
+    cp_async_commit();
     const Bias<kDim, kPadded> bias_u(a.bias_u + head * dim, lane, dim);
     const Bias<kDim, kPadded> bias_v(a.bias_v + head * dim, lane, dim);
     FragmentA with_u[kDim / 16];
-    copy_wait_but<1>();
+    cp_async_wait<1>();
     __syncthreads();
     load_panel_rows<kDim>(with_v, queries, warp, lane);
     bias_u.template add<T>(with_u, with_v);
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
   int stage = 0, ring = kGroups - 1 - group;  // the first tile of the group's band
   // Keys and values of the first tile, and gradients of out, come while positions are multiplied.
   const auto others_ready = [&] {
-    copy_wait();
-    group_publish<64>();
+    cp_async_wait_all();
+    fence_proxy_async<64>();
     __syncthreads();
   };
   for (bool first = true; jt < end; first = false) {
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
     if (active) {
       FragmentC scores[kTile / 8], d_weights[kTile / 8];
       if (worth) {
-        relative_scores<T, kDim>(scores, with_v, band, skew_of(forgotten(lane)));
+        relative_scores<T, kDim>(scores, with_v, band, skew_of(launder(lane)));
       } else {
         AERIE_UNROLL
         for (int n = 0; n < kTile / 8; ++n) scores[n] = {};
@@ -199,20 +199,20 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
       if (drops && exists) {
         const uint32_t* const from = decisions(tile);
         keep = *from;
-        if (jt < own.end) prefetch(from + 32);
+        if (jt < own.end) prefetch_l2(from + 32);
       }
-      group_begin<64>();
+      wgmma_fence<64>();
       panel_rows<kDim, false>(d_weights, grads, values, warp, lane);
       panel_rows<kDim>(scores, queries, keys, warp, lane);
-      group_commit<64>();
+      wgmma_commit<64>();
       if constexpr (kDraw) {
         KeepDraw draws(a.dropout, item, head, i, lane);
         draws.draw(tile);
         keep = draws.finish(lane);
       }
-      group_wait<64>();
-      group_ready<64>(scores);
-      group_ready<64>(d_weights);
+      wgmma_wait_all<64>();
+      wgmma_fence_operand<64>(scores);
+      wgmma_fence_operand<64>(d_weights);
       values_done();
       if (limited || tile * kTile + kTile > length) {
         const KeyRange seen[2] = {keys_of(a, length, i + g), keys_of(a, length, i + g + 8)};
@@ -250,11 +250,11 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
           store_fragment(scores_at + c * 256, d_scores[c]);
         }
       }
-      group_begin<64>();
+      wgmma_fence<64>();
       panel_columns<kDim>(grad_q, d_scores, keys, lane);
-      group_commit<64>();
+      wgmma_commit<64>();
       // Row r, column c of the band is key c + r - 16.
-      const Skew skew = skew_of(forgotten(lane));
+      const Skew skew = skew_of(launder(lane));
       const auto at = [&](int n, int r) {
         return n >= 0 && n < kTile / 8 ? d_scores[n / 2].r[n % 2 * 2 + r] : 0u;
       };
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
         }
         carried = skewed[kBlocks];
       }
-      group_wait<64>();
+      wgmma_wait_all<64>();
       panel_ready<kDim>(grad_q);
       if (exists) {
         AERIE_UNROLL
@@ -294,8 +294,8 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kQueryGradBlocks<kDim, k
       const Bits16 x = saved[n];
       with_v[n] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
     }
-    copy_wait();
-    group_publish<64>();
+    cp_async_wait_all();
+    fence_proxy_async<64>();
     __syncthreads();
     stage = 1 - stage;
     ring = ring + 1 < kRing ? ring + 1 : 0;

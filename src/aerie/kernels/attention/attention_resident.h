@@ -106,7 +106,7 @@ struct ResidentBlock {
         head(int(blockIdx.x)),
         slot(int(blockIdx.y)),
         dim(head_dim<kDim, kPadded>(a)),
-        base(uint32_t(group_operand(m.queries))) {}
+        base(uint32_t(smem_descriptor(m.queries))) {}
 
   __device__ const ResidentPlace& place() const { return m.places[turn]; }
   __device__ const ResidentPlace& next() const { return m.places[after_turn()]; }
@@ -170,16 +170,16 @@ struct ResidentBlock {
   __device__ void copy_first(const ResidentPlace& of) const {
     if (group == 1) copy_values(of, 0);
     copy_grads(of);
-    copy_commit();
+    cp_async_commit();
   }
   __device__ void copy_second(const ResidentPlace& of) const {
     const bool there = sees(of, 0);
     const T* const from = saved_blocks(of, 0);
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) copy_async(first_saved(k), from + k * 256, there);
-    copy_commit();
+    for (int k = 0; k < kTile / 16; ++k) cp_async16(first_saved(k), from + k * 256, there);
+    cp_async_commit();
     if (group == 0) copy_keys(of, 0);
-    copy_commit();
+    cp_async_commit();
   }
   __device__ T* first_saved(int k) const {
     return tile_of(m.weights, group) + warp * (16 * kTile) + k * 256 + lane * 8;
@@ -200,7 +200,7 @@ struct ResidentBlock {
   // An item's saved weights come near; by the group of keys.
   __device__ void announce(const ResidentPlace& of) const {
     if (thread == 0)
-      prefetch_range(
+      prefetch_l2_range(
           static_cast<const T*>(a.saved) +
               attention_block_at(a, of.item, head, 0, attention_blocks(a.frames)),
           size_t(ceil_div(of.length, 16) * attention_blocks(a.frames)) * 256 * sizeof(T));
@@ -289,17 +289,17 @@ struct ResidentBlock {
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k) {
         const bool inside = unsigned(from + k) <= unsigned(end * (kTile / 16));
-        const Bits16 x = load_matrices<true>(
+        const Bits16 x = ldmatrix_x4<true>(
             inside ? rows + (i * kTile + k * 16) * (kSkewedRow * 2) + (from + k) * 32 : zero);
         d[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
       }
-      group_begin<kDim>();
+      wgmma_fence<kDim>();
       group_columns<kDim>(grad, d, tile_of(m.queries, i), lane);
       group_columns_sum(sum, d, m.ones);
-      group_commit<kDim>();
-      group_wait<kDim>();
-      group_ready<kDim>(grad);
-      group_ready<kDim>(sum);
+      wgmma_commit<kDim>();
+      wgmma_wait_all<kDim>();
+      wgmma_fence_operand<kDim>(grad);
+      wgmma_fence_operand<kDim>(sum);
     }
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) totals[r] += sum.v[2 * r];
@@ -359,7 +359,7 @@ struct ResidentQueries {
   // The first tile's weights have come, but for the last copies.
   template <int kDim, bool kPadded>
   __device__ void take_first(const ResidentBlock<T, kDim, kPadded>& q) {
-    copy_wait_but<1>();
+    cp_async_wait<1>();
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) weights[k] = fragment(q.first_saved(k));
   }
@@ -375,7 +375,7 @@ struct ResidentQueries {
 template <typename T, int kDim, bool kPadded>
 __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q,
                                         ResidentQueries<T>& now, bool first) {
-  static_assert(kGrouped<kDim>);
+  static_assert(kUsesWgmma<kDim>);
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, g = lane / 4, t = lane % 4;
@@ -396,13 +396,13 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
     // The values have come, and for the first tile gradients; keys are not read any more.
     if (jt == 0) {
       if (first) {
-        copy_wait();
+        cp_async_wait_all();
       } else {
-        copy_wait_but<2>();
+        cp_async_wait<2>();
       }
-      group_publish<kDim>();
+      fence_proxy_async<kDim>();
     }
-    barrier_wait<kAmongQueries, kQueryThreads>();
+    named_barrier_sync<kAmongQueries, kQueryThreads>();
     // When all multiprocessors begin, what is wanted first comes sooner if nothing else is under
     // way.
     if (first && jt == 0) q.copy_second(q.place());
@@ -415,11 +415,11 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
                                    e * end * kTile) = {};
     }
     FragmentC d_weights[kTile / 8];
-    group_begin<kDim>();
+    wgmma_fence<kDim>();
     group_rows<kDim, false>(d_weights, grads, q.m.values, warp, lane);
-    group_commit<kDim>();
+    wgmma_commit<kDim>();
     if (jt == 0) {
-      barrier_wait<kInnerReady, kResidentThreads>();
+      named_barrier_sync<kInnerReady, kResidentThreads>();
       AERIE_UNROLL
       for (int r = 0; r < 2; ++r)
         inner[r] = q.m.inner[(q.group * kMmaWarps + warp) * 16 + g + r * 8];
@@ -428,10 +428,10 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
     float factor[2];
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(now.shift[r] - log_sum[r]);
-    group_wait<kDim>();
-    group_ready<kDim>(d_weights);
+    wgmma_wait_all<kDim>();
+    wgmma_fence_operand<kDim>(d_weights);
     // Nobody reads the values any more.
-    barrier_wait<kAmongQueries, kQueryThreads>();
+    named_barrier_sync<kAmongQueries, kQueryThreads>();
     if (q.group == 1) {
       if (jt + 1 < end) {
         q.copy_values(q.place(), jt + 1);
@@ -443,7 +443,7 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
       q.copy_positions(-1 - q.group);
       if (q.group == 2) q.copy_positions(0);
     }
-    copy_commit();
+    cp_async_commit();
     FragmentA d_scores[kTile / 16];
     {
       T* const along = skewed + g * kSkewedRow + jt * kTile + 16 + 2 * t - g;
@@ -468,35 +468,35 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
     }
     if (q.group == 0) {  // keys have come, beside later things
       if (jt == 0) {
-        copy_wait_but<1>();
+        cp_async_wait<1>();
       } else {
-        copy_wait();
+        cp_async_wait_all();
       }
-      group_publish<kDim>();
+      fence_proxy_async<kDim>();
     }
-    barrier_wait<kTilesEmpty, kResidentThreads>();
+    named_barrier_sync<kTilesEmpty, kResidentThreads>();
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
       store_block(score_tile, d_scores[k], warp, k, lane);
       store_block(weight_tile, now.weights[k], warp, k, lane);
     }
-    group_publish<kDim>();
-    barrier_arrive<kTilesFull, kResidentThreads>();
-    group_begin<kDim>();
+    fence_proxy_async<kDim>();
+    named_barrier_arrive<kTilesFull, kResidentThreads>();
+    wgmma_fence<kDim>();
     group_columns<kDim>(grad_q, d_scores, q.m.keys, lane);
-    group_commit<kDim>();
+    wgmma_commit<kDim>();
     // Before anything is asked for that would have to come first: the next values are there, or
     // positions.
     if (q.group == 1 || jt + 1 == end) {
-      copy_wait();
-      group_publish<kDim>();
+      cp_async_wait_all();
+      fence_proxy_async<kDim>();
     }
     if (jt + 1 < end) now.load(q, q.place(), jt + 1);
-    group_wait<kDim>();
-    group_ready<kDim>(grad_q);
+    wgmma_wait_all<kDim>();
+    wgmma_fence_operand<kDim>(grad_q);
   }
   // Keys are not read any more.
-  barrier_wait<kAmongQueries, kQueryThreads>();
+  named_barrier_sync<kAmongQueries, kQueryThreads>();
   if (q.group == 0 && end > 2) q.copy_positions(2);
   // The group's positions begin 64 * (group + 1) before its first key; row r, position p of them is
   // where the warp has column p + 16 * (warp - 3) of its rows.
@@ -508,28 +508,28 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
     AERIE_UNROLL
     for (int k = 0; k < 2 * kTile / 16; ++k) {
       const int column = w * (kTile / 16) + k - 3 + warp;
-      const Bits16 x = load_matrices<false>(
+      const Bits16 x = ldmatrix_x4<false>(
           unsigned(column) <= unsigned(end * (kTile / 16)) ? from + column * 32 : zero);
       skews[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
     }
     if (w > 0) {
       if (q.group == 0) {
-        copy_wait();
-        group_publish<kDim>();
+        cp_async_wait_all();
+        fence_proxy_async<kDim>();
       }
-      barrier_wait<kAmongQueries, kQueryThreads>();
+      named_barrier_sync<kAmongQueries, kQueryThreads>();
     }
-    group_begin<kDim>();
+    wgmma_fence<kDim>();
     AERIE_UNROLL
     for (int e = 0; e < 2; ++e)  // behind the last, zeros are multiplied with anything finite
       group_columns<kDim>(grad_q, skews + e * (kTile / 16),
                           q.position_tile(w + e <= end ? w + e - 1 - q.group : 0), lane);
-    group_commit<kDim>();
-    group_wait<kDim>();
-    group_ready<kDim>(grad_q);
+    wgmma_commit<kDim>();
+    wgmma_wait_all<kDim>();
+    wgmma_fence_operand<kDim>(grad_q);
   }
   // All scores' gradients are in their place by position, and all sums over queries are made.
-  barrier_wait<kTilesEmpty, kResidentThreads>();
+  named_barrier_sync<kTilesEmpty, kResidentThreads>();
   if (q.exists(q.next())) {
     now.begin(q, q.next());
     q.copy_second(q.next());
@@ -556,7 +556,7 @@ __device__ inline void resident_inner(const ResidentBlock<T, kDim, kPadded>& q,
   AERIE_UNROLL
   for (int k = 0; k < kResidentGroups; ++k)
     products[k].finish(q.m.inner + (k * kMmaWarps + q.warp) * 16, kept, q.lane);
-  barrier_arrive<kInnerReady, kResidentThreads>();
+  named_barrier_arrive<kInnerReady, kResidentThreads>();
 }
 
 // The group of keys, one item. sum: two columns of bias u's gradient are added to it.
@@ -568,12 +568,12 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim, kPadded>& q, f
   const int length = q.place().length, end = ceil_div(length, kTile);
   if (warp == 0) q.find_place(q.after_turn(), q.place().item + int(gridDim.y), q.place().skipped);
   // Tiles may be written, and the next item's place is known.
-  barrier_arrive<kTilesEmpty, kResidentThreads>();
+  named_barrier_arrive<kTilesEmpty, kResidentThreads>();
   AERIE_UNROLL_BY(1)
   for (int jt = 0; jt < end; ++jt) {
     if (jt == 0) {
-      copy_wait();  // for the queries
-      group_publish<kDim>();
+      cp_async_wait_all();  // for the queries
+      fence_proxy_async<kDim>();
     }
     // Two columns of the warp's 16 keys, for bias u.
     uint32_t pairs[16];
@@ -586,10 +586,10 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim, kPadded>& q, f
       if (first + r < length && (!kPadded || lane * 2 < q.dim))
         pairs[r] = *reinterpret_cast<const uint32_t*>(keys);
     }
-    barrier_wait<kTilesFull, kResidentThreads>();
+    named_barrier_sync<kTilesFull, kResidentThreads>();
     FragmentC grad_k[kDim / 8], grad_v[kDim / 8], sums;
-    const uint64_t all_ones = plain_operand_at(
-        q.base + unsigned(q.m.ones - q.m.queries) * unsigned(sizeof(T)) / 16 - kGroupOperandLow);
+    const uint64_t all_ones = plain_smem_descriptor_at(
+        q.base + unsigned(q.m.ones - q.m.queries) * unsigned(sizeof(T)) / 16 - kDescriptorLow);
     const auto add = [&]<bool kAdd>(int i, std::bool_constant<kAdd>) {
       const GroupTile<T> scores = q.group_tile(q.m.scores, i);
       group_turned<kDim, kAdd>(grad_k, scores, q.group_tile(q.m.queries, i), warp, lane);
@@ -597,16 +597,16 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim, kPadded>& q, f
       group_turned<kDim, kAdd>(grad_v, q.group_tile(q.m.weights, i), q.group_tile(q.m.grads, i),
                                warp, lane);
     };
-    group_begin<kDim>();
+    wgmma_fence<kDim>();
     add(0, std::false_type{});
     AERIE_UNROLL
     for (int i = 1; i < kResidentGroups; ++i) add(i, std::true_type{});
-    group_commit<kDim>();
-    group_wait<kDim>();
-    group_ready<kDim>(grad_k);
-    group_ready<kDim>(grad_v);
-    group_ready<kDim>(sums);
-    barrier_arrive<kTilesEmpty, kResidentThreads>();
+    wgmma_commit<kDim>();
+    wgmma_wait_all<kDim>();
+    wgmma_fence_operand<kDim>(grad_k);
+    wgmma_fence_operand<kDim>(grad_v);
+    wgmma_fence_operand<kDim>(sums);
+    named_barrier_arrive<kTilesEmpty, kResidentThreads>();
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
       const Pair u =
@@ -631,7 +631,7 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim, kPadded>& q, f
     q.store_zeros(grad, q.first_row(), end * kTile, q.rows(), q.thread, kMmaThreads);
   if (!q.exists(q.next())) return;
   resident_inner(q, q.next());
-  barrier_wait<kPositionsDone, kResidentThreads>();
+  named_barrier_sync<kPositionsDone, kResidentThreads>();
   q.copy_queries(q.next());
 }
 
@@ -645,7 +645,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
   if (number < 32) q.find_place(0, q.slot, 0);
   if (number >= 128 && number < 256) q.m.ones[number - 128] = from_float<T>(1.0f);
   if (number >= 256 && number < 264) q.m.zeros[number - 256] = T{};
-  group_publish<kDim>();
+  fence_proxy_async<kDim>();
   __syncthreads();
   float sum[2] = {};  // of bias u's gradient: a lane has two columns
   if (q.group < kResidentGroups) {
@@ -666,7 +666,7 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
         for (int e = 0; e < 4; ++e)
           if (e / 2 == k) totals[e / 2][e % 2] += total[e % 2];
       }
-      if (q.exists(q.next())) barrier_arrive<kPositionsDone, kResidentThreads>();
+      if (q.exists(q.next())) named_barrier_arrive<kPositionsDone, kResidentThreads>();
     }
     AERIE_UNROLL
     for (int k = 0; k < 2; ++k) {

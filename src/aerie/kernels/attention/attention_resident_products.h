@@ -9,16 +9,16 @@ namespace aerie::kernels::AERIE_BACKEND {
 // A warp's 16 x 16 values of a tile of 64 columns, from column 16k on.
 template <typename T>
 __device__ inline void store_block(T* tile, const FragmentA& a, int warp, int k, int lane) {
-  store_matrices(shared_address(tile) + (warp * 16 + lane % 16) * (2 * kTile) +
-                     ((lane / 16 ^ lane % 8) ^ 2 * k) * 16,
-                 a);
+  stmatrix_x4(shared_address(tile) + (warp * 16 + lane % 16) * (2 * kTile) +
+                  ((lane / 16 ^ lane % 8) ^ 2 * k) * 16,
+              a);
 }
 // A of columns [16 * warp, 16 * warp + 16) and rows [16k, 16k + 16) of a tile: turned around.
 template <typename T>
-__device__ inline FragmentA load_turned(const T* tile, int warp, int k, int lane) {
+__device__ inline FragmentA ldmatrix_trans(const T* tile, int warp, int k, int lane) {
   const Bits16 m =
-      load_matrices<true>(shared_address(tile) + (16 * k + lane / 16 * 8 + lane % 8) * (2 * kTile) +
-                          ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
+      ldmatrix_x4<true>(shared_address(tile) + (16 * k + lane / 16 * 8 + lane % 8) * (2 * kTile) +
+                        ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
   return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
 }
 // A tile, and where products of four warps find it: known to be the same for all lanes, so that
@@ -26,10 +26,10 @@ __device__ inline FragmentA load_turned(const T* tile, int warp, int k, int lane
 template <typename T>
 struct GroupTile {
   T* tile;
-  uint32_t place;  // low half of group_operand()
+  uint32_t place;  // low half of smem_descriptor()
   // Its 16 rows from 16k on.
   __device__ uint64_t rows(int k) const {
-    return uint64_t(kGroupOperandHigh) << 32 | (place + unsigned(k) * (2048 >> 4));
+    return uint64_t(kDescriptorHigh) << 32 | (place + unsigned(k) * (2048 >> 4));
   }
 };
 // c (16x64) += 16 columns of the left tile, turned around, times the right tile; a product of the
@@ -37,16 +37,16 @@ struct GroupTile {
 template <int kDim, bool kAdd, typename T>
 __device__ inline void group_turned(FragmentC* c, const GroupTile<T>& left,
                                     const GroupTile<T>& right, int warp, int lane) {
-  if constexpr (kGroupProducts) {
-    group_mma<T, true, kAdd>(c, left.rows(0), right.rows(0));
+  if constexpr (kHaveWgmma) {
+    wgmma_m64n64k16<T, true, kAdd>(c, left.rows(0), right.rows(0));
     AERIE_UNROLL
-    for (int k = 1; k < kTile / 16; ++k) group_mma<T, true>(c, left.rows(k), right.rows(k));
+    for (int k = 1; k < kTile / 16; ++k) wgmma_m64n64k16<T, true>(c, left.rows(k), right.rows(k));
   } else {
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8 && !kAdd; ++n) c[n] = {};
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k)
-      multiply_columns<kDim, T>(c, load_turned(left.tile, warp, k, lane),
+      multiply_columns<kDim, T>(c, ldmatrix_trans(left.tile, warp, k, lane),
                                 shared_address(right.tile) + k * (32 * kDim), lane);
   }
 }
@@ -54,15 +54,15 @@ __device__ inline void group_turned(FragmentC* c, const GroupTile<T>& left,
 template <bool kAdd, typename T>
 __device__ inline void group_turned_sum(FragmentC& c, const GroupTile<T>& left, uint64_t all_ones,
                                         int warp, int lane) {
-  if constexpr (kGroupProducts) {
-    group_sum<T, kAdd>(c, left.rows(0), all_ones);
+  if constexpr (kHaveWgmma) {
+    wgmma_m64n8k16<T, kAdd>(c, left.rows(0), all_ones);
     AERIE_UNROLL
-    for (int k = 1; k < kTile / 16; ++k) group_sum<T>(c, left.rows(k), all_ones);
+    for (int k = 1; k < kTile / 16; ++k) wgmma_m64n8k16<T>(c, left.rows(k), all_ones);
   } else {
     if (!kAdd) c = {};
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k)
-      mma<T>(c, load_turned(left.tile, warp, k, lane), ones<T>());
+      mma<T>(c, ldmatrix_trans(left.tile, warp, k, lane), ones<T>());
   }
 }
 
@@ -71,8 +71,8 @@ template <typename T>
 __device__ inline void group_columns_sum(FragmentC& c, const FragmentA* a, const T* all_ones) {
   AERIE_UNROLL
   for (int k = 0; k < kTile / 16; ++k) {
-    if constexpr (kGroupProducts) {
-      group_sum<T>(c, a[k], plain_operand(all_ones));
+    if constexpr (kHaveWgmma) {
+      wgmma_m64n8k16<T>(c, a[k], plain_smem_descriptor(all_ones));
     } else {
       mma<T>(c, a[k], ones<T>());
     }

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   };
   const auto prefetch_saved = [&](int tile) {
     if (exists && tile < own.end)
-      prefetch(static_cast<const T*>(a.saved) + block_at(tile) + lane * 24);
+      prefetch_l2(static_cast<const T*>(a.saved) + block_at(tile) + lane * 24);
   };
   const float* const shifts = a.shifts + attention_shift_at(a, item, head, 0, i + g);
 
@@ -95,11 +95,11 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
     prefetch_saved(own.first + 1);
     if (group == kValueGroup) copy_values(0);
     copy_panels<kDim, kPadded>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense, dim);
-    copy_commit();
+    cp_async_commit();
     if (group == 0) copy_keys(0);
     copy_band(kGroups - 1 - group, jt - it - 1);
     if (group == 0) copy_band(kGroups, jt - it);
-    copy_commit();
+    cp_async_commit();
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r)
       if (i + g + 8 * r < length)
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
       products.load(rows_from(a.out, dense) + size_t(i) * dense,
                     rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane, dim);
     products.rows(inner_of, softmax_scale, lane);
-    copy_wait_but<1>();
-    group_publish<64>();
+    cp_async_wait<1>();
+    fence_proxy_async<64>();
     __syncthreads();
   }
   FragmentA carried = {};                     // a skewed block that the next tile of keys completes
@@ -130,13 +130,13 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
         }
         if (group == kValueGroup) copy_values(1 - stage);
       }
-      copy_commit();
+      cp_async_commit();
     };
     // Keys and positions of the first tile come while the others are in use.
     const auto others_ready = [&] {
       if (!first) return;
-      copy_wait_but<1>();
-      group_publish<64>();
+      cp_async_wait<1>();
+      fence_proxy_async<64>();
       __syncthreads();
     };
     if (active) {
@@ -151,15 +151,15 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
         for (int r = 0; r < 2; ++r) factor[r] = shifts[tile * (blocks * 16) + 8 * r];
       }
       FragmentC d_weights[kTile / 8];
-      group_begin<64>();
+      wgmma_fence<64>();
       panel_rows<kDim, false>(d_weights, grads, values, warp, lane);
-      group_commit<64>();
+      wgmma_commit<64>();
       copy_next();
       prefetch_saved(tile + 2);
       AERIE_UNROLL
       for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(factor[r] - log_sum_of[r]);
-      group_wait<64>();
-      group_ready<64>(d_weights);
+      wgmma_wait_all<64>();
+      wgmma_fence_operand<64>(d_weights);
       const size_t first_block = block_at(tile);
       T* const weights_at = static_cast<T*>(b.weights) + first_block;
       T* const scores_at = static_cast<T*>(b.grad_scores) + first_block;
@@ -177,19 +177,19 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
             weight[e] *= factor[r];
             d_score[e] = fabsf(weight[e]) * (through * kept - inner_of[r]);
           }
-          weights.r[w] = pack_positive<T>(weight[0], weight[1]);
+          weights.r[w] = pack_relu<T>(weight[0], weight[1]);
           d_scores[c].r[w] = pack<T>(d_score[0], d_score[1]);
         }
         store_fragment(weights_at + c * 256, weights);
         store_fragment(scores_at + c * 256, d_scores[c]);
       }
       others_ready();
-      group_begin<64>();
+      wgmma_fence<64>();
       panel_columns<kDim>(grad_q, d_scores, keys, lane);
-      group_commit<64>();
+      wgmma_commit<64>();
       // Row r, column c of the band is key c + r - 16.
       const PanelBand<T, kDim, kRing> band(m.band, ring * kTile + 48 - 16 * warp, lane);
-      const Skew skew = skew_of(forgotten(lane));
+      const Skew skew = skew_of(launder(lane));
       const auto at = [&](int n, int r) {
         return n >= 0 && n < kTile / 8 ? d_scores[n / 2].r[n % 2 * 2 + r] : 0u;
       };
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
         }
         carried = skewed[kBlocks];
       }
-      group_wait<64>();
+      wgmma_wait_all<64>();
       panel_ready<kDim>(grad_q);
       if (exists) {
         AERIE_UNROLL
@@ -221,8 +221,8 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
       copy_next();
       others_ready();
     }
-    copy_wait();
-    group_publish<64>();
+    cp_async_wait_all();
+    fence_proxy_async<64>();
     __syncthreads();
     stage = 1 - stage;
     ring = ring + 1 < kRing ? ring + 1 : 0;

@@ -7,7 +7,6 @@
 
 #include <type_traits>
 
-#include "aerie/kernels/attention/mma.h"
 #include "aerie/kernels/conv/gated_conv.h"
 #include "aerie/kernels/device.h"
 

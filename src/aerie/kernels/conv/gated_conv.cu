@@ -21,8 +21,8 @@ LaunchShape shape_of(const GatedConv& a, int strip) {
 // takes is counted in instructions.
 bool long_strips_pay(const GatedConv& a) {
   const auto cost = [&](int strip) {
-    const float waves = float(parts_of(a, strip)) * float(ceil_div(a.channels, kCols)) /
-                        float(2 * multiprocessors());
+    const float waves =
+        float(parts_of(a, strip)) * float(ceil_div(a.channels, kCols)) / float(2 * sm_count());
     return (waves > 1.0f ? waves : 1.0f) * float(860 + 106 * strip);
   };
   return cost(kLongStrip) < cost(kShortStrip);

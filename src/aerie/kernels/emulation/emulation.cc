@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "aerie/base/philox.h"
+#include "aerie/kernels/emulation/sm90.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define AERIE_ASAN_FIBERS 1
@@ -56,13 +57,7 @@ namespace {
 constexpr size_t kStackBytes = 256 << 10;
 constexpr unsigned kMaxThreads = 1024;
 
-[[noreturn]] void fail(const char* text, const char* detail = "") {
-  std::fprintf(stderr, "kernel emulation: %s%s (block %u,%u,%u thread %u,%u)\n", text, detail,
-               block_idx.x, block_idx.y, block_idx.z, thread_idx.x, thread_idx.y);
-  std::abort();
-}
-
-enum class State { kReady, kAtBarrier, kAtNumbered, kAtWarp, kDone };
+enum class State { kReady, kAtBarrier, kAtNamed, kAtWarp, kWaiting, kDone };
 
 #ifdef __x86_64__
 using Context = void*;
@@ -98,7 +93,11 @@ struct Fiber {
   State state = State::kDone;
   unsigned index = 0;
   Dim3 thread;
-  unsigned barrier = 0;  // the numbered one that it waits at
+  unsigned barrier = 0;  // the named one that it waits at
+  // kWaiting
+  bool (*ready)(const void*) = nullptr;
+  const void* wanted = nullptr;
+  const char* what = nullptr;
 };
 
 struct Warp {
@@ -110,13 +109,15 @@ struct Warp {
 };
 
 // A barrier of some of a block's threads.
-struct Numbered {
+struct NamedBarrier {
   unsigned arrived = 0, threads = 0;
 };
 
 struct Shared {
   const void* tag;
   std::unique_ptr<unsigned char, decltype(&std::free)> memory;
+  size_t bytes;
+  uint32_t address;
 };
 
 Context scheduler;
@@ -128,7 +129,7 @@ std::vector<Warp> warps;
 std::vector<Shared> shared;
 void* dynamic = nullptr;
 unsigned alive = 0, at_barrier = 0;
-Numbered numbered[kNumberedBarriers];
+NamedBarrier named_barriers[kNamedBarriers];
 void (*kernel_body)(void*) = nullptr;
 void* kernel_context = nullptr;
 Order thread_order = Order::kForward;
@@ -192,13 +193,13 @@ void fiber_main() {
 }
 
 void prepare_fibers(unsigned count) {
-  if (count > kMaxThreads || count == 0) fail("a block needs 1 to 1024 threads");
+  if (count > kMaxThreads || count == 0) stop("a block needs 1 to 1024 threads");
   if (fibers.capacity() == 0) fibers.reserve(kMaxThreads);
   while (fibers.size() < count) {
     Fiber fiber;
     void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED) fail("no memory for a fiber's stack");
+    if (stack == MAP_FAILED) stop("no memory for a fiber's stack");
     fiber.stack = static_cast<unsigned char*>(stack);
     fiber.index = static_cast<unsigned>(fibers.size());
     fibers.push_back(fiber);
@@ -230,25 +231,46 @@ void run_block(Dim3 block, size_t shared_bytes, uint64_t number) {
     fibers[i].thread = Dim3(i % block.x, i / block.x % block.y, i / block.x / block.y);
     ++warps[i / 32].alive;
   }
+  begin_async(count);
   const std::vector<unsigned> order = order_of(count, number);
   while (alive > 0) {
     bool progress = false;
     for (const unsigned i : order) {
-      if (fibers[i].state != State::kReady) continue;
-      resume(fibers[i]);
+      Fiber& fiber = fibers[i];
+      if (fiber.state == State::kWaiting && fiber.ready(fiber.wanted)) fiber.state = State::kReady;
+      if (fiber.state != State::kReady) continue;
+      resume(fiber);
+      advance_async(false);
       progress = true;
     }
-    if (!progress) fail("threads wait for a barrier that the others never reach");
+    if (progress || advance_async(true)) continue;
+    for (unsigned i = 0; i < count; ++i)
+      if (fibers[i].state == State::kWaiting) {
+        thread_idx = fibers[i].thread;
+        stop("nothing ends a thread's wait for ", fibers[i].what);
+      }
+    stop("threads wait for a barrier that the others never reach");
   }
-  for (Numbered& barrier : numbered)
-    if (barrier.arrived != 0) fail("a block ends while some have come to a barrier");
+  end_async();
+  for (NamedBarrier& barrier : named_barriers)
+    if (barrier.arrived != 0) stop("a block ends while some have come to a barrier");
   shared.clear();
 }
 
 }  // namespace
 
+void stop(const char* text, const char* detail) {
+  std::fprintf(stderr, "kernel emulation: %s%s (block %u,%u,%u thread %u,%u)\n", text, detail,
+               block_idx.x, block_idx.y, block_idx.z, thread_idx.x, thread_idx.y);
+  std::abort();
+}
+
 void set_order(Order order) {
   thread_order = order;
+}
+
+Order order() {
+  return thread_order;
 }
 
 void run_grid(Dim3 grid, Dim3 block, size_t shared_bytes, void (*body)(void*), void* context) {
@@ -270,10 +292,29 @@ void* block_shared(const void* tag, size_t bytes) {
   for (const Shared& entry : shared)
     if (entry.tag == tag) return entry.memory.get();
   void* memory = nullptr;
-  if (posix_memalign(&memory, 128, bytes) != 0) fail("no memory for shared memory");
+  if (posix_memalign(&memory, 128, bytes) != 0) stop("no memory for shared memory");
   std::memset(memory, 0xFF, bytes);
-  shared.push_back({tag, {static_cast<unsigned char*>(memory), &std::free}});
+  const uint32_t end = shared.empty() ? 0 : shared.back().address + uint32_t(shared.back().bytes);
+  shared.push_back({tag,
+                    {static_cast<unsigned char*>(memory), &std::free},
+                    bytes,
+                    (end + 1023) / 1024 * 1024 + 1024 + 16});
   return memory;
+}
+
+uint32_t shared_address(const void* p) {
+  const unsigned char* const at = static_cast<const unsigned char*>(p);
+  for (const Shared& entry : shared)
+    if (at >= entry.memory.get() && at <= entry.memory.get() + entry.bytes)
+      return entry.address + uint32_t(at - entry.memory.get());
+  stop("a pointer that is not to shared memory");
+}
+
+void* shared_pointer(uint32_t address, size_t bytes) {
+  for (const Shared& entry : shared)
+    if (address >= entry.address && address + bytes <= entry.address + entry.bytes)
+      return entry.memory.get() + (address - entry.address);
+  stop("an address outside shared memory");
 }
 
 void* dynamic_shared() {
@@ -290,21 +331,34 @@ void sync_block() {
   to_scheduler();
 }
 
-void sync_some(unsigned number, unsigned threads, bool waits) {
-  if (number == 0 || number >= kNumberedBarriers) fail("numbered barriers are 1 to 15");
-  Numbered& barrier = numbered[number];
+void named_barrier(unsigned number, unsigned threads, bool waits) {
+  if (number == 0 || number >= kNamedBarriers) stop("named barriers are 1 to 15");
+  NamedBarrier& barrier = named_barriers[number];
   if (barrier.arrived == 0) barrier.threads = threads;
-  if (barrier.threads != threads) fail("threads differ in how many a barrier is for");
+  if (barrier.threads != threads) stop("threads differ in how many a barrier is for");
   if (++barrier.arrived == threads) {
     barrier.arrived = 0;
     for (Fiber& fiber : fibers)
-      if (fiber.state == State::kAtNumbered && fiber.barrier == number) fiber.state = State::kReady;
+      if (fiber.state == State::kAtNamed && fiber.barrier == number) fiber.state = State::kReady;
     return;
   }
   if (!waits) return;
-  running->state = State::kAtNumbered;
+  running->state = State::kAtNamed;
   running->barrier = number;
   to_scheduler();
+}
+
+void wait_until(bool (*ready)(const void*), const void* context, const char* what) {
+  if (ready(context)) return;
+  running->ready = ready;
+  running->wanted = context;
+  running->what = what;
+  running->state = State::kWaiting;
+  to_scheduler();
+}
+
+unsigned thread_index() {
+  return running->index;
 }
 
 unsigned lane_index() {
@@ -314,7 +368,7 @@ unsigned lane_index() {
 const Slot* exchange(const char* what, const void* data, size_t bytes) {
   Warp& warp = warps[running->index / 32];
   if (warp.arrived == 0) warp.what = what;
-  if (std::strcmp(warp.what, what) != 0) fail("lanes of a warp differ in their operation: ", what);
+  if (std::strcmp(warp.what, what) != 0) stop("lanes of a warp differ in their operation: ", what);
   const Slot* slots = warp.slots[warp.generation % 2];
   if (bytes > 0)
     std::memcpy(warp.slots[warp.generation % 2][running->index % 32].bytes, data, bytes);

@@ -3,7 +3,8 @@
 //
 // A block's threads are fibers of one OS thread. A fiber runs until it meets a barrier or a warp
 // operation, so that __syncthreads, bar.sync and bar.arrive, shuffles, votes, ldmatrix and mma have
-// their device meaning. What it finds, beyond wrong results:
+// their device meaning; so have mbarriers, TMA and wgmma (sm90.h). What it finds, beyond wrong
+// results:
 //   - shared memory starts as NaN bytes in every block and is a heap allocation of the exact size,
 //     so that the address sanitizer sees accesses out of bounds and tests see values never written;
 //   - the order of threads can be reversed or shuffled (set_order): a missing barrier then shows;
@@ -31,6 +32,7 @@ inline Dim3 thread_idx, block_idx, block_dim, grid_dim;
 
 enum class Order { kForward, kReverse, kShuffled };
 void set_order(Order order);
+Order order();
 
 // Runs body() once for every thread of the grid.
 void run_grid(Dim3 grid, Dim3 block, size_t shared_bytes, void (*body)(void*), void* context);
@@ -39,10 +41,22 @@ void run_grid(Dim3 grid, Dim3 block, size_t shared_bytes, void (*body)(void*), v
 void* block_shared(const void* tag, size_t bytes);
 void* dynamic_shared();
 
+// Shared memory by address, as instructions name it. Dynamic memory begins at a multiple of 16 and
+// of nothing more. Stops where `bytes` from an address on are not the block's.
+uint32_t shared_address(const void* p);
+void* shared_pointer(uint32_t address, size_t bytes);
+
+// Ends the program with a message that names the thread.
+[[noreturn]] void stop(const char* text, const char* detail = "");
+
+// Until ready(context): asked between other threads.
+void wait_until(bool (*ready)(const void*), const void* context, const char* what);
+unsigned thread_index();  // in the block
+
 void sync_block();
-// A numbered barrier (1 to 15) that `threads` of the block come to, of which some wait.
-constexpr unsigned kNumberedBarriers = 16;
-void sync_some(unsigned number, unsigned threads, bool waits);
+// A named barrier (1 to 15) that `threads` of the block come to, of which some wait.
+constexpr unsigned kNamedBarriers = 16;
+void named_barrier(unsigned number, unsigned threads, bool waits);
 
 // All lanes of a warp put `bytes` (at most 32) into their slots; returns the slots of the warp's 32
 // lanes. `what` names the operation: all lanes must agree on it.

@@ -34,18 +34,18 @@ __global__ void two_halves(int* out, int count) {
   AERIE_SHARED(int, box, 32);
   for (int i = 0; i < count; ++i) {
     if (threadIdx.x < 32) {
-      if (i > 0) emulation::sync_some(2, 64, true);
+      if (i > 0) emulation::named_barrier(2, 64, true);
       box[threadIdx.x] = i * 100 + int(threadIdx.x);
-      emulation::sync_some(1, 64, false);
+      emulation::named_barrier(1, 64, false);
     } else {
-      emulation::sync_some(1, 64, true);
+      emulation::named_barrier(1, 64, true);
       out[i * 32 + int(threadIdx.x) - 32] = box[63 - threadIdx.x];
-      if (i + 1 < count) emulation::sync_some(2, 64, false);
+      if (i + 1 < count) emulation::named_barrier(2, 64, false);
     }
   }
 }
 
-TEST(EmulationTest, NumberedBarriersHoldThoseWhoWait) {
+TEST(EmulationTest, NamedBarriersHoldThoseWhoWait) {
   for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) {
     emulation::set_order(order);
     std::vector<int> out(5 * 32, -1);
@@ -57,7 +57,7 @@ TEST(EmulationTest, NumberedBarriersHoldThoseWhoWait) {
 }
 
 __global__ void half_a_barrier() {
-  if (threadIdx.x < 32) emulation::sync_some(3, 64, false);
+  if (threadIdx.x < 32) emulation::named_barrier(3, 64, false);
 }
 TEST(EmulationDeathTest, ABlockThatLeavesABarrierHalfReached) {
   EXPECT_DEATH(launch(nullptr, {dim3(1), dim3(64)}, half_a_barrier), "some have come to a barrier");

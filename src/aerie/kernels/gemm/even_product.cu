@@ -6,13 +6,12 @@ namespace aerie::kernels::cuda {
 int even_product(const Gemm& g, void* stream) {
 #ifdef AERIE_HAVE_SM90A
   if (g.tile.rows < 0 || g.dtype == Dtype::kF32 || g.out_dtype != g.dtype || g.transpose_a ||
-      g.accumulate || g.count != 1 || hopper::processors() == 0)
+      g.accumulate || g.count != 1 || sm90_count() == 0)
     return kUnsupported;
   Gemm own = g;
   if (g.tile.rows == 0) {
-    own.tile = even_tile(g.m, g.n, g.k, hopper::processors());
-    if (!even_pays(g.m, g.n, g.k, g.transpose_b, own.tile, hopper::processors()))
-      return kUnsupported;
+    own.tile = even_tile(g.m, g.n, g.k, sm90_count());
+    if (!even_pays(g.m, g.n, g.k, g.transpose_b, own.tile, sm90_count())) return kUnsupported;
   }
   return g.dtype == Dtype::kBF16 ? even_product_bf16(own, stream) : even_product_half(own, stream);
 #else

@@ -9,8 +9,15 @@
 // take tiles in turns, and one of them multiplies while the other's results leave.
 #pragma once
 
+#include "aerie/kernels/cuda/cp_async.h"
+#include "aerie/kernels/cuda/mbarrier.h"
+#include "aerie/kernels/cuda/named_barrier.h"
+#include "aerie/kernels/cuda/pdl.h"
+#include "aerie/kernels/cuda/tma.h"
+#include "aerie/kernels/cuda/warpgroup.h"
+#include "aerie/kernels/cuda/wgmma.h"
+#include "aerie/kernels/device.h"
 #include "aerie/kernels/gemm/even_product.h"
-#include "aerie/kernels/gemm/wgmma.h"
 
 namespace aerie::kernels::cuda {
 
@@ -31,8 +38,6 @@ struct EvenArguments {
 };
 
 namespace even {
-
-using namespace hopper;
 
 constexpr int kOutputs = kEvenOutputs, kStep = kEvenStep;
 constexpr int kRowBytes = 128;               // kStep values
@@ -60,16 +65,6 @@ struct Layout {
       kBarriers + kBarrierBytes + 1024;  // from a multiple of 1024 on
   static_assert(kStages >= 3);
 };
-
-template <typename T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t out;
-  if constexpr (std::is_same_v<T, Bf16>)
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  return out;
-}
 
 // Tiles in the order in which they are begun: rows first, within a chunk of them. What the blocks
 // of a part of the device read at a time is then a few tiles of either operand: blocks go to the
@@ -103,7 +98,7 @@ struct Place {
 __device__ __forceinline__ void bring_ahead(const EvenArguments& g, uint32_t slice) {
   for (int a = 0; a < Gemm::kMostAhead && g.ahead[a].slice != 0; ++a) {
     const uint32_t from = slice * g.ahead[a].slice;
-    if (from < g.ahead[a].bytes) cache_prefetch(g.ahead[a].data + from, g.ahead[a].slice);
+    if (from < g.ahead[a].bytes) bulk_prefetch_l2(g.ahead[a].data + from, g.ahead[a].slice);
   }
 }
 
@@ -125,17 +120,17 @@ struct Bias {
 };
 
 // Writes 64 outputs of a tile's results, turned around, to where `to` points for this lane
-// (store_turned()).
+// (stmatrix_trans()).
 template <typename T, int kSums>
 __device__ __forceinline__ void leave(const float (&sums)[kSums], uint32_t to) {
   AERIE_UNROLL
   for (int i = 0; i < kSums; i += 8) {
     const uint32_t a = pack<T>(sums[i], sums[i + 1]), b = pack<T>(sums[i + 2], sums[i + 3]);
     if (i + 4 < kSums)
-      store_turned(to + i * 256, a, b, pack<T>(sums[i + 4], sums[i + 5]),
-                   pack<T>(sums[i + 6], sums[i + 7]));
+      stmatrix_trans(to + i * 256, a, b, pack<T>(sums[i + 4], sums[i + 5]),
+                     pack<T>(sums[i + 6], sums[i + 7]));
     else
-      store_turned(to + i * 256, a, b);
+      stmatrix_trans(to + i * 256, a, b);
   }
 }
 
@@ -152,48 +147,48 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
   const uint32_t turn = full + 16 * kMostStages, copied = turn + 16;
   // The same in all lanes, and known to be: what follows from it needs one register per warp.
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
-  if (warp == 0 && elected()) {
+  if (warp == 0 && elect_one()) {
     for (int s = 0; s < L::kStages; ++s) {
-      barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, kTurns ? 4 : 8);
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, kTurns ? 4 : 8);
     }
-    barrier_init(turn, 4);
-    barrier_init(turn + 8, 4);
-    barrier_init(copied, 1);
-    barrier_init_done();
+    mbarrier_init(turn, 4);
+    mbarrier_init(turn + 8, 4);
+    mbarrier_init(copied, 1);
+    fence_mbarrier_init();
   }
-  if (warp == kMultiplying / 32 && elected()) {
-    map_prefetch(&g.weight);
-    map_prefetch(&g.in);
-    map_prefetch(&g.out);
+  if (warp == kMultiplying / 32 && elect_one()) {
+    prefetch_tensormap(&g.weight);
+    prefetch_tensormap(&g.in);
+    prefetch_tensormap(&g.out);
   }
   __syncthreads();
-  wait_for_launches_before();
+  griddepcontrol_wait();
   const int tiles = g.across * g.down, lane = threadIdx.x % 32;
   if (warp >= kMultiplying / 32) {
-    if (kTurns) registers_fewer<40>();
-    if (warp > kMultiplying / 32 || !elected()) return;
+    if (kTurns) warpgroup_reg_dealloc<40>();
+    if (warp > kMultiplying / 32 || !elect_one()) return;
     Place<L::kStages> place{0, 1};
     uint32_t slice = blockIdx.x;
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
       const Tile<L::kRows> tile(g, i);
       for (int step = 0; step < g.steps; ++step, place.next()) {
         const uint32_t to = shared + place.stage * L::kStageBytes, barrier = full + 8 * place.stage;
-        barrier_wait(empty + 8 * place.stage, place.phase);
-        barrier_expect(barrier, L::kStageBytes);
-        tile_load(to + kWeightBytes, &g.in, step * kStep, tile.row, barrier);
+        mbarrier_wait(empty + 8 * place.stage, place.phase);
+        mbarrier_arrive_expect_tx(barrier, L::kStageBytes);
+        tma_load_2d(to + kWeightBytes, &g.in, step * kStep, tile.row, barrier);
         AERIE_UNROLL
         for (int half = 0; half < 2; ++half)
-          tile_load(to + half * kPanelBytes, &g.weight,
-                    kSide ? tile.output + half * 64 : step * kStep,
-                    kSide ? step * kStep : tile.output + half * 64, barrier);
+          tma_load_2d(to + half * kPanelBytes, &g.weight,
+                      kSide ? tile.output + half * 64 : step * kStep,
+                      kSide ? step * kStep : tile.output + half * 64, barrier);
         bring_ahead(g, slice);
         slice += gridDim.x;
       }
     }
     return;
   }
-  if (kTurns) registers_more<232>();
+  if (kTurns) warpgroup_reg_alloc<232>();
   const int group = warp / 4, part = warp % 4;
   const bool leader = threadIdx.x % 128 == 0;
   const int panel = kTurns ? 0 : group;
@@ -202,8 +197,8 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
   const uint32_t to =
       out + lane / 16 * 1024 + lane % 8 * kRowBytes + ((part * 2 + lane / 8 % 2) ^ (lane % 8)) * 16;
   // Of the first stage: others lie at distances that can be added.
-  const uint64_t a0 = operand(shared + panel * kPanelBytes, 16),
-                 b0 = operand(shared + kWeightBytes, 16);
+  const uint64_t a0 = smem_descriptor(shared + panel * kPanelBytes, 16),
+                 b0 = smem_descriptor(shared + kWeightBytes, 16);
   Place<L::kStages> place{0, 0};
   for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
     const Tile<L::kRows> tile(g, i);
@@ -220,60 +215,60 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
       place.stage = before % L::kStages;
       place.phase = before / L::kStages % 2;
       // The other group has all it multiplies under way.
-      barrier_wait(turn + 8 * group, (count / 2 + group + 1) % 2);
+      mbarrier_wait(turn + 8 * group, (count / 2 + group + 1) % 2);
     }
     float sums[kPanels][4 * kGroups];
     int last = 0;
     for (int step = 0; step < g.steps; ++step, place.next()) {
       const uint64_t a = a0 + uint32_t(place.stage * (L::kStageBytes / 16)),
                      b = b0 + uint32_t(place.stage * (L::kStageBytes / 16));
-      barrier_wait(full + 8 * place.stage, place.phase);
+      mbarrier_wait(full + 8 * place.stage, place.phase);
       AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
-      product_begin();
+      for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
+      wgmma_fence();
       AERIE_UNROLL
       for (int k = 0; k < kStep / 16; ++k) AERIE_UNROLL
       for (int p = 0; p < kPanels; ++p)
-        product<T, kSide>(sums[p], a + (p * kPanelBytes + k * (kSide ? 16 * kRowBytes : 32)) / 16,
-                          b + k * 2, k == 0 ? step : 1);
-      product_commit();
-      product_wait<1>();
+        wgmma<T, kSide>(sums[p], a + (p * kPanelBytes + k * (kSide ? 16 * kRowBytes : 32)) / 16,
+                        b + k * 2, k == 0 ? step : 1);
+      wgmma_commit();
+      wgmma_wait<1>();
       AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
-      if (step > 0 && lane == 0) barrier_arrive(empty + 8 * last);
+      for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
+      if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
       last = place.stage;
     }
-    if (kTurns && lane == 0) barrier_arrive(turn + 8 * (1 - group));
-    product_wait<0>();
+    if (kTurns && lane == 0) mbarrier_arrive(turn + 8 * (1 - group));
+    wgmma_wait<0>();
     AERIE_UNROLL
-    for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
-    if (lane == 0) barrier_arrive(empty + 8 * last);
+    for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
+    if (lane == 0) mbarrier_arrive(empty + 8 * last);
     if (kTurns) {
-      barrier_wait(copied, (count + 1) % 2);
+      mbarrier_wait(copied, (count + 1) % 2);
     } else {
-      if (leader) tile_store_read();
-      group_sync(1 + group);
+      if (leader) tma_store_wait_read();
+      warpgroup_sync(1 + group);
     }
     AERIE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
       if (g.bias != nullptr) bias[p].add_to(sums[p]);
       leave<T>(sums[p], to + p * L::kOutBytes);
     }
-    shared_to_copies();
-    group_sync(1 + group);
+    fence_proxy_async();
+    warpgroup_sync(1 + group);
     if (leader) {
       AERIE_UNROLL
       for (int p = 0; p < kPanels; ++p)
         if (tile.output + (panel + p) * 64 < g.outputs)
-          tile_store(&g.out, tile.output + (panel + p) * 64, tile.row, out + p * L::kOutBytes);
-      tile_store_commit();
+          tma_store_2d(&g.out, tile.output + (panel + p) * 64, tile.row, out + p * L::kOutBytes);
+      tma_store_commit();
       if (kTurns) {
-        tile_store_read();
-        barrier_arrive(copied);
+        tma_store_wait_read();
+        mbarrier_arrive(copied);
       }
     }
   }
-  if (!kTurns && leader) tile_store_read();
+  if (!kTurns && leader) tma_store_wait_read();
 #else
   __trap();  // not launched where this is all there is
 #endif
@@ -305,7 +300,7 @@ int launch_even(void (*kernel)(Arguments), const Arguments& a, int tiles, int bl
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {1, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(tiles < processors() ? tiles : processors()));
+  config.gridDim = dim3(unsigned(tiles < sm90_count() ? tiles : sm90_count()));
   config.blockDim = dim3(unsigned(block));
   config.dynamicSmemBytes = size_t(shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
@@ -318,9 +313,9 @@ template <typename T, int kSide, int kRows, bool kTurns>
 int start(const Gemm& g, void* stream) {
   using L = Layout<kRows / 8>;
   EvenArguments a;
-  if (!describe(a.weight, g.dtype, g.b, kSide ? g.k : g.n, kSide ? g.n : g.k, g.ldb, 64) ||
-      !describe(a.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
-      !describe(a.out, g.dtype, g.c, g.m, g.n, g.ldc, kRows))
+  if (!make_tensor_map(a.weight, g.dtype, g.b, kSide ? g.k : g.n, kSide ? g.n : g.k, g.ldb, 64) ||
+      !make_tensor_map(a.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
+      !make_tensor_map(a.out, g.dtype, g.c, g.m, g.n, g.ldc, kRows))
     return kUnsupported;
   a.bias = g.bias;
   a.outputs = g.n;

@@ -12,11 +12,11 @@ int silu_product_backward(const SiluProductBackward& a, void* stream) {
       g.transpose_a || g.transpose_b || g.accumulate || g.bias != nullptr || g.count != 1 ||
       g.m <= 0 || g.n <= 0 || g.k <= 0 || g.n % 8 != 0 || g.ldc != g.n || s.channels != g.n ||
       num_rows(s.layout, s.batch, s.frames) != g.m || s.grad_out != g.c || s.grad_x != g.c ||
-      s.out != nullptr || hopper::processors() == 0)
+      s.out != nullptr || sm90_count() == 0)
     return kUnsupported;
   // Decisions are not drawn again.
   if (s.dropout.threshold != 0 && s.keep == nullptr) return kUnsupported;
-  if (g.tile.rows == 0) g.tile.rows = silu_product_rows(g.m, g.n, g.k, hopper::processors());
+  if (g.tile.rows == 0) g.tile.rows = silu_product_rows(g.m, g.n, g.k, sm90_count());
   if (g.tile.rows == 0) return kUnsupported;
   AERIE_TRY(g.dtype == Dtype::kBF16 ? silu_product_bf16(own, stream)
                                     : silu_product_half(own, stream));

@@ -5,7 +5,6 @@
 // tiles in turn, and gradients leave from its place.
 #pragma once
 
-#include "aerie/kernels/attention/mma.h"
 #include "aerie/kernels/gemm/even_product_kernel.h"
 #include "aerie/kernels/gemm/silu_product.h"
 
@@ -29,8 +28,6 @@ struct SiluArguments {
 namespace silu {
 
 using namespace even;
-using even::pack;  // others of these names are further out
-using hopper::shared_address;
 
 constexpr int kPanels = 2;  // of 64 outputs that a group of warps has of a tile
 
@@ -106,7 +103,7 @@ class Deciding {
 // `on` where the sign of byte kByte is set.
 template <int kByte>
 __device__ __forceinline__ float factor(uint32_t word, float on) {
-  return __uint_as_float(pick_bytes(word, 0, 0x8888u + 0x1111u * kByte) & __float_as_uint(on));
+  return __uint_as_float(byte_perm(word, 0, 0x8888u + 0x1111u * kByte) & __float_as_uint(on));
 }
 
 // The gradient of one value.
@@ -131,35 +128,35 @@ __global__ void __launch_bounds__(384, 1)
   // Of tiles with even and odd numbers, as the memory they pass through.
   const uint32_t turn = full + 16 * kMostStages, copied = turn + 16, arrived = turn + 32;
   const auto wait_for = [&](uint32_t barrier, int count) {
-    barrier_wait(barrier + 8 * (count % 2), count / 2 % 2);
+    mbarrier_wait(barrier + 8 * (count % 2), count / 2 % 2);
   };
   const auto memory = [&](int count) { return shared + L::kOut + count % 2 * (2 * L::kOutBytes); };
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
-  if (warp == 0 && elected()) {
+  if (warp == 0 && elect_one()) {
     for (int s = 0; s < L::kStages; ++s) {
-      barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, 4);
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, 4);
     }
-    barrier_init(turn, 4);
-    barrier_init(turn + 8, 4);
+    mbarrier_init(turn, 4);
+    mbarrier_init(turn + 8, 4);
     for (int s = 0; s < 2; ++s) {
-      barrier_init(copied + 8 * s, 1);
-      barrier_init(arrived + 8 * s, 1);
+      mbarrier_init(copied + 8 * s, 1);
+      mbarrier_init(arrived + 8 * s, 1);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
-  if (warp == kBringing && elected()) {
-    map_prefetch(&g.weight);
-    map_prefetch(&g.in);
-    map_prefetch(&g.out);
-    map_prefetch(&a.x);
+  if (warp == kBringing && elect_one()) {
+    prefetch_tensormap(&g.weight);
+    prefetch_tensormap(&g.in);
+    prefetch_tensormap(&g.out);
+    prefetch_tensormap(&a.x);
   }
   __syncthreads();
-  wait_for_launches_before();
+  griddepcontrol_wait();
   const int tiles = g.across * g.down, lane = threadIdx.x % 32;
   if (warp >= kBringing) {
-    registers_fewer<40>();
-    if (warp == kBringing && elected()) {
+    warpgroup_reg_dealloc<40>();
+    if (warp == kBringing && elect_one()) {
       Place<L::kStages> place{0, 1};
       uint32_t slice = blockIdx.x;
       for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
@@ -167,52 +164,54 @@ __global__ void __launch_bounds__(384, 1)
         for (int step = 0; step < g.steps; ++step, place.next()) {
           const uint32_t to = shared + place.stage * L::kStageBytes,
                          barrier = full + 8 * place.stage;
-          barrier_wait(empty + 8 * place.stage, place.phase);
-          barrier_expect(barrier, L::kStageBytes);
-          tile_load(to + kWeightBytes, &g.in, step * kStep, tile.row, barrier);
+          mbarrier_wait(empty + 8 * place.stage, place.phase);
+          mbarrier_arrive_expect_tx(barrier, L::kStageBytes);
+          tma_load_2d(to + kWeightBytes, &g.in, step * kStep, tile.row, barrier);
           AERIE_UNROLL
           for (int half = 0; half < 2; ++half)
-            tile_load(to + half * kPanelBytes, &g.weight, tile.output + half * 64, step * kStep,
-                      barrier);
+            tma_load_2d(to + half * kPanelBytes, &g.weight, tile.output + half * 64, step * kStep,
+                        barrier);
           bring_ahead(g, slice);
           slice += gridDim.x;
         }
       }
     }
-    if (warp == kBringing + 1 && elected()) {
+    if (warp == kBringing + 1 && elect_one()) {
       for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
         const Tile<L::kRows> tile(g, i);
         AERIE_UNROLL
         for (int p = 0; p < 2; ++p)
-          if (tile.output + p * 64 < g.outputs) tile_prefetch(&a.x, tile.output + p * 64, tile.row);
+          if (tile.output + p * 64 < g.outputs)
+            tma_prefetch_2d(&a.x, tile.output + p * 64, tile.row);
         if (count > 1) wait_for(copied, count - 2);
         const uint32_t barrier = arrived + 8 * (count % 2);
-        barrier_expect(barrier, 2 * L::kOutBytes);
+        mbarrier_arrive_expect_tx(barrier, 2 * L::kOutBytes);
         AERIE_UNROLL
         for (int p = 0; p < 2; ++p)
-          tile_load(memory(count) + p * L::kOutBytes, &a.x, tile.output + p * 64, tile.row,
-                    barrier);
+          tma_load_2d(memory(count) + p * L::kOutBytes, &a.x, tile.output + p * 64, tile.row,
+                      barrier);
       }
     }
     if (warp == kBringing + 2) {
       for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
         const Tile<L::kRows> tile(g, i);
-        wait_for_handing_over<kHanding>(count);
-        if (elected()) {
+        handoff_sync<kHanding>(count);
+        if (elect_one()) {
           AERIE_UNROLL
           for (int p = 0; p < 2; ++p)
             if (tile.output + p * 64 < g.outputs)
-              tile_store(&g.out, tile.output + p * 64, tile.row, memory(count) + p * L::kOutBytes);
-          tile_store_commit();
-          tile_store_read();
-          barrier_arrive(copied + 8 * (count % 2));
+              tma_store_2d(&g.out, tile.output + p * 64, tile.row,
+                           memory(count) + p * L::kOutBytes);
+          tma_store_commit();
+          tma_store_wait_read();
+          mbarrier_arrive(copied + 8 * (count % 2));
         }
         __syncwarp();
       }
     }
     return;
   }
-  registers_more<232>();
+  warpgroup_reg_alloc<232>();
   const int group = warp / 4, part = warp % 4;
   // Where this lane's row of four 8 x 8 results begins, and its decisions.
   const uint32_t to =
@@ -220,7 +219,7 @@ __global__ void __launch_bounds__(384, 1)
   const uint32_t keep = shared + L::kKeep + group * L::kKeepBytes,
                  kept = keep + lane % 4 * (16 * kPanels) + part * 4;
   // Of the first stage: others lie at distances that can be added.
-  const uint64_t a0 = operand(shared, 16), b0 = operand(shared + kWeightBytes, 16);
+  const uint64_t a0 = smem_descriptor(shared, 16), b0 = smem_descriptor(shared + kWeightBytes, 16);
   Place<L::kStages> place{0, 0};
   Deciding<L::kRows> deciding;
   const int first_tile = blockIdx.x + group * gridDim.x;
@@ -232,7 +231,7 @@ __global__ void __launch_bounds__(384, 1)
     const Tile<L::kRows> tile(g, i);
     if (count % 2 != group) continue;
     // Nobody reads decisions of the tile before any more.
-    group_sync(1 + group);
+    warpgroup_sync(1 + group);
     deciding.put(a, keep);
     const int output = tile.output + part * 16 + lane / 4;
     float bias[kPanels][2];
@@ -246,35 +245,35 @@ __global__ void __launch_bounds__(384, 1)
     place.stage = before % L::kStages;
     place.phase = before / L::kStages % 2;
     // The other group has all it multiplies under way.
-    barrier_wait(turn + 8 * group, (count / 2 + group + 1) % 2);
+    mbarrier_wait(turn + 8 * group, (count / 2 + group + 1) % 2);
     constexpr int kSums = 4 * kGroups;
     float sums[kPanels][kSums];
     int last = 0;
     for (int step = 0; step < g.steps; ++step, place.next()) {
       const uint64_t first = a0 + uint32_t(place.stage * (L::kStageBytes / 16)),
                      second = b0 + uint32_t(place.stage * (L::kStageBytes / 16));
-      barrier_wait(full + 8 * place.stage, place.phase);
+      mbarrier_wait(full + 8 * place.stage, place.phase);
       AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
-      product_begin();
+      for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
+      wgmma_fence();
       AERIE_UNROLL
       for (int k = 0; k < kStep / 16; ++k) AERIE_UNROLL
       for (int p = 0; p < kPanels; ++p)
-        product<T, 1>(sums[p], first + (p * kPanelBytes + k * (16 * kRowBytes)) / 16,
-                      second + k * 2, k == 0 ? step : 1);
-      product_commit();
-      product_wait<1>();
+        wgmma<T, 1>(sums[p], first + (p * kPanelBytes + k * (16 * kRowBytes)) / 16, second + k * 2,
+                    k == 0 ? step : 1);
+      wgmma_commit();
+      wgmma_wait<1>();
       AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
-      if (step > 0 && lane == 0) barrier_arrive(empty + 8 * last);
+      for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
+      if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
       last = place.stage;
     }
-    if (lane == 0) barrier_arrive(turn + 8 * (1 - group));
-    product_wait<0>();
+    if (lane == 0) mbarrier_arrive(turn + 8 * (1 - group));
+    wgmma_wait<0>();
     AERIE_UNROLL
-    for (int p = 0; p < kPanels; ++p) product_keep(sums[p]);
-    if (lane == 0) barrier_arrive(empty + 8 * last);
-    group_sync(1 + group);  // decisions are there
+    for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
+    if (lane == 0) mbarrier_arrive(empty + 8 * last);
+    warpgroup_sync(1 + group);  // decisions are there
     const int next = i + 2 * int(gridDim.x);
     if (next < tiles) {
       const Tile<L::kRows> other(g, next);
@@ -295,9 +294,9 @@ __global__ void __launch_bounds__(384, 1)
       const auto bring = [&](int j) {
         uint32_t(&into)[4] = x[j / 2 % 2];
         if (j + 1 < kGroups)
-          load_turned(at + j * 1024, into[0], into[1], into[2], into[3]);
+          ldmatrix_trans(at + j * 1024, into[0], into[1], into[2], into[3]);
         else
-          load_turned(at + j * 1024, into[0], into[1]);
+          ldmatrix_trans(at + j * 1024, into[0], into[1]);
       };
       bring(0);
       AERIE_UNROLL
@@ -319,9 +318,9 @@ __global__ void __launch_bounds__(384, 1)
           grads[n] = pack<T>(grad0, grad1);
         }
         if (j + 1 < kGroups)
-          store_turned(at + j * 1024, grads[0], grads[1], grads[2], grads[3]);
+          stmatrix_trans(at + j * 1024, grads[0], grads[1], grads[2], grads[3]);
         else
-          store_turned(at + j * 1024, grads[0], grads[1]);
+          stmatrix_trans(at + j * 1024, grads[0], grads[1]);
       }
       if (a.partial != nullptr) {
         AERIE_UNROLL
@@ -334,8 +333,8 @@ __global__ void __launch_bounds__(384, 1)
         }
       }
     }
-    shared_to_copies();
-    handed_over<kHanding>(count);
+    fence_proxy_async();
+    handoff_arrive<kHanding>(count);
   }
 #else
   __trap();  // not launched where this is all there is
@@ -347,10 +346,10 @@ int start(const Gemm& g, const SiluBackward& s, void* stream) {
   using L = SiluLayout<kRows / 8>;
   SiluArguments a;
   EvenArguments& p = a.product;
-  if (!describe(p.weight, g.dtype, g.b, g.k, g.n, g.ldb, 64) ||
-      !describe(p.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
-      !describe(p.out, g.dtype, g.c, g.m, g.n, g.n, kRows) ||
-      !describe(a.x, g.dtype, s.x, g.m, g.n, g.n, kRows))
+  if (!make_tensor_map(p.weight, g.dtype, g.b, g.k, g.n, g.ldb, 64) ||
+      !make_tensor_map(p.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
+      !make_tensor_map(p.out, g.dtype, g.c, g.m, g.n, g.n, kRows) ||
+      !make_tensor_map(a.x, g.dtype, s.x, g.m, g.n, g.n, kRows))
     return kUnsupported;
   p.bias = nullptr;
   p.outputs = g.n;

@@ -1,13 +1,15 @@
 // A block stays on its multiprocessor and takes tiles of 128 x 128 of all products in turn. One
 // thread brings the operands in blocks of 64 rows through a ring of stages (TMA); eight warps
 // multiply them (wgmma) and write their sums from registers. A tile's sum over rows is in order.
-#include "aerie/kernels/gemm/hopper.h"
+#include "aerie/kernels/cuda/mbarrier.h"
+#include "aerie/kernels/cuda/tma.h"
+#include "aerie/kernels/cuda/warpgroup.h"
+#include "aerie/kernels/cuda/wgmma.h"
+#include "aerie/kernels/device.h"
 #include "aerie/kernels/gemm/weight_gradients.h"
 
 namespace aerie::kernels::cuda {
 namespace {
-
-using namespace hopper;
 
 constexpr int kTile = 128, kTileK = 64;
 constexpr int kRowBytes = 128;                 // 64 values
@@ -55,30 +57,30 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t full = shared + kBarriers, empty = full + 8 * kStages;
   // The same in all lanes, and known to be: what follows from it needs one register per warp.
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
-  if (warp == 0 && elected()) {
+  if (warp == 0 && elect_one()) {
     for (int s = 0; s < kStages; ++s) {
-      barrier_init(full + 8 * s, 1);
-      barrier_init(empty + 8 * s, kMultiplying / 32);
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, kMultiplying / 32);
     }
-    barrier_init_done();
+    fence_mbarrier_init();
   }
   __syncthreads();
   const int steps = ceil_div(g.rows, kTileK), lane = threadIdx.x % 32;
   int stage = 0;
   if (warp == kMultiplying / 32) {
-    if (!elected()) return;
+    if (!elect_one()) return;
     uint32_t phase = 1;
     for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
       const Tile tile(g, i);
       for (int step = 0; step < steps; ++step) {
         const uint32_t to = shared + stage * kStageBytes, barrier = full + 8 * stage;
-        barrier_wait(empty + 8 * stage, phase);
-        barrier_expect(barrier, kStageBytes);
+        mbarrier_wait(empty + 8 * stage, phase);
+        mbarrier_arrive_expect_tx(barrier, kStageBytes);
         const int row = step * kTileK;
-        tile_load(to, &tile.product->grad, tile.row, row, barrier);
-        tile_load(to + kBoxBytes, &tile.product->grad, tile.row + 64, row, barrier);
-        tile_load(to + 2 * kBoxBytes, &tile.product->in, tile.column, row, barrier);
-        tile_load(to + 3 * kBoxBytes, &tile.product->in, tile.column + 64, row, barrier);
+        tma_load_2d(to, &tile.product->grad, tile.row, row, barrier);
+        tma_load_2d(to + kBoxBytes, &tile.product->grad, tile.row + 64, row, barrier);
+        tma_load_2d(to + 2 * kBoxBytes, &tile.product->in, tile.column, row, barrier);
+        tma_load_2d(to + 3 * kBoxBytes, &tile.product->in, tile.column + 64, row, barrier);
         if (++stage == kStages) {
           stage = 0;
           phase ^= 1;
@@ -89,8 +91,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   const int group = warp / 4;  // of four warps: has 64 of a tile's rows
   // Of the first stage: others lie at distances that can be added.
-  const uint64_t a0 = operand(shared + group * kBoxBytes, kBoxBytes),
-                 b0 = operand(shared + 2 * kBoxBytes, kBoxBytes);
+  const uint64_t a0 = smem_descriptor(shared + group * kBoxBytes, kBoxBytes),
+                 b0 = smem_descriptor(shared + 2 * kBoxBytes, kBoxBytes);
   uint32_t phase = 0;
   for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
     const Tile tile(g, i);
@@ -101,24 +103,24 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int step = 0; step < steps; ++step) {
       const uint64_t a = a0 + uint32_t(stage * (kStageBytes / 16)),
                      b = b0 + uint32_t(stage * (kStageBytes / 16));
-      barrier_wait(full + 8 * stage, phase);
-      product_keep(sums);
-      product_begin();
+      mbarrier_wait(full + 8 * stage, phase);
+      wgmma_fence_operand(sums);
+      wgmma_fence();
       AERIE_UNROLL
-      for (int k = 0; k < kTileK / 16; ++k) product<T>(sums, a + k * kRowBytes, b + k * kRowBytes);
-      product_commit();
-      product_wait<1>();
-      product_keep(sums);
-      if (step > 0 && lane == 0) barrier_arrive(empty + 8 * last);
+      for (int k = 0; k < kTileK / 16; ++k) wgmma<T>(sums, a + k * kRowBytes, b + k * kRowBytes);
+      wgmma_commit();
+      wgmma_wait<1>();
+      wgmma_fence_operand(sums);
+      if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
       last = stage;
       if (++stage == kStages) {
         stage = 0;
         phase ^= 1;
       }
     }
-    product_wait<0>();
-    product_keep(sums);
-    if (lane == 0) barrier_arrive(empty + 8 * last);
+    wgmma_wait<0>();
+    wgmma_fence_operand(sums);
+    if (lane == 0) mbarrier_arrive(empty + 8 * last);
     // Four lanes have 32 bytes of a row.
     const int row = tile.row + group * 64 + warp % 4 * 16 + lane / 4;
     const int inputs = tile.product->inputs;
@@ -179,7 +181,7 @@ int weight_gradients(const WeightGradients& a, void* stream) {
   constexpr bool kBuilt = false;
 #endif
   if (!kBuilt || a.dtype == Dtype::kF32 || a.rows <= 0 || a.count <= 0 ||
-      a.count > WeightGradients::kMost || processors() == 0)
+      a.count > WeightGradients::kMost || sm90_count() == 0)
     return kUnsupported;
   const auto tiles = [](const WeightGradient& p) { return p.outputs / kTile * (p.inputs / kTile); };
   Arguments g = {};
@@ -191,10 +193,10 @@ int weight_gradients(const WeightGradients& a, void* stream) {
     Product& product = g.products[count];
     if (p.outputs <= 0 || p.inputs <= 0 || p.outputs % kTile != 0 || p.inputs % kTile != 0 ||
         reinterpret_cast<uintptr_t>(p.out) % 8 != 0 ||
-        !describe(product.grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
-        !describe(product.in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
+        !make_tensor_map(product.grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
+        !make_tensor_map(product.in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
       return kUnsupported;
-    if (a.share <= 1 && tiles(p) >= processors()) continue;
+    if (a.share <= 1 && tiles(p) >= sm90_count()) continue;
     g.tiles += tiles(p);
     product.out = p.out;
     product.squares = p.squares;
@@ -204,14 +206,14 @@ int weight_gradients(const WeightGradients& a, void* stream) {
   }
   for (int i = 0; i < a.count; ++i) {
     const WeightGradient& p = a.products[i];
-    if (a.share > 1 || tiles(p) < processors()) continue;
+    if (a.share > 1 || tiles(p) < sm90_count()) continue;
     AERIE_TRY(gemm(gemm_of(a, p), stream));
     if (p.squares != nullptr)
       AERIE_TRY(
           launch(stream, {dim3(unsigned(tiles(p))), dim3(256)}, squares_kernel, p.out, p.squares));
   }
   if (count == 0) return kOk;
-  const int blocks = a.share > 1 ? ceil_div(processors(), a.share) : processors();
+  const int blocks = a.share > 1 ? ceil_div(sm90_count(), a.share) : sm90_count();
   const LaunchShape shape = {dim3(unsigned(g.tiles < blocks ? g.tiles : blocks)), dim3(kThreads),
                              size_t(kSharedBytes)};
   return a.dtype == Dtype::kBF16 ? launch(stream, shape, weight_gradients_kernel<Bf16>, g)

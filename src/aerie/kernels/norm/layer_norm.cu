@@ -4,7 +4,7 @@
 // What counts is how long a row waits: all that it needs is asked for before anything is used or
 // stored. In backward, parameters and dropout's bits come by way of shared memory, without a
 // register, while the row is on its way.
-#include "aerie/kernels/attention/mma.h"
+#include "aerie/kernels/cuda/cp_async.h"
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/norm/layer_norm.h"
 
@@ -15,7 +15,7 @@ namespace {
 template <typename T>
 __device__ inline void store_normalized(T* p, const Vec8& x) {
   if constexpr (sizeof(T) == 2) {
-    store_for_later(p, pack8<T>(x));
+    store_evict_first(p, pack8<T>(x));
   } else {
     store8(p, x);
   }
@@ -73,7 +73,7 @@ __device__ inline void stage(float* to, int channels, const float* first, Source
     Four* at = reinterpret_cast<Four*>(to) + i;
     const auto copy = [&](const float* from) {
       const bool there = from != nullptr && column < channels;
-      copy_async(at, there ? from + column : first, there);
+      cp_async16(at, there ? from + column : first, there);
       at += kFours;
     };
     copy(first);
@@ -81,7 +81,7 @@ __device__ inline void stage(float* to, int channels, const float* first, Source
   }
 }
 __device__ inline void finish_stage() {
-  copy_wait();
+  cp_async_wait_all();
   __syncthreads();
 }
 
@@ -251,7 +251,7 @@ struct RowsBackward {
   }
 
   // Asks for rows from `begin` on, `step` apart. `kept`: where dropout's bits go, (kAtOnce, kVecs,
-  // 32), by the time of copy_wait(); where kFull.
+  // 32), by the time of cp_async_wait_all(); where kFull.
   __device__ void fetch(int begin, int step, int rows, uint8_t* kept) {
     const float* const from = kNext ? a.grad_out_float : a.grad_sum;
     AERIE_UNROLL
@@ -273,7 +273,7 @@ struct RowsBackward {
       }
       const int lane = threadIdx.x % 32;
       if (kFull && there[r] && a.dropout.threshold != 0 && lane < 2 * kVecs)
-        copy_async(kept + r * kBitsOfRow + lane * 16,
+        cp_async16(kept + r * kBitsOfRow + lane * 16,
                    a.keep + size_t(row[r]) * channels() / 8 + lane * 16, true);
       rstd[r] = there[r] ? a.rstd[row[r]] : 0.0f;
       next_mean[r] = kNext && there[r] ? a.next.mean[row[r]] : 0.0f;
@@ -480,7 +480,7 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext, kAtOnce) * 32, 1)
     if (first) {
       finish_stage();
     } else {
-      copy_wait();
+      cp_async_wait_all();
       __syncwarp();
     }
     some.finish(kept, params, mine, first);

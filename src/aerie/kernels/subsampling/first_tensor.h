@@ -22,7 +22,8 @@
 // them, and ReLUs and masks that are sums and products.
 #pragma once
 
-#include "aerie/kernels/attention/mma.h"
+#include "aerie/kernels/cuda/cp_async.h"
+#include "aerie/kernels/cuda/wgmma.h"
 #include "aerie/kernels/subsampling/lanes.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
@@ -50,10 +51,10 @@ __device__ inline uint32_t split_number(float x) {
   return pack<Bf16>(x, x - low_of<Bf16>(pack<Bf16>(x, 0.0f)));
 }
 __device__ inline uint32_t both_high(uint32_t a, uint32_t b) {
-  return pick_bytes(a, b, 0x5410);
+  return byte_perm(a, b, 0x5410);
 }
 __device__ inline uint32_t both_low(uint32_t a, uint32_t b) {
-  return pick_bytes(a, b, 0x7632);
+  return byte_perm(a, b, 0x7632);
 }
 constexpr uint32_t kOnes = 0x3f803f80u;
 
@@ -147,7 +148,7 @@ struct WindowMaker {
     Bits16 out;
     out.w[0] = from[offsets[0]];
     out.w[1] = from[offsets[1]];
-    out.w[2] = pick_bytes(from[offsets[2]], from[offsets[3]], third);
+    out.w[2] = byte_perm(from[offsets[2]], from[offsets[3]], third);
     out.w[3] = (both_high(from[offsets[4]], from[offsets[5]]) & pair_mask) | constant;
     return out;
   }

@@ -47,7 +47,7 @@ struct PlaceMaker {
   __device__ Bits16 make(const uint32_t* from) const {
     const uint32_t a = from[own], b = from[own + 2];
     return {{both_high(a, b), both_low(a, b),
-             (pick_bytes(from[last], from[last + 2], part) & mask) | constant, 0u}};
+             (byte_perm(from[last], from[last + 2], part) & mask) | constant, 0u}};
   }
 };
 
@@ -71,7 +71,7 @@ __device__ inline void copy_grads(const SubsampleFirstBackward& b, const RaggedW
     AERIE_UNROLL
     for (int i = 0; i < ceil_div(kTensorBins, kStep); ++i)
       if (first + i * kStep < bins2)
-        copy_async(tile + (frame * kBackColumns + i * kStep) * kBackStride,
+        cp_async16(tile + (frame * kBackColumns + i * kStep) * kBackStride,
                    from + i * kStep * a.channels, frame < rows);
     if (frame + 1 < rows) from += bins2 * a.channels;
   }
@@ -96,25 +96,25 @@ __device__ inline FragmentB columns_at(const uint32_t (&rows)[2][32], int lane) 
 __device__ inline void convolve(const FirstWeights& weights, const TileOperands* tiles, int number,
                                 int lane, FragmentC (&c)[2],
                                 [[maybe_unused]] FragmentC (&sums)[3]) {
-  if constexpr (kGroupProducts) {
+  if constexpr (kHaveWgmma) {
     [[maybe_unused]] const uint64_t windows =
         operand_at(tiles->windows, 128, 512) + number * (sizeof(TileOperands) >> 4);
     [[maybe_unused]] const FragmentA &a = weights.a[0], &b = weights.a[1];
-    group_begin<64>();
-    AERIE_GROUP_ASM(
+    wgmma_fence<64>();
+    AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
         "{%8,%9,%10,%11}, %12, 0, 1, 1, 0;"
         : AERIE_SUM(c[0]), AERIE_SUM(c[1])
         : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(windows));
-    AERIE_GROUP_ASM(
+    AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, "
         "{%8,%9,%10,%11}, %12, 1, 1, 1, 0;"
         : AERIE_SUM(c[0]), AERIE_SUM(c[1])
         : "r"(b.r[0]), "r"(b.r[1]), "r"(b.r[2]), "r"(b.r[3]), "l"(windows + (256 >> 4)));
-    group_commit<64>();
-    group_wait<64>();
-    AERIE_GROUP_ASM("" : AERIE_SUM(c[0]), AERIE_SUM(c[1])::"memory");
-    AERIE_GROUP_ASM("" : AERIE_SUM(sums[0]), AERIE_SUM(sums[1]), AERIE_SUM(sums[2])::"memory");
+    wgmma_commit<64>();
+    wgmma_wait_all<64>();
+    AERIE_WGMMA_ASM("" : AERIE_SUM(c[0]), AERIE_SUM(c[1])::"memory");
+    AERIE_WGMMA_ASM("" : AERIE_SUM(sums[0]), AERIE_SUM(sums[1]), AERIE_SUM(sums[2])::"memory");
   } else {
     AERIE_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -139,21 +139,21 @@ __device__ inline void add_first_taps(const Pair* d, const FragmentC* negative,
     high.r[i] = pack<Bf16>(even, odd);
     low.r[i] = pack<Bf16>(even - low_of<Bf16>(high.r[i]), odd - high_of<Bf16>(high.r[i]));
   }
-  if constexpr (kGroupProducts) {
+  if constexpr (kHaveWgmma) {
     [[maybe_unused]] const uint64_t places =
         operand_at(tiles->places, 128, 256) + number * (sizeof(TileOperands) >> 4);
-    group_begin<64>();
-    AERIE_GROUP_ASM(
+    wgmma_fence<64>();
+    AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n24k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, %16, 1, 1, 1, 0;"
         : AERIE_SUM(sums[0]), AERIE_SUM(sums[1]), AERIE_SUM(sums[2])
         : "r"(high.r[0]), "r"(high.r[1]), "r"(high.r[2]), "r"(high.r[3]), "l"(places));
-    AERIE_GROUP_ASM(
+    AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n24k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, %16, 1, 1, 1, 0;"
         : AERIE_SUM(sums[0]), AERIE_SUM(sums[1]), AERIE_SUM(sums[2])
         : "r"(low.r[0]), "r"(low.r[1]), "r"(low.r[2]), "r"(low.r[3]), "l"(places));
-    group_commit<64>();
+    wgmma_commit<64>();
   } else {
     AERIE_UNROLL
     for (int n = 0; n < 3; ++n) mma<Bf16>(sums[n], high, columns_at(tiles[number].places[n], lane));
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kBackThreads, 1) first_backward_tensor(Subsamp
   const int local = warp * 16 + lane / 4 * 2, c = blockIdx.x * kBackChannels + local;
   const bool mine = c < a.channels;
   // Grouped products must not be under way in some branch.
-  const bool group_mine = kGroupProducts || c - lane / 4 * 2 < a.channels;
+  const bool group_mine = kHaveWgmma || c - lane / 4 * 2 < a.channels;
   const auto frames_of = [&](int item) { return live_frames(a, item); };
   RaggedWalk unit = share_of(a.batch, frames_of, blockIdx.y, gridDim.y);
   tile.clear();
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kBackThreads, 1) first_backward_tensor(Subsamp
   for (int turn = 0; uniform(unit.left) > 0; turn ^= 1) {
     const int begin = unit.at, length1 = strided(a.lengths[unit.item]);
     const int count = uniform(unit.ahead(kBackFrames));
-    copy_wait();
+    cp_async_wait_all();
     tile.split(a);
     __syncthreads();  // and the last unit's operands have been used
     // A warp makes three or two tiles of one row of the middle.
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kBackThreads, 1) first_backward_tensor(Subsamp
         to[j].places[2][half][lane] = columns.w[2];
       }
     }
-    group_publish<64>();
+    fence_proxy_async<64>();
     __syncthreads();
     unit.advance(count, frames_of);
     if (unit.left > 0) {
@@ -259,8 +259,8 @@ __global__ void __launch_bounds__(kBackThreads, 1) first_backward_tensor(Subsamp
     }
   }
   if (!group_mine) return;
-  group_wait<64>();
-  AERIE_GROUP_ASM(""
+  wgmma_wait_all<64>();
+  AERIE_WGMMA_ASM(""
                   : AERIE_SUM(d_weight0[0]), AERIE_SUM(d_weight0[1]),
                     AERIE_SUM(d_weight0[2])::"memory");
   // Lanes of a quad have other bins of the same channels.

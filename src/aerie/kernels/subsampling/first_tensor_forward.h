@@ -25,26 +25,26 @@ constexpr size_t kTensorShared =
 __device__ inline void convolve_row(const FirstWeights& weights, const RowWindows* rows, int number,
                                     int lane, FragmentC (&c)[kRun]) {
   static_assert(kRun == 5);
-  if constexpr (kGroupProducts) {
+  if constexpr (kHaveWgmma) {
     [[maybe_unused]] const uint64_t windows =
         operand_at(rows->v, 128, 512) + number * (sizeof(RowWindows) >> 4);
     [[maybe_unused]] const FragmentA &a = weights.a[0], &b = weights.a[1];
-    group_begin<64>();
-    AERIE_GROUP_ASM(
+    wgmma_fence<64>();
+    AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n40k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19}, "
         "{%20,%21,%22,%23}, %24, 0, 1, 1, 0;"
         : AERIE_SUM(c[0]), AERIE_SUM(c[1]), AERIE_SUM(c[2]), AERIE_SUM(c[3]), AERIE_SUM(c[4])
         : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(windows));
-    AERIE_GROUP_ASM(
+    AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n40k16.f32.bf16.bf16 "
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19}, "
         "{%20,%21,%22,%23}, %24, 1, 1, 1, 0;"
         : AERIE_SUM(c[0]), AERIE_SUM(c[1]), AERIE_SUM(c[2]), AERIE_SUM(c[3]), AERIE_SUM(c[4])
         : "r"(b.r[0]), "r"(b.r[1]), "r"(b.r[2]), "r"(b.r[3]), "l"(windows + (256 >> 4)));
-    group_commit<64>();
-    group_wait<64>();
-    AERIE_GROUP_ASM(""
+    wgmma_commit<64>();
+    wgmma_wait_all<64>();
+    AERIE_WGMMA_ASM(""
                     : AERIE_SUM(c[0]), AERIE_SUM(c[1]), AERIE_SUM(c[2]), AERIE_SUM(c[3]),
                       AERIE_SUM(c[4])::"memory");
   } else {
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kTensorThreads, 1) first_forward_tensor(Subsam
   while (uniform(unit.left) > 0) {
     const int item = unit.item, begin = unit.at, count = uniform(unit.ahead(kTensorFrames));
     const int length1 = strided(a.lengths[item]);
-    copy_wait();
+    cp_async_wait_all();
     tile.split(a);
     __syncthreads();  // and the last unit's windows have been used
     AERIE_UNROLL_BY(1)
@@ -143,13 +143,13 @@ __global__ void __launch_bounds__(kTensorThreads, 1) first_forward_tensor(Subsam
         for (int q = 0; q < 4; ++q) windows[r].v[j][q][lane] = counts ? made.w[q] : 0u;
       }
     }
-    group_publish<64>();
+    fence_proxy_async<64>();
     __syncthreads();
     const bool was_fresh = fresh;
     unit.advance(count, frames_of);
     fresh = unit.item != item;
     if (unit.left > 0) tile.copy(a, unit.item, 4 * unit.at - 3);
-    if (!kGroupProducts && first_channel >= a.channels) continue;  // the whole warp
+    if (!kHaveWgmma && first_channel >= a.channels) continue;  // the whole warp
     if (was_fresh) {
       convolve_row(weights, windows, 0, lane, middle);
       Pair before = neighbour(value(kRun - 1, 1));

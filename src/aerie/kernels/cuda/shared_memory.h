@@ -1,0 +1,27 @@
+// Addresses in shared memory as instructions take them.
+#pragma once
+
+#include "aerie/kernels/cuda/launch.h"
+
+namespace aerie::kernels::AERIE_BACKEND {
+
+// Where something is in shared memory, in bytes.
+using SharedAddress = uint32_t;
+__device__ inline SharedAddress shared_address(const void* p) {
+#ifdef __CUDACC__
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+#else
+  return emulation::shared_address(p);
+#endif
+}
+
+// A word behind an address.
+__device__ inline void store_word(SharedAddress address, unsigned number, uint32_t word) {
+#ifdef __CUDACC__
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 4 * number), "r"(word) : "memory");
+#else
+  memcpy(emulation::shared_pointer(address + 4 * number, 4), &word, 4);
+#endif
+}
+
+}  // namespace aerie::kernels::AERIE_BACKEND
