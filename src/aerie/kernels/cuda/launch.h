@@ -11,6 +11,8 @@
 // memory begins as swizzled operands of wgmma must.
 #define AERIE_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define AERIE_DYNAMIC_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
+// The same, aligned by the kernel itself.
+#define AERIE_DYNAMIC_SHARED_BYTES(name) extern __shared__ unsigned char name[]
 #else
 #include "aerie/kernels/emulation/emulation.h"
 #include "aerie/kernels/emulation/sm90.h"
@@ -24,6 +26,11 @@
 #define AERIE_DYNAMIC_SHARED(name) \
   unsigned char* const name =      \
       static_cast<unsigned char*>(::aerie::kernels::emulation::dynamic_shared())
+#define AERIE_DYNAMIC_SHARED_BYTES(name) AERIE_DYNAMIC_SHARED(name)
+#endif
+// Where code of a kernel for sm_90a is compiled.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+#define AERIE_SM90A_CODE 1
 #endif
 
 #include "aerie/kernels/per_device.h"

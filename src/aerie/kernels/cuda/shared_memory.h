@@ -24,4 +24,22 @@ __device__ inline void store_word(SharedAddress address, unsigned number, uint32
 #endif
 }
 
+__device__ __forceinline__ void store_shared_u16(SharedAddress to, uint32_t value) {
+#ifdef __CUDACC__
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(uint16_t(value)) : "memory");
+#else
+  const uint16_t half = uint16_t(value);
+  memcpy(emulation::shared_pointer(to, 2), &half, 2);
+#endif
+}
+__device__ __forceinline__ uint32_t load_shared_u32(SharedAddress from) {
+  uint32_t out;
+#ifdef __CUDACC__
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(out) : "r"(from));
+#else
+  memcpy(&out, emulation::shared_pointer(from, 4), 4);
+#endif
+  return out;
+}
+
 }  // namespace aerie::kernels::AERIE_BACKEND

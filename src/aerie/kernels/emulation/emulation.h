@@ -80,6 +80,7 @@ T shuffle(const char* what, T value, unsigned from) {
 #define __global__
 #define __device__
 #define __host__
+#define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define threadIdx (::aerie::kernels::emulation::thread_idx)
@@ -121,6 +122,22 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
     bits |= value != 0 ? 1u << lane : 0u;
   }
   return bits;
+}
+inline float __uint_as_float(unsigned bits) {
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+inline unsigned __float_as_uint(float value) {
+  unsigned out;
+  std::memcpy(&out, &value, 4);
+  return out;
+}
+struct alignas(8) float2 {
+  float x, y;
+};
+inline float2 make_float2(float x, float y) {
+  return {x, y};
 }
 inline int __popc(unsigned bits) {
   return __builtin_popcount(bits);

@@ -44,11 +44,18 @@ std::vector<Copy> copies;
 std::vector<Products> products;                     // by thread
 std::unordered_map<uint32_t, unsigned> not_fenced;  // granule: thread that wrote it
 std::vector<std::vector<uint32_t>> granules;        // by thread
+Fault planted = Fault::kNone;
+uint64_t until_fault = 0;
 RandomStream draws(1, Purpose::kTest, 1, 0);
 
 // As the hardware exchanges 16-byte pieces of eight rows of 128 bytes: by bits of the address.
 uint32_t swizzled(uint32_t address) {
   return address ^ ((address >> 3) & 0x70u);
+}
+
+// Whether this is the one that goes wrong.
+bool goes_wrong(Fault fault) {
+  return planted == fault && until_fault-- == 0;
 }
 
 void check_fenced(uint32_t address, const char* who) {
@@ -177,7 +184,13 @@ void mbarrier_init(uint32_t address, int arrivals) {
   barriers[address] = {arrivals, arrivals, 0, 0};
 }
 
+void plant_fault(Fault fault, uint64_t number) {
+  planted = fault;
+  until_fault = number;
+}
+
 void mbarrier_arrive(uint32_t address, uint32_t expect_tx_bytes) {
+  if (goes_wrong(Fault::kNoArrival)) return;
   Mbarrier& barrier = barrier_at(address);
   barrier.tx_bytes += expect_tx_bytes;
   if (--barrier.pending < 0) stop("an mbarrier gets more arrivals than it was initialised for");
@@ -187,7 +200,7 @@ void mbarrier_arrive(uint32_t address, uint32_t expect_tx_bytes) {
 void mbarrier_wait(uint32_t address, uint32_t parity) {
   struct Wanted {
     uint32_t address, parity;
-  } wanted = {address, parity};
+  } wanted = {address, goes_wrong(Fault::kOtherParity) ? 1 - parity : parity};
   barrier_at(address);
   wait_until(
       [](const void* context) {
@@ -249,6 +262,7 @@ void note_shared_write(uint32_t address, size_t bytes) {
 }
 
 void fence_proxy_async() {
+  if (goes_wrong(Fault::kNoFence)) return;
   for (const uint32_t at : granules[thread_index()]) {
     const auto found = not_fenced.find(at);
     if (found != not_fenced.end() && found->second == thread_index()) not_fenced.erase(found);

@@ -56,6 +56,11 @@ void wgmma_fence();
 void wgmma_commit();
 void wgmma_wait(int pending);
 
+// For tests of tests: the wait, arrival, fence of that number (0: the first) in a launch is made
+// with the other parity, or not at all.
+enum class Fault { kNone, kOtherParity, kNoArrival, kNoFence };
+void plant_fault(Fault fault, uint64_t number);
+
 // For the scheduler: at a block's begin and end; between threads (idle: no thread can go on).
 // Whether anything was done.
 void begin_async(unsigned threads);

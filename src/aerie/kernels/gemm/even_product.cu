@@ -1,7 +1,7 @@
 #include "aerie/kernels/gemm/even_product.h"
 #include "aerie/kernels/gemm/even_product_kernel.h"
 
-namespace aerie::kernels::cuda {
+namespace aerie::kernels::AERIE_BACKEND {
 
 int even_product(const Gemm& g, void* stream) {
 #ifdef AERIE_HAVE_SM90A
@@ -21,4 +21,4 @@ int even_product(const Gemm& g, void* stream) {
 #endif
 }
 
-}  // namespace aerie::kernels::cuda
+}  // namespace aerie::kernels::AERIE_BACKEND

@@ -1,8 +1,8 @@
 // Products of rows with a weight, C = A W^T or A W (+ bias), by kernels of our own whose tiles are
 // cut so that they fill a device evenly, and when to take them. gemm() asks; nobody else need.
 //
-// CUDA: compute capability 9.0 (code for 90a), bf16 and fp16, C of the same type. Its instructions
-// (TMA, wgmma) are not emulated. Each element's sum is over k in order, whatever the tile.
+// CUDA: compute capability 9.0 (code for 90a), bf16 and fp16, C of the same type. Each element's
+// sum is over k in order, whatever the tile.
 #pragma once
 
 #include <algorithm>
@@ -86,9 +86,12 @@ inline bool even_pays(int rows, int outputs, int k, bool by_outputs, const GemmT
   return outputs < 4 * k || theirs > 2 * at_once || theirs * 20 < up(theirs, at_once) * 19;
 }
 
-namespace cuda {
 // kUnsupported where this is not for these kernels, or where cuBLASLt is expected to be faster.
+namespace cuda {
 int even_product(const Gemm& g, void* stream);
-}  // namespace cuda
+}
+namespace emulated {
+int even_product(const Gemm& g, void* stream);
+}
 
 }  // namespace aerie::kernels

@@ -19,14 +19,14 @@
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/gemm/even_product.h"
 
-namespace aerie::kernels::cuda {
+namespace aerie::kernels::AERIE_BACKEND {
 
 // Tiles of one type each, compiled apart.
 int even_product_bf16(const Gemm& g, void* stream);
 int even_product_half(const Gemm& g, void* stream);
 
 struct EvenArguments {
-  CUtensorMap weight, in, out;
+  TensorMap weight, in, out;
   const void* bias;
   int outputs, steps;  // steps of 64 of k
   int across, down;    // tiles of outputs and rows
@@ -138,10 +138,10 @@ __device__ __forceinline__ void leave(const float (&sums)[kSums], uint32_t to) {
 template <typename T, int kSide, int kGroups, bool kTurns>
 __global__ void __launch_bounds__(threads(kTurns), 1)
     even_product_kernel(const __grid_constant__ EvenArguments g) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#ifdef AERIE_SM90A_CODE
   using L = Layout<kGroups>;
   constexpr int kPanels = kTurns ? 2 : 1;  // of 64 outputs that a group of warps has of a tile
-  extern __shared__ unsigned char raw[];
+  AERIE_DYNAMIC_SHARED_BYTES(raw);
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
   const uint32_t full = shared + L::kBarriers, empty = full + 8 * L::kStages;
   const uint32_t turn = full + 16 * kMostStages, copied = turn + 16;
@@ -287,26 +287,9 @@ inline void slice_ahead(EvenArguments& a, const Gemm& g) {
 }
 
 // Blocks that stay, one for each multiprocessor.
-template <typename Arguments>
-int launch_even(void (*kernel)(Arguments), const Arguments& a, int tiles, int block,
-                int shared_bytes, void* stream) {
-  AERIE_TRY(int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes)));
-  cudaLaunchAttribute attributes[2];
-  // The kernel waits for what was launched before by itself, and may come to its place earlier.
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  // Clusters of one: blocks then go to the device's parts strictly in turn, as Tile expects.
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {1, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(unsigned(tiles < sm90_count() ? tiles : sm90_count()));
-  config.blockDim = dim3(unsigned(block));
-  config.dynamicSmemBytes = size_t(shared_bytes);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return int(cudaLaunchKernelEx(&config, kernel, a));
+inline LaunchShape even_shape(int tiles, int block, int shared_bytes) {
+  return {dim3(unsigned(tiles < sm90_count() ? tiles : sm90_count())), dim3(unsigned(block)),
+          size_t(shared_bytes)};
 }
 
 template <typename T, int kSide, int kRows, bool kTurns>
@@ -324,8 +307,8 @@ int start(const Gemm& g, void* stream) {
   a.down = ceil_div(g.m, kRows);
   a.chunk = a.down < kEvenChunk ? a.down : kEvenChunk;
   slice_ahead(a, g);
-  return launch_even(even_product_kernel<T, kSide, kRows / 8, kTurns>, a, a.across * a.down,
-                     threads(kTurns), L::kSharedBytes, stream);
+  return launch_pdl(stream, even_shape(a.across * a.down, threads(kTurns), L::kSharedBytes),
+                    even_product_kernel<T, kSide, kRows / 8, kTurns>, a);
 }
 
 // With the tile that g names.
@@ -346,4 +329,4 @@ int start(const Gemm& g, void* stream) {
 }
 
 }  // namespace even
-}  // namespace aerie::kernels::cuda
+}  // namespace aerie::kernels::AERIE_BACKEND

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "aerie/kernels/emulation/emulation.h"
+#include "aerie/kernels/emulation/sm90.h"
 #include "aerie/kernels/testing/backend.h"
 
 namespace aerie::kernels::even_product_test {
@@ -133,13 +135,65 @@ std::vector<GemmTile> all_tiles() {
   return out;
 }
 
+std::vector<Case> cases(Dtype dtype) {
+  return {Case{dtype, 1, 512, 64, true, true},    Case{dtype, 7, 200, 72, false, false},
+          Case{dtype, 65, 136, 200, true, true},  Case{dtype, 65, 136, 200, false, true},
+          Case{dtype, 401, 8, 8, true, false},    Case{dtype, 401, 72, 40, false, true},
+          Case{dtype, 401, 136, 264, true, true}, Case{dtype, 401, 264, 136, false, false}};
+}
+
+// The kernels' source on the CPU: ragged rows and outputs, k of less than a stage and of more than
+// all of them, several tiles for each block, both schedules.
+TEST(EvenProductTest, EmulatedTilesEqualTheReference) {
+  testing::for_each_order([](Backend& backend) {
+    int number = 0;
+    for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16})
+      for (const Case& c : cases(dtype)) {
+        const std::vector<float> expected = run(*testing::reference_backend(), c, {}).c;
+        Operands operands(backend, c);
+        // A few tiles for each case; all of them over the cases.
+        const std::vector<GemmTile> tiles = all_tiles();
+        for (size_t i = static_cast<size_t>(number++ % 4); i < tiles.size(); i += 4) {
+          // Never chosen (even_tile()).
+          if (tiles[i].turns && c.k <= kEvenStep * (kEvenTurnSteps - 1)) continue;
+          const Outcome a = operands.multiply(tiles[i]);
+          ASSERT_EQ(a.code, kOk);
+          testing::expect_close(a.c, expected, testing::tolerance(dtype), 0,
+                                std::to_string(tiles[i].rows) + (tiles[i].turns ? " turns" : "") +
+                                    ", k " + std::to_string(c.k));
+        }
+      }
+  });
+}
+
+// That test sees what it should: one wait, arrival or fence of the main loop or the epilogue goes
+// wrong, and the program stops or the results are wrong.
+void multiply_with(emulation::Fault fault, uint64_t number) {
+  const Case c = {Dtype::kBF16, 401, 136, 392, true, true};
+  const auto backend = testing::emulated_backend();
+  const std::vector<float> expected = run(*testing::reference_backend(), c, {}).c;
+  emulation::set_order(emulation::Order::kReverse);
+  emulation::plant_fault(fault, number);
+  const Outcome a = run(*backend, c, {104, true});
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (!(std::abs(a.c[i] - expected[i]) <= 0.25f)) emulation::stop("wrong results");
+}
+TEST(EvenProductDeathTest, PlantedFaultsAreFound) {
+  using emulation::Fault;
+  multiply_with(Fault::kNone, 0);
+  emulation::set_order(emulation::Order::kForward);
+  for (const uint64_t number : {150, 300, 1000, 1600, 2200})
+    EXPECT_DEATH(multiply_with(Fault::kOtherParity, number), "kernel emulation") << number;
+  for (const uint64_t number : {0, 1, 7, 20, 41})
+    EXPECT_DEATH(multiply_with(Fault::kNoArrival, number), "kernel emulation") << number;
+  for (const uint64_t number : {0, 100, 200, 500})
+    EXPECT_DEATH(multiply_with(Fault::kNoFence, number), "fence_proxy_async") << number;
+}
+
 TEST(EvenProductGpuTest, EveryTileEqualsTheReference) {
   std::string reason;
   for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16})
-    for (const Case& c :
-         {Case{dtype, 1, 512, 64, true, true}, Case{dtype, 7, 200, 72, false, false},
-          Case{dtype, 65, 136, 200, true, true}, Case{dtype, 65, 136, 200, false, true},
-          Case{dtype, 401, 8, 8, true, false}, Case{dtype, 401, 72, 40, false, true}}) {
+    for (const Case& c : cases(dtype)) {
       const std::vector<float> expected = run(*testing::reference_backend(), c, {}).c;
       const auto backend = testing::cuda_backend(&reason);
       if (backend == nullptr) GTEST_SKIP() << reason;

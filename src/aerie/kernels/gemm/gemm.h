@@ -1,7 +1,7 @@
 // C = op(A) * op(B) (+ bias) (+ C), row-major, float32 accumulation. A and B share a dtype; C may
 // be of the same or float32 (weight gradients). Several products of one shape whose operands lie at
 // constant distances are one call. On CUDA this is cuBLASLt, or kernels of our own where they are
-// faster (even_product.h); there is nothing to emulate.
+// faster (even_product.h).
 #pragma once
 
 #include "aerie/kernels/types.h"

@@ -1,7 +1,7 @@
 #include "aerie/kernels/gemm/silu_product.h"
 #include "aerie/kernels/gemm/silu_product_kernel.h"
 
-namespace aerie::kernels::cuda {
+namespace aerie::kernels::AERIE_BACKEND {
 
 int silu_product_backward(const SiluProductBackward& a, void* stream) {
 #ifdef AERIE_HAVE_SM90A
@@ -36,4 +36,4 @@ int silu_product_backward(const SiluProductBackward& a, void* stream) {
 #endif
 }
 
-}  // namespace aerie::kernels::cuda
+}  // namespace aerie::kernels::AERIE_BACKEND

@@ -2,7 +2,7 @@
 // grad_x = (grad W) * d out/d x and the bias's gradient. What is between never goes to memory.
 //
 // Callers make two calls where this is not supported. CUDA: compute capability 9.0 (code for 90a),
-// bf16 and fp16; not emulated. Results equal those of the two calls with the same sums over k.
+// bf16 and fp16. Results equal those of the two calls with the same sums over k.
 #pragma once
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 #include "aerie/kernels/gemm/even_product_kernel.h"
 #include "aerie/kernels/gemm/silu_product.h"
 
-namespace aerie::kernels::cuda {
+namespace aerie::kernels::AERIE_BACKEND {
 
 // Tiles of one type each, compiled apart.
 int silu_product_bf16(const SiluProductBackward& a, void* stream);
@@ -16,7 +16,7 @@ int silu_product_half(const SiluProductBackward& a, void* stream);
 
 struct SiluArguments {
   EvenArguments product;  // without a bias
-  CUtensorMap x;          // what forward's product was
+  TensorMap x;            // what forward's product was
   const float* bias;
   const uint8_t* keep;  // null: everything is kept
   float scale;
@@ -49,15 +49,6 @@ struct SiluLayout {
   static_assert(kStages >= 4);
 };
 
-__device__ __forceinline__ void put_half(uint32_t to, uint32_t value) {
-  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(uint16_t(value)) : "memory");
-}
-__device__ __forceinline__ uint32_t get_word(uint32_t from) {
-  uint32_t out;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(out) : "r"(from));
-  return out;
-}
-
 // Decisions on a tile's rows and outputs go to shared memory: a word for two neighbouring rows and
 // 16 outputs, as a lane's results lie. A thread has 32 outputs of a row at a time, asked for early:
 // load().
@@ -89,8 +80,8 @@ class Deciding {
       if (kUnits % 128 != 0 && unit >= kUnits) break;
       const uint32_t word = a.keep != nullptr ? words_[i] : 0xffffffffu;
       const uint32_t place = to + local / 2 * (16 * kPanels) + part * 8 + local % 2 * 2;
-      put_half(place, word);
-      put_half(place + 4, word >> 16);
+      store_shared_u16(place, word);
+      store_shared_u16(place + 4, word >> 16);
     }
   }
 
@@ -117,11 +108,11 @@ __device__ __forceinline__ float slope(float x, float grad, float kept) {
 template <typename T, int kGroups>
 __global__ void __launch_bounds__(384, 1)
     silu_product_kernel(const __grid_constant__ SiluArguments a) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#ifdef AERIE_SM90A_CODE
   using L = SiluLayout<kGroups>;
   constexpr int kHanding = 128 + 32;            // threads
   constexpr int kBringing = kMultiplying / 32;  // warps: operands, forward's results, copies
-  extern __shared__ unsigned char raw[];
+  AERIE_DYNAMIC_SHARED_BYTES(raw);
   const EvenArguments& g = a.product;
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
   const uint32_t full = shared + L::kBarriers, empty = full + 8 * L::kStages;
@@ -283,7 +274,7 @@ __global__ void __launch_bounds__(384, 1)
     // The signs of bytes 0 and 2: whether this output's values in two rows are kept; of 1 and 3: of
     // eight outputs further.
     const auto decided = [&](int p, int j) {
-      return get_word(kept + j * (64 * kPanels) + p * 16) << (7 - lane / 4);
+      return load_shared_u32(kept + j * (64 * kPanels) + p * 16) << (7 - lane / 4);
     };
     wait_for(arrived, count);
     AERIE_UNROLL
@@ -364,8 +355,8 @@ int start(const Gemm& g, const SiluBackward& s, void* stream) {
   a.scale = s.dropout.threshold != 0 ? s.dropout.scale : 1.0f;
   a.rows = g.m;
   a.partial = s.grad_bias != nullptr ? s.partial : nullptr;
-  return launch_even(silu_product_kernel<T, kRows / 8>, a, p.across * p.down, 384, L::kSharedBytes,
-                     stream);
+  return launch_pdl(stream, even_shape(p.across * p.down, 384, L::kSharedBytes),
+                    silu_product_kernel<T, kRows / 8>, a);
 }
 
 // With the tile that the product names.
@@ -379,4 +370,4 @@ int start(const SiluProductBackward& a, void* stream) {
 }
 
 }  // namespace silu
-}  // namespace aerie::kernels::cuda
+}  // namespace aerie::kernels::AERIE_BACKEND

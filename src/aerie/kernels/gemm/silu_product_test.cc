@@ -138,6 +138,25 @@ TEST(SiluProductTest, ReferenceIsOneAfterTheOther) {
   }
 }
 
+// The kernels' source on the CPU: to the bit what the product by a kernel of our own and
+// silu_backward give.
+TEST(SiluProductTest, EmulatedTilesEqualOneAfterTheOther) {
+  testing::for_each_order([](Backend& backend) {
+    for (const Case& c : kCases) {
+      SCOPED_TRACE(c.channels);
+      const Outcome e = Module(backend, c).run(Way::kApart, 64);
+      ASSERT_EQ(e.code, kOk);
+      for (const int rows : kSiluRows) {
+        SCOPED_TRACE(rows);
+        const Outcome a = Module(backend, c).run(Way::kTogether, rows);
+        ASSERT_EQ(a.code, kOk);
+        EXPECT_EQ(a.grad, e.grad);
+        testing::expect_close(a.grad_bias, e.grad_bias, 1e-5, 0, "grad_bias");
+      }
+    }
+  });
+}
+
 // Every tile: to the bit what the product by a kernel of our own and silu_backward give, and close
 // to the reference.
 TEST(SiluProductGpuTest, EveryTileEqualsOneAfterTheOther) {

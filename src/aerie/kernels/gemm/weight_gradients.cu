@@ -8,7 +8,7 @@
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/gemm/weight_gradients.h"
 
-namespace aerie::kernels::cuda {
+namespace aerie::kernels::AERIE_BACKEND {
 namespace {
 
 constexpr int kTile = 128, kTileK = 64;
@@ -21,7 +21,7 @@ constexpr int kBarriers = kStages * kStageBytes;
 constexpr int kSharedBytes = kBarriers + 16 * kStages + 1024;  // from a multiple of 1024 on
 
 struct Product {
-  CUtensorMap grad, in;
+  TensorMap grad, in;
   float* out;
   double* squares;
   int inputs;
@@ -51,8 +51,8 @@ struct Tile {
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     weight_gradients_kernel(const __grid_constant__ Arguments g) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ unsigned char raw[];
+#ifdef AERIE_SM90A_CODE
+  AERIE_DYNAMIC_SHARED_BYTES(raw);
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
   const uint32_t full = shared + kBarriers, empty = full + 8 * kStages;
   // The same in all lanes, and known to be: what follows from it needs one register per warp.
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int inputs = tile.product->inputs;
     float2* const out = reinterpret_cast<float2*>(tile.product->out + size_t(row) * inputs +
                                                   tile.column + lane % 4 * 2);
-    const auto at = [&](int i) { return out + (i % 2 * 8 * inputs + i / 2 * 8) / 2; };
+    const auto at = [&](int j) { return out + (j % 2 * 8 * inputs + j / 2 * 8) / 2; };
     constexpr int kAtOnce = 16;
     AERIE_UNROLL
     for (int first = 0; first < 32; first += kAtOnce) {
@@ -220,4 +220,4 @@ int weight_gradients(const WeightGradients& a, void* stream) {
                                  : launch(stream, shape, weight_gradients_kernel<Half>, g);
 }
 
-}  // namespace aerie::kernels::cuda
+}  // namespace aerie::kernels::AERIE_BACKEND

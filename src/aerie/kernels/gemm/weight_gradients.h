@@ -3,8 +3,7 @@
 // that fill it are left to gemm, whose tiles may be larger, unless other work is to have a share.
 //
 // CUDA: compute capability 9.0 (code for 90a), bf16 and fp16, outputs and inputs multiples of 128;
-// anything else is kUnsupported, and the caller makes a call of gemm for each. Its instructions
-// (TMA, wgmma) are not emulated.
+// anything else is kUnsupported, and the caller makes a call of gemm for each.
 #pragma once
 
 #include "aerie/kernels/gemm/gemm.h"

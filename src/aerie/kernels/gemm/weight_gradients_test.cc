@@ -87,6 +87,22 @@ const Case kCases[] = {
     {Dtype::kBF16, 40, true, {{128, 128, 128}, {2048, 1280, 2048}, {256, 128, 264}}},
 };
 
+// The kernel's source on the CPU, also where it has one tile after the other.
+TEST(WeightGradientsTest, EmulatedEqualTheReference) {
+  testing::for_each_order([](Backend& backend) {
+    for (const Case& c : kCases) {
+      if (c.shapes[0].outputs > 1000 || c.shapes.back().stride == 264)
+        continue;  // hundreds of tiles
+      const Outcome e = run(*testing::reference_backend(), c), a = run(backend, c, 2);
+      ASSERT_EQ(a.code, kOk);
+      for (size_t i = 0; i < e.out.size(); ++i) {
+        testing::expect_close(a.out[i], e.out[i], 2e-6, 0, "out");
+        EXPECT_NEAR(a.squares[i], e.squares[i], 1e-5 * e.squares[i]);
+      }
+    }
+  });
+}
+
 TEST(WeightGradientsGpuTest, EqualTheReference) {
   std::string reason;
   for (const Case& c : kCases) {

@@ -5,19 +5,13 @@
 
 #include "aerie/device/gpu.h"
 #include "aerie/kernels/emulation/emulation.h"
+#include "aerie/kernels/gemm/even_product.h"
 
 namespace aerie::kernels::emulated {
 
-// A library's on the device: nothing to emulate.
+// Kernels of our own where a tile is named; otherwise a library's on the device.
 int gemm(const Gemm& args, void* stream) {
-  return reference::gemm(args, stream);
-}
-// Instructions that are not emulated: callers make other calls then.
-int weight_gradients(const WeightGradients&, void*) {
-  return kUnsupported;
-}
-int silu_product_backward(const SiluProductBackward&, void*) {
-  return kUnsupported;
+  return args.tile.rows > 0 ? even_product(args, stream) : reference::gemm(args, stream);
 }
 
 }  // namespace aerie::kernels::emulated
