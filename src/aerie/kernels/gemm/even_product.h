@@ -47,8 +47,7 @@ inline double even_cost(int rows, int outputs, int k, const GemmTile& tile, int 
              : 1.81 - 0.00068 * n + 0.491 * waves + in_turn * std::max(0.00315 * n, read) + at_end;
 }
 
-// Turns are for sums of this length at least: a group's results must have left before its next
-// product is made.
+// Turns are for sums of this length at least: with shorter ones, groups wait for results to leave.
 constexpr int kEvenTurnSteps = 4;
 
 // The cheapest tile. Turns are for more than one tile per multiprocessor.

@@ -155,6 +155,7 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
     mbarrier_init(turn, 4);
     mbarrier_init(turn + 8, 4);
     mbarrier_init(copied, 1);
+    if (kTurns) mbarrier_init(copied + 8, 1);
     fence_mbarrier_init();
   }
   if (warp == kMultiplying / 32 && elect_one()) {
@@ -244,7 +245,10 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
     for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
     if (lane == 0) mbarrier_arrive(empty + 8 * last);
     if (kTurns) {
-      mbarrier_wait(copied, (count + 1) % 2);
+      // The other group's results of the tile before have left. A barrier for each group's stores:
+      // whoever waits at one waits for each of its phases in turn, and can be no two of them
+      // behind, however short k is.
+      mbarrier_wait(copied + 8 * (1 - group), ((count + 1) / 2 + 1) % 2);
     } else {
       if (leader) tma_store_wait_read();
       warpgroup_sync(1 + group);
@@ -264,7 +268,7 @@ __global__ void __launch_bounds__(threads(kTurns), 1)
       tma_store_commit();
       if (kTurns) {
         tma_store_wait_read();
-        mbarrier_arrive(copied);
+        mbarrier_arrive(copied + 8 * group);
       }
     }
   }

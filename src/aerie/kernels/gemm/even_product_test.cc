@@ -154,8 +154,6 @@ TEST(EvenProductTest, EmulatedTilesEqualTheReference) {
         // A few tiles for each case; all of them over the cases.
         const std::vector<GemmTile> tiles = all_tiles();
         for (size_t i = static_cast<size_t>(number++ % 4); i < tiles.size(); i += 4) {
-          // Never chosen (even_tile()).
-          if (tiles[i].turns && c.k <= kEvenStep * (kEvenTurnSteps - 1)) continue;
           const Outcome a = operands.multiply(tiles[i]);
           ASSERT_EQ(a.code, kOk);
           testing::expect_close(a.c, expected, testing::tolerance(dtype), 0,
