@@ -174,7 +174,8 @@ Status run_nuscenes_validate(const std::vector<std::string>& args) {
   }
   if (json) std::printf("%s]\n", all.c_str());
   if (broken > 0)
-    return data_error(str_cat(broken, " things are broken in ", samples, " samples"))
+    return data_error(str_cat(broken, broken == 1 ? " thing is" : " things are", " broken in ",
+                              samples, samples == 1 ? " sample" : " samples"))
         .with_hint("load the named files again, or leave their scenes out (splits)");
   if (!json) std::printf("all is well\n");
   return ok_status();

@@ -1,5 +1,7 @@
 #include "aerie/data/nuscenes/contact_sheet.h"
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "aerie/data/nuscenes/sample_reader.h"
@@ -14,6 +16,47 @@ constexpr image::Color kInk{40, 40, 40};
 struct Buffers {
   std::vector<uint8_t> img, gt;
   std::vector<float> camera2lidar, intrin, img_aug, bev_aug;
+};
+
+// The sample's name and the classes with their colours, in as many rows as the sheet's width asks.
+class Legend final {
+ public:
+  Legend(std::string title, const std::vector<std::string>& names, int width)
+      : title_scale_(image::text_width(title, 2) + kEdge > width ? 1 : 2) {
+    add(std::move(title), kEdge, title_scale_, width);
+    for (const std::string& name : names) add(name, kEdge + kPatch, 2, width);
+  }
+  int height() const { return (rows_ + 1) * kRow; }
+  void draw(const image::MutableImageView& canvas, int top) const {
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const Entry& entry = entries_[i];
+      const int y = top + entry.row * kRow + kEdge;
+      if (i > 0)
+        image::fill_rectangle(canvas, entry.x - kPatch, y, 14, 14, class_colour(entry.text));
+      image::draw_text(canvas, entry.x, y, entry.text, kSheetText, i > 0 ? 2 : title_scale_);
+    }
+  }
+
+ private:
+  static constexpr int kRow = 24, kEdge = 6, kPatch = 20, kSpace = 16;
+  struct Entry {
+    std::string text;
+    int x, row;
+  };
+  // `first` is where a row begins.
+  void add(std::string text, int first, int scale, int width) {
+    const int wide = image::text_width(text, scale);
+    int x = next_ == 0 ? first : next_ + first - kEdge;
+    if (next_ != 0 && x + wide > width) {
+      ++rows_;
+      x = first;
+    }
+    next_ = x + wide + kSpace;
+    entries_.push_back({std::move(text), x, rows_});
+  }
+  int title_scale_;
+  std::vector<Entry> entries_;
+  int next_ = 0, rows_ = 0;
 };
 
 }  // namespace
@@ -39,9 +82,10 @@ Result<image::Image> contact_sheet(const NuscenesDataset& dataset, uint64_t entr
   AERIE_ASSIGN_OR_RETURN(const std::vector<Outline> outlines, outlines_of(dataset, sample));
 
   const int width = rules.width(), height = rules.height();
-  const int side = 2 * height + kGap;
-  constexpr int kLegend = 24;
-  image::Image canvas(3 * (width + kGap) + side, side + kLegend);
+  const int side = 2 * height + kGap, sheet_width = 3 * (width + kGap) + side;
+  const std::vector<std::string> names = mask_names(rules);
+  const Legend legend(dataset.name_of(sample), names, sheet_width);
+  image::Image canvas(sheet_width, side + legend.height());
   const image::MutableImageView all = canvas.mutable_view();
   image::fill(all, kSheetBackground);
   const std::vector<int> cameras = cameras_of(rules, seed, epoch, entry);
@@ -58,7 +102,6 @@ Result<image::Image> contact_sheet(const NuscenesDataset& dataset, uint64_t entr
         matrix_of(buffers.intrin.data() + 16 * n), matrix_of(buffers.img_aug.data() + 16 * n)));
     image::draw_text(panel, 6, 6, kCameras[static_cast<size_t>(cameras[n])], kSheetText, 2);
   }
-  const std::vector<std::string> names = mask_names(rules);
   const size_t cells = buffers.gt.size() / names.size();
   const GroundPanel ground(part_of(all, 3 * (width + kGap), 0, side, side), rules);
   ground.paint([&](size_t cell) {
@@ -70,18 +113,7 @@ Result<image::Image> contact_sheet(const NuscenesDataset& dataset, uint64_t entr
   const Mat4 bev_aug = matrix_of(buffers.bev_aug.data());
   ground.draw(outlines, bev_aug, kInk);
   ground.draw_car(bev_aug);
-  int x = 6;
-  const int y = side + 6;
-  const auto say = [&](const std::string& text) {
-    image::draw_text(all, x, y, text, kSheetText, 2);
-    x += image::text_width(text, 2) + 16;
-  };
-  say(dataset.name_of(sample));
-  for (const std::string& name : names) {
-    image::fill_rectangle(all, x, y, 14, 14, class_colour(name));
-    x += 20;
-    say(name);
-  }
+  legend.draw(all, side);
   return canvas;
 }
 

@@ -9,6 +9,7 @@
 #include "aerie/data/nuscenes/data_report.h"
 #include "aerie/data/nuscenes/prediction_sheet.h"
 #include "aerie/data/nuscenes/sample_reader.h"
+#include "aerie/data/nuscenes/sheet_parts.h"
 #include "aerie/data/nuscenes/test_root.h"
 
 namespace aerie::nuscenes {
@@ -89,6 +90,17 @@ TEST(NuscenesReportTest, TheSheetShowsCamerasMapAndTruth) {
     for (int y = 0; y < sheet->height(); ++y)
       for (int x = 0; x < sheet->width(); ++x) shades.insert(sheet->row(y)[3 * x]);
     EXPECT_GT(shades.size(), 50u);
+    // Every class stands in the legend below, however narrow the sheet.
+    for (const std::string& name : mask_names(dataset->rules())) {
+      const image::Color colour = class_colour(name);
+      int pixels_of_class = 0;
+      for (int y = 2 * 45 + 2; y < sheet->height(); ++y)
+        for (int x = 0; x < sheet->width(); ++x)
+          pixels_of_class += sheet->row(y)[3 * x] == colour.r &&
+                             sheet->row(y)[3 * x + 1] == colour.g &&
+                             sheet->row(y)[3 * x + 2] == colour.b;
+      EXPECT_GE(pixels_of_class, 14 * 14) << name;
+    }
     // Another epoch draws another sheet, the same one the same.
     const auto pixels = [&](uint32_t epoch) {
       const image::Image one = *contact_sheet(*dataset, 2, epoch, 1);
