@@ -2,6 +2,7 @@
 // no counterpart there: int16 output, memory input, buffers, limits, damaged files.
 #include "aerie/audio/audio_reader.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -502,6 +503,24 @@ TEST(AudioReaderTest, HeadersThatClaimTooMuchAreRefused) {
   wav[22] = 0xFF;  // 65535 channels with a block size to match nothing
   wav[23] = 0xFF;
   EXPECT_FALSE(probe_memory(wav, "wav").ok());
+}
+
+// Not in words about the library's structures, nor about files where there are none.
+TEST(AudioReaderTest, ErrorsSpeakOfTheRecording) {
+  std::vector<uint8_t> rate = read_bytes(kDir + "pcm16.wav");
+  std::memset(rate.data() + 24, 0, 4);
+  std::vector<uint8_t> headers(80000);
+  for (size_t i = 0; i < headers.size(); ++i)
+    headers[i] = std::array<uint8_t, 4>{0xFF, 0xFB, 0x90, 0x00}[i % 4];
+  AudioReader reader(ReadOptions{});
+  for (const auto& bytes : {rate, headers}) {
+    const auto view = reader.read_memory(bytes, "clip");
+    ASSERT_FALSE(view.ok());
+    const std::string text = view.status().to_string();
+    EXPECT_EQ(text.find("SF_INFO"), std::string::npos) << text;
+    EXPECT_EQ(text.find("regular file"), std::string::npos) << text;
+    EXPECT_NE(text.find("no readable audio: "), std::string::npos) << text;
+  }
 }
 
 TEST(AudioReaderTest, OddChunksBeforeDataAreSkipped) {

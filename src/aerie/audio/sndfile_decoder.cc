@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include <sndfile.h>
 
@@ -14,6 +15,15 @@ namespace {
 // Frames asked for at once where the length is unknown or not to be trusted.
 constexpr int64_t kChunkFrames = 16384;
 constexpr int64_t kSkipFrames = 4096;
+
+// Some of the library's sentences speak of its own insides, or of files where there is none.
+std::string_view open_error(std::string_view text) {
+  if (text.find("SF_INFO") != std::string_view::npos)
+    return "the header's sample rate, channels or length make no sense";
+  if (text.find("not a regular file") != std::string_view::npos)
+    return "nothing in it can be decoded";
+  return text;
+}
 
 Codec codec_of(int format) {
   const int container = format & SF_FORMAT_TYPEMASK;
@@ -152,7 +162,7 @@ Status SndfileDecoder::open(ByteSource& source, const AudioLimits& limits, Audio
   self.file = sf_open_virtual(&io, SFM_READ, &self.sf, &source);
   if (self.file == nullptr) {
     if (!source.error().ok()) return source.error();
-    return data_error(str_cat("no readable audio: ", sf_strerror(nullptr)))
+    return data_error(str_cat("no readable audio: ", open_error(sf_strerror(nullptr))))
         .with_hint("convert it to WAV or FLAC");
   }
   *info = AudioInfo();
