@@ -33,16 +33,27 @@ std::vector<BadLine> bad_lines_of(const ManifestIndex& index) {
   return out;
 }
 
-// A file that is one JSON array looks like a manifest with nothing but bad lines.
-Status refuse_array(Env& env, const ManifestIndex& index) {
+// A JSON array, one object over many lines and UTF-16 look like manifests with nothing but bad
+// lines.
+Status refuse_other_forms(Env& env, const ManifestIndex& index) {
   if (index.size() > 0 || index.bad_lines().empty()) return ok_status();
   constexpr size_t kLook = 4096;
   AERIE_ASSIGN_OR_RETURN(const auto file, env.open_random_access(index.path()));
   std::string head(kLook, '\0');
   AERIE_ASSIGN_OR_RETURN(const size_t got, file->read_at(0, head.data(), head.size()));
   head.resize(got);
+  if (starts_with(head, "\xFF\xFE") || starts_with(head, "\xFE\xFF"))
+    return data_error("UTF-16 text; a manifest is UTF-8")
+        .with_context(index.path())
+        .with_hint(
+            str_cat("`iconv -f UTF-16 -t UTF-8 ", index.path(), " > manifest.json` converts it"));
   if (starts_with(head, "\xEF\xBB\xBF")) head.erase(0, 3);
-  if (!starts_with(trim(head), "[")) return ok_status();
+  const std::string_view text = trim(head);
+  if (starts_with(text, "{") && trim(text.substr(1, text.find('\n') - 1)).empty())
+    return data_error("an object over several lines; a manifest is one JSON object per line")
+        .with_context(index.path())
+        .with_hint(str_cat("`jq -c . ", index.path(), " > manifest.json` converts it"));
+  if (!starts_with(text, "[")) return ok_status();
   return data_error("one JSON array; a manifest is one JSON object per line")
       .with_context(index.path())
       .with_hint(str_cat("`jq -c '.[]' ", index.path(), " > manifest.json` converts it"));
@@ -151,7 +162,7 @@ Result<Manifest> Manifest::from_indexes(std::vector<std::shared_ptr<const Manife
   ManifestTotals& totals = out.totals_;
   std::vector<ManifestBadLines> bad;
   for (const auto& index : out.indexes_) {
-    AERIE_RETURN_IF_ERROR(refuse_array(*out.env_, *index));
+    AERIE_RETURN_IF_ERROR(refuse_other_forms(*out.env_, *index));
     bad.push_back({index->path(), bad_lines_of(*index)});
     totals.bad_lines += bad.back().lines.size();
   }

@@ -17,6 +17,10 @@ Status check_path(std::string_view path) {
   if (path.empty()) return data_error("the audio path is empty");
   if (path.find('\0') != std::string_view::npos)
     return data_error("the audio path contains a zero byte");
+  constexpr size_t kLongest = 4095;  // no system opens longer ones
+  if (path.size() > kLongest)
+    return data_error(str_cat("the audio path has ", path.size(), " bytes; at most ", kLongest,
+                              " can be opened"));
   return ok_status();
 }
 

@@ -1,5 +1,6 @@
 #include "aerie/data/speech/manifest.h"
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -298,6 +299,31 @@ TEST(ManifestTest, AnArrayIsNoManifest) {
       EXPECT_NE(status.to_string().find("one JSON array"), std::string::npos) << status.to_string();
       EXPECT_NE(status.hint().find("jq -c"), std::string::npos);
     }
+  }
+}
+
+TEST(ManifestTest, OtherFormsOfTextAreNamed) {
+  TempDir dir;
+  std::string wide = "\xFF\xFE";
+  for (const char c : std::string("{\"audio_filepath\":\"a\",\"duration\":1}\n")) {
+    wide += c;
+    wide += '\0';
+  }
+  const std::vector<std::array<std::string, 3>> cases = {
+      {wide, "UTF-16", "iconv"},
+      {"{\n \"audio_filepath\": \"a\",\n \"duration\": 1\n}\n", "several lines", "jq -c ."},
+      {"{\"audio_filepath\":\"" + std::string(5000, 'a') + "\",\"duration\":1}\n",
+       "the audio path has 5000 bytes", "skip_bad_lines"},
+      {"{\"audio_filepath\":\"a\" \"duration\":1}\n", "not valid JSON", "skip_bad_lines"}};
+  for (const auto& [text, what, hint] : cases) {
+    write(dir.file("m.json"), text);
+    ManifestOptions options = quiet();
+    options.use_index_cache = false;
+    const Status status = Manifest::open({dir.file("m.json")}, options).status();
+    ASSERT_EQ(status.code(), StatusCode::kDataError) << what;
+    EXPECT_NE(status.to_string().find(what), std::string::npos) << status.to_string();
+    EXPECT_NE(status.hint().find(hint), std::string::npos) << status.hint();
+    EXPECT_LT(status.to_string().size(), 1000u);
   }
 }
 
