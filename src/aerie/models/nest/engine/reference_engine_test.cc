@@ -11,14 +11,15 @@
 namespace aerie::train::reference_engine_test {
 namespace {
 
-// The engine hands batches to the converter unseen, so a number may stand for one.
-const data::Batch* fake_batch(uintptr_t rows) {
-  return reinterpret_cast<const data::Batch*>(rows);
+// A batch that says how many samples it has and where it stands; the converter makes up the rest.
+data::ArrayBatch fake_batch(size_t rows) {
+  data::ArrayBatch batch;
+  batch.mutable_samples().resize(rows);
+  return batch;
 }
 
 Result<nest::NestBatch> fake_tensors(const data::Batch& batch, const nn::RandomKey& random) {
-  nest::NestBatch out =
-      make_batch(static_cast<int64_t>(reinterpret_cast<uintptr_t>(&batch)), random.micro_step);
+  nest::NestBatch out = make_batch(batch.num_samples(), random.micro_step);
   out.random = random;
   return out;
 }
@@ -31,7 +32,8 @@ std::unique_ptr<ReferenceEngine> make_engine(const config::RunConfig& config) {
 
 StepOutcome run_step(Engine& engine, int64_t number, bool cut = false,
                      std::optional<double> momentum = std::nullopt) {
-  std::vector<const data::Batch*> window = {fake_batch(2), fake_batch(3)};
+  const data::ArrayBatch first = fake_batch(2), second = fake_batch(3);
+  std::vector<const data::Batch*> window = {&first, &second};
   StepRequest request;
   request.step = number;
   request.first_micro_step = static_cast<uint64_t>(2 * number);
@@ -206,21 +208,22 @@ TEST(ReferenceEngineTest, AveragedWeightsGoInAndOut) {
   const auto before = full_state(engine->core());
   auto plain = engine->snapshot();
   const MemorySource plain_source(**plain);
-  const double original = engine->evaluate(*fake_batch(3), 5, 0)->loss;
+  const double original = engine->evaluate(fake_batch(3), 5, 0)->loss;
   ASSERT_TRUE(engine->use_ema_weights(true).ok());
   ASSERT_TRUE(engine->use_ema_weights(true).ok());  // no second swap
-  EXPECT_NE(engine->evaluate(*fake_batch(3), 5, 0)->loss, original);
+  EXPECT_NE(engine->evaluate(fake_batch(3), 5, 0)->loss, original);
   // A snapshot taken now holds the weights as weights all the same.
   auto swapped = engine->snapshot();
   MemorySource swapped_source(**swapped);
   // Training on averaged weights would be a mistake.
   StepRequest request;
-  const std::vector<const data::Batch*> window = {fake_batch(2)};
+  const data::ArrayBatch batch = fake_batch(2);
+  const std::vector<const data::Batch*> window = {&batch};
   request.micro_batches = window;
   request.learning_rates = {1e-3, 1e-3};
   EXPECT_FALSE(engine->submit(request).ok());
   ASSERT_TRUE(engine->use_ema_weights(false).ok());
-  EXPECT_EQ(engine->evaluate(*fake_batch(3), 5, 0)->loss, original);
+  EXPECT_EQ(engine->evaluate(fake_batch(3), 5, 0)->loss, original);
   EXPECT_EQ(first_difference(full_state(engine->core()), before), "");
   auto resumed = make_engine(config);
   ASSERT_TRUE(resumed->restore(swapped_source).ok());
@@ -304,7 +307,8 @@ TEST(ReferenceEngineTest, FallenBackPrecisionSurvivesACheckpoint) {
 TEST(ReferenceEngineTest, SnapshotInsideAWindowIsRefused) {
   auto engine = make_engine(config_with_all());
   StepRequest request;
-  const std::vector<const data::Batch*> window = {fake_batch(2)};
+  const data::ArrayBatch batch = fake_batch(2);
+  const std::vector<const data::Batch*> window = {&batch};
   request.micro_batches = window;
   request.accumulate = 2;
   request.finish = false;
