@@ -72,6 +72,8 @@ void read_settings(const ui::ReportInput& run, RunFacts& out) {
 void read_start(const Record& record, RunFacts& out) {
   double value = 0.0;
   if (record.number("cpus", &value)) out.cpus = static_cast<int64_t>(value);
+  if (record.number("batches_per_epoch", &value))
+    out.batches_per_epoch = static_cast<int64_t>(value);
   for (const char* name : {"world", "world_size", "ranks"})
     if (record.number(name, &value) && value >= 1.0) out.world = static_cast<int64_t>(value);
   out.host = record.text("host");
@@ -121,6 +123,9 @@ void read_times(const ui::ReportInput& run, RunFacts& out) {
     if (step.count == before) continue;
     (void)record.number("step_ms", &ms);
     padding.take(record, "padding_share");
+    if (double gib = 0.0; record.number("rss_gib", &gib)) out.rss_gib = std::max(out.rss_gib, gib);
+    if (double gib = 0.0; record.number("gpu_mem_gib", &gib))
+      out.gpu_mem_gib = std::max(out.gpu_mem_gib, gib);
     if (record.number(run.words.throughput, &per_s)) {
       amount.sum += per_s * ms * 1e-3;
       ++amount.count;

@@ -44,6 +44,9 @@ struct RunFacts {
   int64_t slowest_rank = -1;
   std::string straggler_why;  // "data" or "compute"
 
+  double rss_gib = 0.0, gpu_mem_gib = 0.0;  // the most that was logged; 0: nothing was
+  int64_t batches_per_epoch = 0;            // 0: not recorded
+
   // What happened.
   int64_t skipped_steps = 0;  // not finite
   int64_t oom_splits = 0, spikes = 0, failed_saves = 0;
