@@ -29,7 +29,18 @@ Result<std::string> Family::dry_run(const Configuration& config,
   return request.json ? printable_json(report.to_json()) + "\n" : report.to_text();
 }
 
-Result<Opened> open_configuration(const Families& families, const std::vector<std::string>& args) {
+Result<advisor::TuneSpace> Family::tune_space(const Configuration&,
+                                              const advisor::TuneMachine&) const {
+  return unsupported(str_cat("there is nothing to tune of ", std::string(name())));
+}
+
+Result<std::vector<std::string>> Dialect::with_changes(
+    const std::vector<std::string>&, const std::vector<std::string>& changes) const {
+  return unsupported(str_cat("the dialect ", std::string(name()), " cannot make changes such as ",
+                             changes.empty() ? "" : changes[0]));
+}
+
+Result<Opened> load_configuration(const Families& families, const std::vector<std::string>& args) {
   Opened out;
   out.dialect = families.dialect_of(args);
   if (out.dialect == nullptr) {
@@ -39,8 +50,17 @@ Result<Opened> open_configuration(const Families& families, const std::vector<st
     return invalid_argument(str_cat("this is no configuration that is known here (", known, ")"));
   }
   AERIE_ASSIGN_OR_RETURN(out.config, out.dialect->load(args));
-  for (const std::string& warning : out.config->warnings()) log_warn("config", warning);
-  for (const std::string& note : out.config->notes()) log_info("config", note);
+  return out;
+}
+
+void announce(const Configuration& config) {
+  for (const std::string& warning : config.warnings()) log_warn("config", warning);
+  for (const std::string& note : config.notes()) log_info("config", note);
+}
+
+Result<Opened> open_configuration(const Families& families, const std::vector<std::string>& args) {
+  AERIE_ASSIGN_OR_RETURN(Opened out, load_configuration(families, args));
+  announce(*out.config);
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "aerie/advisor/tune_space.h"
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
 #include "aerie/train/job.h"
@@ -42,6 +43,9 @@ class Family {
   virtual ui::ReportWords report_words() const = 0;
   // The job of a configuration that a dialect of this family made, which outlives it.
   virtual Result<std::unique_ptr<train::Job>> make_job(const Configuration& config) const = 0;
+  // What `aerie tune` and `batch_size: auto` may change.
+  virtual Result<advisor::TuneSpace> tune_space(const Configuration& config,
+                                                const advisor::TuneMachine& machine) const;
   // `aerie train --dry-run`: everything once, and what it showed.
   virtual Result<std::string> dry_run(const Configuration& config,
                                       const DryRunRequest& request) const;
@@ -57,6 +61,9 @@ class Dialect {
   virtual bool accepts(const std::vector<std::string>& args) const = 0;
   virtual Result<std::unique_ptr<Configuration>> load(
       const std::vector<std::string>& args) const = 0;
+  // The arguments with the changes of a TuneBatch (key=value, in our own keys) behind them.
+  virtual Result<std::vector<std::string>> with_changes(
+      const std::vector<std::string>& args, const std::vector<std::string>& changes) const;
   // Where the arguments only ask to see the configuration: its text.
   virtual Result<std::optional<std::string>> show(const std::vector<std::string>& args) const {
     (void)args;
@@ -81,6 +88,9 @@ struct Opened {
   std::unique_ptr<Configuration> config;
 };
 Result<Opened> open_configuration(const Families& families, const std::vector<std::string>& args);
+// Its two halves.
+Result<Opened> load_configuration(const Families& families, const std::vector<std::string>& args);
+void announce(const Configuration& config);
 
 // Makes the job of a configuration and runs it.
 Result<train::RunResult> train(const Opened& opened, const train::RunOptions& options);

@@ -32,6 +32,8 @@ class JobDryRunner {
     AERIE_ASSIGN_OR_RETURN(devices_,
                            config::plan_devices(run_.trainer, config::count_visible_gpus()));
     out_.on_gpu = devices_.gpu;
+    if (devices_.gpu)
+      nvml_ = metrics::NvmlSampler::start(device::pci_bus_id(devices_.ids.front()).c_str(), 0.05);
     AERIE_ASSIGN_OR_RETURN(folder_, run_folder_of(env_, Clock::real(), run_));
     out_.run_dir = folder_.path;
     Progress progress({.label = "dry run", .total = 5, .unit = "stages"});
@@ -157,7 +159,10 @@ class JobDryRunner {
   void estimate() {
     out_.peak_gib = engine_.engine->memory().peak_gib;
     out_.total_gib = static_cast<double>(memory_info().total_bytes) / 1073741824.0;
-    if (devices_.gpu) out_.total_gib = gpu_memory_gib();
+    if (const auto sample = nvml_ != nullptr ? nvml_->read_now() : std::nullopt) {
+      out_.total_gib = sample->memory_total_gib;
+      out_.device_used_gib = std::max(sample->memory_used_gib, sample->peak_memory_used_gib);
+    }
     // What was measured is an update after one batch; with accumulation it comes once a window.
     const double batch_s = out_.measured.step_ms_mean * 1e-3;
     const PhaseTime* optimizer = out_.measured.phase(kPhaseOptimizer);
@@ -179,16 +184,7 @@ class JobDryRunner {
                      static_cast<double>(std::max<int64_t>(0, out_.planned_steps - start_step_));
   }
 
-  double gpu_memory_gib() const {
-    const auto nvml =
-        metrics::NvmlSampler::start(device::pci_bus_id(devices_.ids.front()).c_str(), 0.1);
-    for (int i = 0; nvml != nullptr && i < 20; ++i) {
-      Clock::real().sleep_ns(50'000'000);
-      if (const auto sample = nvml->read()) return sample->memory_total_gib;
-    }
-    return 0.0;
-  }
-
+  std::unique_ptr<metrics::NvmlSampler> nvml_;
   Job& job_;
   const JobDryRunOptions& options_;
   Env& env_;
@@ -275,6 +271,7 @@ std::string JobDryRun::to_json() const {
   json["real_batches"]["split"] = split;
   json["peak_memory_gib"] = peak_gib;
   json["total_memory_gib"] = total_gib;
+  if (device_used_gib > 0.0) json["device_used_gib"] = device_used_gib;
   json["on_gpu"] = on_gpu;
   json["validation_batch_ms"] = validation_batch_ms;
   for (const auto& [name, value] : numbers)

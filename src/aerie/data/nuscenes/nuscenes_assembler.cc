@@ -215,6 +215,9 @@ Result<std::unique_ptr<data::Loader>> make_nuscenes_loader(
     std::shared_ptr<const NuscenesDataset> dataset, const config::AerieConfig& aerie,
     const data::LoaderOptions& options, const RetryPolicy& retry) {
   const DataConfig& config = dataset->config();
+  if (config.auto_batch_size)
+    return invalid_argument("batch_size is auto: `aerie train` finds it, nothing else does")
+        .with_hint("set batch_size to a number here");
   auto assembler = std::make_unique<NuscenesAssembler>(dataset, options.seed, retry);
   return data::Loader::make(std::move(dataset), std::move(assembler), sampling_config(config),
                             loader_config(config, aerie), options);

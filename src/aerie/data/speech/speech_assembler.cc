@@ -299,6 +299,9 @@ Result<std::unique_ptr<Loader>> make_speech_loader(std::shared_ptr<const AudioDa
                                                    const config::DatasetConfig& config,
                                                    const config::SpeechAerieConfig& aerie,
                                                    const SpeechLoaderOptions& options) {
+  if (config.auto_batch_size)
+    return invalid_argument("batch_size is auto: `aerie train` finds it, nothing else does")
+        .with_hint("set batch_size to a number here");
   AERIE_ASSIGN_OR_RETURN(auto assembler, SpeechAssembler::make(dataset, config, aerie, options));
   return Loader::make(std::move(dataset), std::move(assembler), sampling_config(config),
                       loader_config(config, aerie), options);

@@ -98,6 +98,8 @@ class DatasetCheck {
   // What would make figures of an evaluation wrong or not comparable.
   void check_evaluation() {
     if (role_ == DataRole::kTrain) return;
+    if (context_.text(path_ + "batch_size") == "auto")
+      error("batch_size", "auto is for model.train_ds alone", "write a number");
     if (context_.text(path_ + "decode") == "scaled")
       error("decode", "scaled is for training: evaluation always decodes exactly",
             "leave it out, or write exact");

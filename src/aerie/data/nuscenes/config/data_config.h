@@ -74,6 +74,7 @@ struct DataConfig {
   SamplerConfig sampler;
 
   int64_t batch_size = 4;
+  bool auto_batch_size = false;  // `auto`: batch_size holds nothing until a search has found it
   bool shuffle = true;
   bool drop_last = true;
   int64_t num_workers = kAutoWorkers;

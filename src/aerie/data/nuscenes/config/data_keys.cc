@@ -20,6 +20,12 @@ void read_workers(const NodeReader& node, std::string_view key, DataConfig& out)
     node.read(key, out.num_workers);
 }
 
+void read_batch_size(const NodeReader& node, std::string_view key, DataConfig& out) {
+  const Value* size = node.find(key);
+  out.auto_batch_size = size != nullptr && size->is_string();
+  if (size != nullptr && !size->is_string()) node.read(key, out.batch_size);
+}
+
 // A number of cameras, or their names.
 void read_cameras(const NodeReader& node, std::string_view key, DataConfig& out) {
   const Value* value = node.find(key);
@@ -185,12 +191,14 @@ const FieldKeys<DataConfig>& data_fields() {
                     .no_default()
                     .note("null: timestamp, profile lss: scene"));
     keys.child("sampler", &T::sampler, sampler_keys());
-    keys.key("batch_size", &T::batch_size,
-             works("Samples of a batch and device.")
+    keys.row("batch_size", "int|str|null", "",
+             works("Samples of a batch and device. train_ds: `auto` finds the largest that leaves "
+                   "10 to 20 % of the GPU's memory free, on a CPU the one past which throughput no "
+                   "longer grows; a resumed run keeps it.")
                  .range("[1,4096]")
-                 .nullable()
-                 .no_default()
-                 .note("null: 4, validation_ds and test_ds: 1"));
+                 .choices("auto")
+                 .note("null: 4, validation_ds and test_ds: 1"),
+             read_batch_size);
     keys.key(
         "shuffle", &T::shuffle,
         works("Another order every epoch.").nullable().no_default().note("null: in train_ds only"));

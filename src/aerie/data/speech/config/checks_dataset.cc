@@ -54,6 +54,14 @@ class DatasetCheck {
     const bool has_batch = context_.written(path_ + "batch_size") != nullptr;
     const bool has_other = context_.written(path_ + "batch_duration") != nullptr ||
                            context_.written(path_ + "bucket_batch_size") != nullptr;
+    if (context_.text(path_ + "batch_size") == "auto") {
+      if (path_ != "model.train_ds.")
+        context_.error(path_ + "batch_size", "auto is for model.train_ds alone", "write a number");
+      if (has_other || context_.written(path_ + "bucketing_batch_size") != nullptr)
+        context_.error(path_ + "batch_size", "is auto, and another key says how large batches are",
+                       "leave out batch_duration, bucket_batch_size and bucketing_batch_size, or "
+                       "let `aerie tune` change them");
+    }
     const bool has_items = context_.written(path_ + "ds_item") != nullptr;
     if (!has_batch && !has_other && !has_items)
       context_.error(path_ + "batch_size", "is needed",

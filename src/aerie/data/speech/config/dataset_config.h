@@ -103,6 +103,7 @@ struct DatasetConfig {
   PathList noise_manifest;
   int64_t sample_rate = 16000;
   std::optional<int64_t> batch_size;  // null only with use_lhotse
+  bool auto_batch_size = false;       // `auto`: batch_size is null until a search has found it
   bool shuffle = false;
   bool drop_last = false;
   int64_t num_workers = 0;  // kAutoWorkers for "auto"

@@ -39,6 +39,13 @@ void read_workers(const NodeReader& node, std::string_view key, DatasetConfig& o
     node.read(key, out.num_workers);
 }
 
+void read_batch_size(const NodeReader& node, std::string_view key, DatasetConfig& out) {
+  if (const Value* size = node.find(key); size && size->is_string())
+    out.auto_batch_size = true;
+  else
+    node.read(key, out.batch_size);
+}
+
 void read_channels(const NodeReader& node, std::string_view key, DatasetConfig& out) {
   const Value* value = node.find(key);
   if (value == nullptr || value->is_null()) return;
@@ -239,11 +246,15 @@ const FieldKeys<DatasetConfig>& dataset_fields() {
     keys.key("sample_rate", &T::sample_rate,
              works("Hz; audio of another rate is resampled. Absent: model.sample_rate.")
                  .range("[1,1e9]"));
-    keys.key(
-        "batch_size", &T::batch_size,
-        works(
-            "Utterances per device and step; may be null with batch_duration or bucket_batch_size.")
-            .range("[1,1048576]"));
+    keys.row(
+        "batch_size", "int|str|null", "null",
+        works("Utterances per device and step; may be null with batch_duration or "
+              "bucket_batch_size. train_ds: `auto` finds the largest that leaves 10 to 20 % of "
+              "the GPU's memory free (per bucket with use_bucketing), on a CPU the one past "
+              "which throughput no longer grows; a resumed run keeps it.")
+            .range("[1,1048576]")
+            .choices("auto"),
+        read_batch_size);
     keys.key("shuffle", &T::shuffle, works("New order in every epoch."));
     keys.key("drop_last", &T::drop_last, works("Leave out a last partial batch."));
     keys.row("num_workers", "int|str", "0",

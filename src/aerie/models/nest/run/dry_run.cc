@@ -74,6 +74,8 @@ class DryRun {
     AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                            config::plan_devices(run_.trainer, config::count_visible_gpus()));
     report_.on_gpu = devices.gpu;
+    if (devices.gpu)
+      nvml_ = metrics::NvmlSampler::start(device::pci_bus_id(devices.ids.front()).c_str(), 0.05);
     AERIE_ASSIGN_OR_RETURN(folder_, run_folder_of(env_, Clock::real(), run_.loop()));
     report_.run_dir = folder_.path;
     Progress progress({.label = "dry run", .total = 6, .unit = "stages"});
@@ -123,7 +125,6 @@ class DryRun {
     engine_options.gpu = devices.gpu;
     engine_options.gpu_index = devices.ids.front();
     engine_options.saves = true;
-    gpu_index_ = devices.ids.front();
     AERIE_ASSIGN_OR_RETURN(const ResumePlan plan, plan_resume(env_, folder_, run_.exp_manager));
     AERIE_ASSIGN_OR_RETURN(StartPoint point, find_start_point(env_, folder_, plan));
     engine_options.precision = point.state.precision;
@@ -270,12 +271,9 @@ class DryRun {
   void estimate() {
     report_.peak_gib = engine_.engine->memory().peak_gib;
     if (report_.on_gpu) {
-      if (const auto nvml =
-              metrics::NvmlSampler::start(device::pci_bus_id(gpu_index_).c_str(), 0.1)) {
-        for (int i = 0; i < 20 && report_.total_gib == 0.0; ++i) {
-          Clock::real().sleep_ns(50'000'000);
-          if (const auto sample = nvml->read()) report_.total_gib = sample->memory_total_gib;
-        }
+      if (const auto sample = nvml_ != nullptr ? nvml_->read_now() : std::nullopt) {
+        report_.total_gib = sample->memory_total_gib;
+        report_.device_used_gib = std::max(sample->memory_used_gib, sample->peak_memory_used_gib);
       }
     } else {
       report_.total_gib = static_cast<double>(memory_info().total_bytes) / kGib;
@@ -311,7 +309,7 @@ class DryRun {
   std::unique_ptr<Job> job_;
   BuiltEngine engine_;
   std::vector<double> rates_;
-  int64_t gpu_index_ = 0;
+  std::unique_ptr<metrics::NvmlSampler> nvml_;
   int64_t start_step_ = 0;
 };
 
@@ -444,6 +442,7 @@ std::string DryRunReport::to_json() const {
   json["real_batches"] = ordered_json::parse(real.to_json());
   json["peak_memory_gib"] = peak_gib;
   json["total_memory_gib"] = total_gib;
+  if (device_used_gib > 0.0) json["device_used_gib"] = device_used_gib;
   json["on_gpu"] = on_gpu;
   json["validation_batch_ms"] = validation_batch_ms;
   json["checkpoint_bytes"] = checkpoint_bytes;

@@ -48,6 +48,7 @@ struct DryRunReport {
   double save_ms = 0.0, load_ms = 0.0;
   uint64_t checkpoint_bytes = 0, nemo_bytes = 0, free_bytes = 0;
   double peak_gib = 0.0, total_gib = 0.0;
+  double device_used_gib = 0.0;  // the most the driver saw, contexts and other programs included
   bool on_gpu = false;
   double step_s = 0.0, epoch_s = 0.0;  // epochs with their validations
   double total_s = -1.0;               // of the whole run; -1: without end

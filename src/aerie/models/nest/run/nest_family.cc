@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "aerie/base/printable.h"
+#include "aerie/models/nest/config/nest_tuning.h"
 #include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/run/dry_run.h"
@@ -45,6 +46,10 @@ class NestFamily final : public models::Family {
   Result<std::unique_ptr<train::Job>> make_job(const models::Configuration& config) const override {
     return train::make_nest_job(loaded_of(config));
   }
+  Result<advisor::TuneSpace> tune_space(const models::Configuration& config,
+                                        const advisor::TuneMachine& machine) const override {
+    return config::nest_tune_space(loaded_of(config).run, machine);
+  }
   Result<std::string> dry_run(const models::Configuration& config,
                               const models::DryRunRequest& request) const override {
     train::DryRunOptions options;
@@ -73,6 +78,13 @@ class HydraDialect final : public models::Dialect {
     AERIE_ASSIGN_OR_RETURN(config::LoadedConfig loaded, config::load_run_config(parsed, options));
     return std::unique_ptr<models::Configuration>(
         std::make_unique<NestConfiguration>(std::move(loaded)));
+  }
+  Result<std::vector<std::string>> with_changes(
+      const std::vector<std::string>& args,
+      const std::vector<std::string>& changes) const override {
+    std::vector<std::string> out = args;
+    for (const std::string& change : changes) out.push_back("++" + change);
+    return out;
   }
   Result<std::optional<std::string>> show(const std::vector<std::string>& args) const override {
     AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed,
