@@ -32,6 +32,7 @@ Status run_inspect(const std::vector<std::string>& args);
 Status run_plan(const std::vector<std::string>& args);
 Status run_report(const std::vector<std::string>& args);
 Status run_train(const std::vector<std::string>& args);
+Status run_tune(const std::vector<std::string>& args);
 Status run_data(const std::vector<std::string>& args);
 Status run_features(const std::vector<std::string>& args);
 Status run_probe(const std::vector<std::string>& args);

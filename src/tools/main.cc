@@ -39,6 +39,9 @@ const Command kCommands[] = {
 #endif
     {"inspect", "show what a run, checkpoint, archive or array file holds", run_inspect},
     {"convert", "write weights in another format: .nemo, .ckpt, .pt, .safetensors", run_convert},
+#ifdef AERIE_WITH_TORCH
+    {"tune", "find batch, loader settings and precision by trials, and write the config", run_tune},
+#endif
     {"doctor", "say what ails a run and which change is worth most", run_doctor},
     {"plan", "predict the step on many GPUs from one that was measured", run_plan},
     {"bench", "measure the loader and the training step", run_bench},
@@ -112,8 +115,13 @@ int main(int argc, char** argv) {
   aerie::install_mapping_guard();
   aerie::tools::open_standard_streams();
   const auto finish = [](const aerie::Status& status) {
+    const std::string text = status.to_string();
+    // Messages name what did not fit; trials and people look for these words.
+    const bool say_memory = status.code() == aerie::StatusCode::kOutOfMemory &&
+                            text.find("out of memory") == std::string::npos;
     if (!status.ok())
-      std::fprintf(stderr, "error: %s\n", aerie::printable_lines(status.to_string()).c_str());
+      std::fprintf(stderr, "error: %s%s\n", say_memory ? "out of memory: " : "",
+                   aerie::printable_lines(text).c_str());
     return aerie::tools::exit_code_of(status);
   };
   try {

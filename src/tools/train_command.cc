@@ -13,6 +13,7 @@
 #include "aerie/dist/board.h"
 #include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/train/run.h"
+#include "auto_batch.h"
 #include "command.h"
 #include "families.h"
 #include "train_ranks.h"
@@ -125,12 +126,21 @@ Status run_train(const std::vector<std::string>& args) {
   AERIE_ASSIGN_OR_RETURN(const TrainRanks ranks, TrainRanks::find(own.ranks));
   const LogLevel level = log_level();
   if (ranks.quiet()) set_log_level(LogLevel::kError);
-  auto opening = models::open_configuration(families(), own.rest);
-  set_log_level(level);
+  auto opening = models::load_configuration(families(), own.rest);
   if (!opening.ok()) return opening.status();
-  const models::Opened opened = std::move(opening).value();
+  models::Opened opened = std::move(opening).value();
+  auto automatic = settle_auto_batch(opened, own.rest, ranks.started_by_others());
+  if (!automatic.ok()) return automatic.status();
+  const std::optional<AutoBatch> batch = std::move(automatic).value();
+  if (batch) {
+    AERIE_ASSIGN_OR_RETURN(opened, models::load_configuration(families(), batch->args));
+  }
+  models::announce(*opened.config);
+  set_log_level(level);
   if (own.dry_run) {
     if (!ranks.first()) return ok_status();
+    if (batch)
+      for (const std::string& note : batch->notes) log_info("train", note);
     const SignalCatcher signals;
     AERIE_ASSIGN_OR_RETURN(const std::string text,
                            opened.dialect->family().dry_run(
@@ -144,7 +154,16 @@ Status run_train(const std::vector<std::string>& args) {
 
   AERIE_ASSIGN_OR_RETURN(const std::unique_ptr<train::Job> job,
                          opened.dialect->family().make_job(*opened.config));
-  AERIE_ASSIGN_OR_RETURN(const std::optional<int> launched, ranks.launch(job->config(), args));
+  // Ranks are started with the batch that was found here.
+  std::vector<std::string> rank_args = args;
+  if (batch) {
+    rank_args.insert(rank_args.end(),
+                     batch->args.begin() + static_cast<std::ptrdiff_t>(own.rest.size()),
+                     batch->args.end());
+    if (ranks.starts_others(job->config()))
+      for (const std::string& note : batch->notes) log_info("train", note);
+  }
+  AERIE_ASSIGN_OR_RETURN(const std::optional<int> launched, ranks.launch(job->config(), rank_args));
   if (launched) {
     flush_logs();
     std::exit(*launched);
@@ -155,6 +174,7 @@ Status run_train(const std::vector<std::string>& args) {
   std::string version = version_text();
   options.version_text = version.substr(0, version.find('\n'));
   options.env = &Env::real();
+  if (batch) options.notes = batch->notes;
   options.resume_folder = ranks.resume_folder();
   if (dist::Board* board = dist::Board::inherited(); board != nullptr && ranks.first())
     options.on_folder = [board](const std::string& folder) { board->set_run_folder(folder); };

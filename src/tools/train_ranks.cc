@@ -89,6 +89,12 @@ bool TrainRanks::quiet() const {
   return world_ && (world_->rank > 0 || world_->launcher == Launcher::kSelf);
 }
 
+bool TrainRanks::starts_others(const config::LoopConfig& config) const {
+  if (world_ && !node_task_) return false;
+  const auto plan = config::plan_devices(config.trainer, config::count_visible_gpus());
+  return options_.max_restarts > 0 || (plan.ok() && plan->world_size > 1);
+}
+
 Result<std::optional<int>> TrainRanks::launch(const config::LoopConfig& config,
                                               const std::vector<std::string>& args) const {
   if (world_ && !node_task_) return std::optional<int>();

@@ -28,9 +28,13 @@ class TrainRanks final {
 
   // Whether messages about the configuration are another process's business.
   bool quiet() const;
+  // Whether this is one of several processes that somebody started.
+  bool started_by_others() const { return world_ && world_->size > 1; }
   // Rank 0, or alone: the one that prints results.
   bool first() const { return !world_ || world_->rank == 0; }
 
+  // Whether launch() would start any.
+  bool starts_others(const config::LoopConfig& config) const;
   // Where the configuration asks for processes that nobody has started: starts them with the
   // arguments of this command, waits, and gives their exit code.
   Result<std::optional<int>> launch(const config::LoopConfig& config,

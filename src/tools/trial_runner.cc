@@ -63,17 +63,24 @@ std::string clock_text(double seconds) {
   return text;
 }
 
+// What the program said about its own end; without that the end of what it printed.
+std::string last_words(const std::string& text) {
+  const size_t error = text.rfind("\nerror: ");
+  if (error != std::string::npos) return std::string(trim(text.substr(error + 8)));
+  return starts_with(text, "error: ") ? std::string(trim(text.substr(7))) : tail_of(text);
+}
+
 Status trial_error(const ProcessOutput& output, const std::string& what) {
   if (caught_signal() != 0) return Status(StatusCode::kCancelled, "stopped");
+  const std::string words = last_words(output.text);
   const bool out_of_memory = output.exit_code == kKilled ||
-                             output.text.find("out of memory") != std::string::npos ||
-                             output.text.find("not enough memory") != std::string::npos;
+                             words.find("out of memory") != std::string::npos ||
+                             words.find("not fit into memory") != std::string::npos;
   return Status(out_of_memory           ? StatusCode::kOutOfMemory
                 : output.exit_code == 2 ? StatusCode::kInvalidArgument
                 : output.exit_code == 3 ? StatusCode::kDataError
                                         : StatusCode::kUnavailable,
-                str_cat(what, output.exit_code == kKilled ? " was killed: " : " failed: ",
-                        tail_of(output.text)));
+                str_cat(what, output.exit_code == kKilled ? " was killed: " : " failed: ", words));
 }
 
 }  // namespace
@@ -112,16 +119,28 @@ std::vector<std::string> TrialRunner::command(const std::vector<std::string>& be
   if (native_ && !overrides.empty()) out.push_back("--cfg-options");
   for (std::string& one : overrides) {
     one.erase(0, one.find_first_not_of('+'));
+    if (native_ && ends_with(one, "=null")) one.replace(one.size() - 4, 4, "None");
     out.push_back(native_ ? one : "++" + one);
   }
   return out;
 }
 
+// Never in the folder of the run itself, and from nothing.
+std::vector<std::string> TrialRunner::place_in(const std::string& folder,
+                                               std::vector<std::string>& overrides) const {
+  overrides.insert(overrides.end(),
+                   {"exp_manager.resume_if_exists=false", "exp_manager.resume_from_checkpoint=null",
+                    "exp_manager.checkpoint_callback_params.dirpath=null"});
+  if (native_) return {"--work-dir", folder};
+  overrides.emplace_back("exp_manager.explicit_log_dir=null");
+  overrides.push_back("exp_manager.exp_dir=" + folder);
+  return {};
+}
+
 Result<std::string> TrialRunner::train(const std::vector<std::string>& changes,
                                        const TrialLength& length) {
   const std::string folder = scratch_->file(str_cat("trial", ++count_));
-  std::vector<std::string> overrides{"trainer.log_every_n_steps=1",
-                                     "exp_manager.resume_if_exists=false"};
+  std::vector<std::string> overrides{"trainer.log_every_n_steps=1"};
   if (length.seconds > 0.0) {
     overrides.push_back("trainer.max_steps=1000000");
     overrides.push_back(str_cat("trainer.min_steps=", length.steps));
@@ -130,13 +149,9 @@ Result<std::string> TrialRunner::train(const std::vector<std::string>& changes,
     overrides.push_back(str_cat("trainer.max_steps=", length.steps));
   }
   overrides.insert(overrides.end(), changes.begin(), changes.end());
-  std::vector<std::string> before;
-  if (native_) {
-    before = {"--work-dir", folder};
-  } else {
-    overrides.push_back("exp_manager.exp_dir=" + folder);
-    overrides.push_back("exp_manager.checkpoint_callback_params.save_nemo_on_train_end=false");
-  }
+  std::vector<std::string> before = place_in(folder, overrides);
+  if (!native_)
+    overrides.emplace_back("exp_manager.checkpoint_callback_params.save_nemo_on_train_end=false");
   AERIE_ASSIGN_OR_RETURN(const ProcessOutput output,
                          run_process(command(before, std::move(overrides)), {}));
   if (caught_signal() != 0) return Status(StatusCode::kCancelled, "stopped");
@@ -148,8 +163,13 @@ Result<std::string> TrialRunner::train(const std::vector<std::string>& changes,
 }
 
 Result<std::string> TrialRunner::dry_run(const std::vector<std::string>& changes) {
+  // Its folder is not that of the run, and it starts from nothing.
+  const std::string folder = scratch_->file(str_cat("trial", ++count_));
+  std::vector<std::string> overrides = changes;
+  std::vector<std::string> before = place_in(folder, overrides);
+  before.insert(before.end(), {"--dry-run", "--json"});
   AERIE_ASSIGN_OR_RETURN(const ProcessOutput output,
-                         run_process(command({"--dry-run", "--json"}, changes), {}));
+                         run_process(command(before, std::move(overrides)), {}));
   if (output.exit_code != 0 || caught_signal() != 0) return trial_error(output, "a dry run");
   // Behind the lines of the log.
   const size_t begin = starts_with(output.text, "{") ? 0 : output.text.find("\n{");
@@ -157,6 +177,11 @@ Result<std::string> TrialRunner::dry_run(const std::vector<std::string>& changes
   if (begin == std::string::npos || end == std::string::npos || end < begin)
     return trial_error(output, "a dry run printed no result and");
   return output.text.substr(begin, end + 1 - begin);
+}
+
+std::vector<std::string> TrialRunner::train_args(const std::vector<std::string>& changes) const {
+  const std::vector<std::string> all = command({}, changes);
+  return {all.begin() + 2, all.end()};
 }
 
 Result<advisor::Diagnosis> diagnose_folder(const std::string& folder) {

@@ -31,10 +31,17 @@ class TrialRunner final {
   // `aerie train --dry-run --json` with the overrides: what it printed.
   Result<std::string> dry_run(const std::vector<std::string>& changes);
 
+  // Arguments of `aerie train` for the configuration with the changes; good while the runner is.
+  std::vector<std::string> train_args(const std::vector<std::string>& changes) const;
+
  private:
   TrialRunner(std::string program, std::vector<std::string> config_args, bool native);
   std::vector<std::string> command(const std::vector<std::string>& before,
                                    std::vector<std::string> overrides) const;
+
+  // Overrides that make `folder` the place of a trial; returns options to go with them.
+  std::vector<std::string> place_in(const std::string& folder,
+                                    std::vector<std::string>& overrides) const;
 
   std::string program_;
   std::vector<std::string> config_args_;

@@ -142,6 +142,8 @@ Result<RunResult> run_rank(Job& job, const RunOptions& options) {
   const bool leading = leads(ranks);
   AERIE_ASSIGN_OR_RETURN(RunPlace place, open_run_place(job, options, clock));
   const bool keep = place.keep, resumed = place.resumed();
+  if (leading)
+    for (const std::string& note : options.notes) log_info("train", note);
   const RunFolder& folder = place.folder;
   const ResumePlan& plan = place.plan;
   StartPoint& point = place.point;

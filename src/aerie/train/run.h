@@ -18,6 +18,8 @@ struct RunOptions {
   std::string version_text;  // for the report
   Env* env = nullptr;
   bool quiet = false;  // no progress line (tests)
+  // What was decided before the run began, for its log.
+  std::vector<std::string> notes;
   // The processes that train together, this one among them; null: it trains alone.
   std::shared_ptr<dist::ProcessGroup> ranks;
   // A restart after a lost rank: go on in this folder, from its newest checkpoint when there is

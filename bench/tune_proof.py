@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""What `aerie tune` is worth on a GPU: from the untuned NEST configuration to the tuned one, end to end by `aerie train`.
+
+    bench/tune_proof.py AERIE [--out build/tune-proof] [--hours 20] [--minutes 5] [--steps 500] [--limit 560]
+
+Parts, each done once; a call that reaches --limit seconds ends with 3, the next one with the same --out goes on:
+
+    data      clips of 15 s as FLAC in tar shards, made here
+    tune      `aerie tune` from nest_fast-conformer_baseline; its table and its configuration stay in OUT
+    baseline  a minute of `aerie train` as the baseline is: audio-s/s
+    tuned     --steps steps of the written configuration: audio-s/s, memory, steps that ran out of memory
+    auto      `batch_size: auto`, then the same run resumed: the size is kept, no trial is run
+
+Ends with a table and OUT/tune_proof.json. Exit status: 0 as promised (at least 20 times the baseline, 10 to 20 % of the memory free or the
+data is what limits the batch, nothing ran out of memory), 1 not so, 2 wrong use, 3 not finished.
+"""
+import argparse
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+GAIN = 20.0
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('aerie')
+    parser.add_argument('--out', default='build/tune-proof')
+    parser.add_argument('--hours', type=float, default=20.0)
+    parser.add_argument('--minutes', type=float, default=5.0)
+    parser.add_argument('--steps', type=int, default=500)
+    parser.add_argument('--limit', type=float, default=560.0)
+    return parser.parse_args()
+
+
+class Proof:
+    def __init__(self, args):
+        self.args, self.out, self.start = args, os.path.abspath(args.out), time.time()
+        self.aerie = os.path.abspath(args.aerie)
+        self.configs = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'configs', 'nest')
+        os.makedirs(self.out, exist_ok=True)
+        self.file = os.path.join(self.out, 'tune_proof.json')
+        self.results = json.load(open(self.file)) if os.path.exists(self.file) else {}
+
+    def run(self, *argv):
+        left = self.args.limit - (time.time() - self.start)
+        if left < 20:
+            self.later()
+        print('+ aerie', ' '.join(argv), flush=True)
+        try:
+            done = subprocess.run([self.aerie, *argv], cwd=self.out, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace',
+                                  timeout=left)
+        except subprocess.TimeoutExpired:
+            self.later()
+        if done.returncode not in (0, 4):
+            sys.exit(f'exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}')
+        return done
+
+    def later(self):
+        print('not finished: call it again with the same --out')
+        sys.exit(3)
+
+    def part(self, name, function):
+        if name in self.results:
+            return
+        start = time.time()
+        result = function()
+        result['seconds'] = round(time.time() - start, 1)
+        self.results[name] = result
+        with open(self.file + '.new', 'w') as f:
+            json.dump(self.results, f, indent=1)
+        os.replace(self.file + '.new', self.file)
+
+    def data(self):
+        self.run('data', 'synth', '--out', 'corpus', '--hours', str(self.args.hours), '--speakers', '40', '--min-duration', '15',
+                 '--max-duration', '15', '--format', 'flac', '--noise-hours', '0.5', '--seed', '7', '--force')
+        self.run('data', 'shard', '--manifest', 'corpus/train.json', '--out', 'tarred', '--num-shards', '32', '--shuffle', '--overwrite')
+        clips = sum(1 for _ in open(os.path.join(self.out, 'tarred/tarred_audio_manifest.json')))
+        return {'clips': clips}
+
+    def data_overrides(self):
+        return ['model.train_ds.manifest_filepath=tarred/tarred_audio_manifest.json', 'model.train_ds.is_tarred=true',
+                'model.train_ds.tarred_audio_filepaths=tarred/audio__OP_0..31_CL_.tar', 'model.train_ds.noise_manifest=corpus/noise.json',
+                'model.validation_ds.manifest_filepath=corpus/dev.json', 'model.validation_ds.noise_manifest=corpus/noise.json']
+
+    def baseline_args(self):
+        return [f'--config-path={self.configs}', '--config-name=nest_fast-conformer_baseline', *self.data_overrides()]
+
+    def tune(self):
+        done = self.run('tune', *self.baseline_args(), '--minutes', str(self.args.minutes), '--out', 'tuned.yaml', '--json')
+        out = json.loads(done.stdout)
+        for row in out['tried']:
+            print(f"  {row['kind']:6} {row.get('throughput', 0):10.0f} {row.get('memory_used_gib', 0):7.1f} GiB  {row['changes']}: {row['verdict']}")
+        for reason in out['reasons']:
+            print('  ' + reason)
+        return out
+
+    def measured(self, folder):
+        """Input per second of the whole span, warm-up left out; what else the records say."""
+        path = max(glob.glob(os.path.join(self.out, folder, '**', 'metrics.jsonl'), recursive=True), key=os.path.getmtime)
+        records = [json.loads(line) for line in open(path) if line.strip()]
+        train = [r for r in records if r['kind'] == 'train']
+        train = train[len(train) // 10 + 1:]
+        audio = sum(r['audio_s_per_s'] * r['step_ms'] for r in train) / 1e3
+        return {'steps': len(train), 'audio_s_per_s': audio / max(1e-9, sum(r['step_ms'] for r in train) / 1e3),
+                'data_wait': sum(r['data_wait_ms'] for r in train) / max(1e-9, sum(r['step_ms'] for r in train)),
+                'gpu_mem_gib': max((r.get('gpu_mem_gib', 0) for r in train), default=0),
+                'oom': sum(1 for r in records if r.get('event') == 'oom'),
+                'nan': sum(1 for r in records if r.get('event') == 'nan')}
+
+    def baseline(self):
+        self.run('train', *self.baseline_args(), '++trainer.max_time=00:00:01:00', 'trainer.log_every_n_steps=1', 'exp_manager.exp_dir=baseline')
+        return self.measured('baseline')
+
+    def tuned(self):
+        self.run('train', '--config-path=.', '--config-name=tuned', f'trainer.max_steps={self.args.steps}', 'trainer.log_every_n_steps=1',
+                 'exp_manager.exp_dir=tuned')
+        return self.measured('tuned')
+
+    def auto(self):
+        args = ['train', *self.baseline_args(), 'model.train_ds.batch_size=auto', 'model.train_ds.num_workers=auto', 'trainer.precision=bf16-mixed',
+                'exp_manager.exp_dir=auto']
+        first = self.run(*args, 'trainer.max_steps=10').stderr
+        second = self.run(*args, 'trainer.max_steps=20').stderr
+        found = re.search(r'batch_size: auto is \S+=(\d+), (.*)', first)
+        kept = re.search(r'batch_size: auto is \S+=(\d+), kept from', second)
+        return {'found': found and found.group(0), 'kept': bool(kept) and kept.group(1) == found.group(1)}
+
+    def table(self):
+        r = self.results
+        gain = r['tuned']['audio_s_per_s'] / max(1e-9, r['baseline']['audio_s_per_s'])
+        memory = r['tune'].get('memory', {})
+        free = memory.get('free_share', 0.0)
+        reasons = ' '.join(r['tune']['reasons'])
+        checks = [(f'at least {GAIN:.0f} x the baseline', gain >= GAIN, f'{gain:.1f} x'),
+                  ('10 to 20 % of the memory free', 0.10 <= free <= 0.20 or (free > 0.20 and 'fewer than' in reasons), f'{100 * free:.1f} %'),
+                  (f"nothing ran out of memory in {self.args.steps} steps", r['tuned']['oom'] == 0, f"{r['tuned']['oom']} times"),
+                  ('a resumed run keeps its batch', r['auto']['kept'], str(r['auto']['found']))]
+        print(f"\nclips of 15 s as FLAC in tar shards, {r['data']['clips']} of them; {r['tune']['machine']}; {r['tune']['aerie']}\n")
+        print('| run | audio-s/s | waiting for data | GPU memory | steps | out of memory |\n|---|---|---|---|---|---|')
+        for name in ('baseline', 'tuned'):
+            one = r[name]
+            print(f"| {name} | {one['audio_s_per_s']:,.0f} | {100 * one['data_wait']:.1f} % | {one['gpu_mem_gib']:.1f} GiB | {one['steps']} | {one['oom']} |")
+        print(f"\ntuned in {r['tune']['elapsed_s']:.0f} s, {len(r['tune']['tried'])} trials: {r['tune']['chosen']}\n")
+        for what, good, figure in checks:
+            print(f"{'ok    ' if good else 'FAILED'} {what}: {figure}")
+        return 0 if all(good for _, good, _ in checks) else 1
+
+
+def main():
+    proof = Proof(arguments())
+    for name in ('data', 'tune', 'baseline', 'tuned', 'auto'):
+        proof.part(name, getattr(proof, name))
+    return proof.table()
+
+
+if __name__ == '__main__':
+    sys.exit(main())
