@@ -100,7 +100,7 @@ class Search {
 
   // Whether a trial that takes `factor` as long as the last one, and the final comparison, fit.
   bool time_left(bool memory, double factor = 1.0) {
-    const double reserve = 2.0 * longest_wall_s_;
+    const double reserve = batch_only_ ? 0.0 : 2.0 * longest_wall_s_;
     const double next = factor * (memory ? std::max(memory_wall_s_, speed_wall_s_) : speed_wall_s_);
     const bool left = trials_.elapsed_s() + next + reserve <= rules_.budget_s;
     out_.out_of_time = out_.out_of_time || !left;

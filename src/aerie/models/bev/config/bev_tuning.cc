@@ -4,11 +4,13 @@
 #include <vector>
 
 #include "aerie/base/strings.h"
+#include "aerie/config/dialects/mm/mm_args.h"
 
 namespace aerie::bev {
 
 namespace {
 
+constexpr const char* kBatchKey = "model.train_ds.batch_size";
 constexpr int64_t kFirstBatch = 2;  // where a search for `auto` begins
 constexpr const char* kWithCp = "model.encoders.camera.backbone.with_cp";
 
@@ -20,13 +22,13 @@ advisor::TuneSpace bev_tune_space(const LoadedBevConfig& loaded,
   const BevRunConfig& run = loaded.run;
   const nuscenes::DataConfig& set = run.data.train_ds;
   advisor::TuneSpace out;
-  out.batch.key = "model.train_ds.batch_size";
+  out.batch.key = kBatchKey;
   out.batch.unit = "samples";
   out.batch.automatic = set.auto_batch_size;
   out.batch.start = set.auto_batch_size ? kFirstBatch : set.batch_size;
   out.batch.most = 4096;
   out.batch.changes = [](int64_t size) {
-    return std::vector<std::string>{str_cat("model.train_ds.batch_size=", size)};
+    return std::vector<std::string>{str_cat(kBatchKey, "=", size)};
   };
   out.rate = {"model.optim.lr", run.optim.base_lr, ""};
   const LrScalingRule rule = run.optim.lr_scaling.rule;
@@ -62,6 +64,26 @@ advisor::TuneSpace bev_tune_space(const LoadedBevConfig& loaded,
       advisor::recompute_knob(in_backbone ? kWithCp : "aerie.activation_checkpointing",
                               run.aerie.activation_checkpointing));
   return out;
+}
+
+Result<std::vector<std::string>> with_batch(Env& env, const std::vector<std::string>& args,
+                                            const std::vector<std::string>& changes) {
+  const std::string start = str_cat(kBatchKey, "=");
+  if (changes.size() != 1 || !starts_with(changes[0], start))
+    return internal_error("only the batch can be changed behind a command line");
+  const std::string size = changes[0].substr(start.size());
+  for (const char* key :
+       {kBatchKey, "data.samples_per_gpu", "data.train_dataloader.samples_per_gpu"}) {
+    std::vector<std::string> out = args;
+    out.push_back(str_cat("--", key, "=", size));
+    AERIE_ASSIGN_OR_RETURN(const config::mm::MmArgs parsed, config::mm::parse_mm_args(out));
+    const auto loaded = load_bev_config(env, parsed);
+    if (loaded.ok() && !loaded->run.data.train_ds.auto_batch_size &&
+        str_cat(loaded->run.data.train_ds.batch_size) == size)
+      return out;
+  }
+  return invalid_argument("the batch size of this configuration cannot be set from outside")
+      .with_hint("write model.train_ds.batch_size or data.samples_per_gpu in the file");
 }
 
 }  // namespace aerie::bev

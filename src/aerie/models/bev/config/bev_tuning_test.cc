@@ -49,6 +49,23 @@ TEST(BevTuningTest, TakesAutoFromMmKeys) {
   EXPECT_FALSE(load_with({"--cfg-options", "data.val_dataloader.samples_per_gpu=auto"}).ok());
 }
 
+TEST(BevTuningTest, SetsTheBatchUnderTheNameThatTheFileHas) {
+  const std::string file = config_dir("/baseline/lss_swin_nuscenes.py");
+  const std::vector<std::string> change{"model.train_ds.batch_size=6"};
+  for (const char* key : {"data.samples_per_gpu", "data.train_dataloader.samples_per_gpu"}) {
+    const std::vector<std::string> args{file, "--cfg-options", str_cat(key, "=auto")};
+    const auto changed = with_batch(Env::real(), args, change);
+    ASSERT_TRUE(changed.ok()) << changed.status().to_string();
+    EXPECT_EQ(changed->back(), str_cat("--", key, "=6"));
+  }
+  const std::vector<std::string> own{config_dir("/baseline/lss_swin_quickstart.yaml"),
+                                     "--cfg-options", "model.train_ds.batch_size=auto"};
+  const auto changed = with_batch(Env::real(), own, change);
+  ASSERT_TRUE(changed.ok()) << changed.status().to_string();
+  EXPECT_EQ(changed->back(), "--model.train_ds.batch_size=6");
+  EXPECT_FALSE(with_batch(Env::real(), {"/nowhere.py"}, change).ok());
+}
+
 TEST(BevTuningTest, ARateThatTheConfigurationScalesIsLeftAlone) {
   const auto loaded = load_with(
       {"--cfg-options", "optimizer.lr_scaling.rule=sqrt", "optimizer.lr_scaling.base_batch=4"});

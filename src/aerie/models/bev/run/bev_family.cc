@@ -65,27 +65,10 @@ class MmDialect final : public models::Dialect {
     return std::unique_ptr<models::Configuration>(
         std::make_unique<BevConfiguration>(std::move(loaded)));
   }
-  // Where the file has mm's keys, the batch has one of two other names.
   Result<std::vector<std::string>> with_changes(
       const std::vector<std::string>& args,
       const std::vector<std::string>& changes) const override {
-    constexpr std::string_view kKey = "model.train_ds.batch_size=";
-    if (changes.size() != 1 || !starts_with(changes[0], kKey))
-      return internal_error("only the batch can be changed behind a command line");
-    const std::string size = changes[0].substr(kKey.size());
-    for (const char* key : {"model.train_ds.batch_size", "data.samples_per_gpu",
-                            "data.train_dataloader.samples_per_gpu"}) {
-      std::vector<std::string> out = args;
-      out.push_back(str_cat("--", key, "=", size));
-      const auto parsed = config::mm::parse_mm_args(out);
-      if (!parsed.ok()) return parsed.status();
-      const auto loaded = load_bev_config(Env::real(), *parsed);
-      if (loaded.ok() && !loaded->run.data.train_ds.auto_batch_size &&
-          str_cat(loaded->run.data.train_ds.batch_size) == size)
-        return out;
-    }
-    return invalid_argument("the batch size of this configuration cannot be set from outside")
-        .with_hint("write model.train_ds.batch_size or data.samples_per_gpu in the file");
+    return with_batch(Env::real(), args, changes);
   }
 };
 
