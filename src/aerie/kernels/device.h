@@ -3,6 +3,7 @@
 //   cuda/mma.h            warp-level mma, ldmatrix, stmatrix
 //   cuda/wgmma.h          warpgroup mma and its shared-memory descriptors
 //   cuda/tma.h            TMA descriptors, tile loads and stores
+//   cuda/pipeline.h       the ring of stages between TMA and wgmma
 //   cuda/mbarrier.h       mbarriers in shared memory, by phase parity
 //   cuda/named_barrier.h  the block's sixteen named barriers
 //   cuda/cp_async.h       cp.async, prefetches to L2

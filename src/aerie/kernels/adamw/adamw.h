@@ -64,7 +64,7 @@ struct AdamwStep {
   const double* learning_rates = nullptr;  // device
   AdamwFactors* factors = nullptr;         // per segment, scratch
   double* partial = nullptr;               // kAdamwParts, scratch
-  // Where sums of squares of some gradients are known already (weight_gradients.h): these, and the
+  // Where sums of squares of some gradients are known already (grouped_wgrad.h): these, and the
   // stretches of all others; null: none are.
   const double* squares = nullptr;
   int64_t num_squares = 0;

@@ -1,17 +1,17 @@
 // C = op(A) * op(B) (+ bias) (+ C), row-major, float32 accumulation. A and B share a dtype; C may
 // be of the same or float32 (weight gradients). Several products of one shape whose operands lie at
 // constant distances are one call. On CUDA this is cuBLASLt, or kernels of our own where they are
-// faster (even_product.h).
+// faster (persistent_gemm.h).
 #pragma once
 
 #include "aerie/kernels/types.h"
 
 namespace aerie::kernels {
 
-// CUDA: which kernel. Rows of a tile of our own; 0: the shape decides; negative: cuBLASLt.
+// CUDA: which kernel. M of a tile of our own; 0: the shape decides; negative: cuBLASLt.
 struct GemmTile {
   int rows = 0;
-  bool turns = false;
+  bool ping_pong = false;
 };
 
 // Memory that calls to come read.
@@ -44,7 +44,7 @@ struct Gemm {
   GemmTile tile;
   void* workspace = nullptr;  // device scratch for cuBLASLt
   size_t workspace_bytes = 0;
-  // Products are bound by arithmetic: kernels of our own meanwhile bring this to the cache.
+  // GEMMs are bound by arithmetic: kernels of our own meanwhile prefetch this to L2.
   GemmAhead ahead[kMostAhead];
 };
 

@@ -14,8 +14,8 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#include "aerie/kernels/gemm/even_product.h"
 #include "aerie/kernels/gemm/gemm.h"
+#include "aerie/kernels/gemm/persistent_gemm.h"
 
 namespace aerie::kernels::cuda {
 namespace {
@@ -295,7 +295,7 @@ Plans* plans() {
 int gemm(const Gemm& g, void* stream) {
   if (g.accumulate && g.bias != nullptr) return kUnsupported;
   if (g.m <= 0 || g.n <= 0 || g.k <= 0 || g.count <= 0) return kUnsupported;
-  const int own = even_product(g, stream);
+  const int own = persistent_gemm(g, stream);
   if (own != kUnsupported || g.tile.rows > 0 || !library().ok) return own;
   Plans* const of_device = plans();
   if (of_device == nullptr) return kUnsupported;

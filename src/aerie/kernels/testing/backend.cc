@@ -5,13 +5,13 @@
 
 #include "aerie/device/gpu.h"
 #include "aerie/kernels/emulation/emulation.h"
-#include "aerie/kernels/gemm/even_product.h"
+#include "aerie/kernels/gemm/persistent_gemm.h"
 
 namespace aerie::kernels::emulated {
 
 // Kernels of our own where a tile is named; otherwise a library's on the device.
 int gemm(const Gemm& args, void* stream) {
-  return args.tile.rows > 0 ? even_product(args, stream) : reference::gemm(args, stream);
+  return args.tile.rows > 0 ? persistent_gemm(args, stream) : reference::gemm(args, stream);
 }
 
 }  // namespace aerie::kernels::emulated

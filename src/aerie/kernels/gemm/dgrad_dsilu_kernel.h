@@ -1,46 +1,45 @@
-// The kernels of silu_product.h: those of even_product_kernel.h with more to do for the warps that
-// have multiplied. Dropout's decisions (a bit per value) are read before a tile's product and wait
-// in shared memory; the rest happens on results as the product leaves them in registers, while the
-// other group of warps multiplies. What forward left is brought to shared memory, two pieces for
-// tiles in turn, and gradients leave from its place.
+// The kernels of dgrad_dsilu.h: the ping-pong schedule of persistent_gemm_kernel.h with a longer
+// epilogue, on accumulators in registers while the other warpgroup is in its main loop. Dropout's
+// keep bits are read before a tile's main loop and wait in shared memory. x comes by TMA into two
+// buffers for alternate tiles, gradients replace it there and are stored from there.
 #pragma once
 
-#include "aerie/kernels/gemm/even_product_kernel.h"
-#include "aerie/kernels/gemm/silu_product.h"
+#include "aerie/kernels/gemm/dgrad_dsilu.h"
+#include "aerie/kernels/gemm/persistent_gemm_kernel.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
 // Tiles of one type each, compiled apart.
-int silu_product_bf16(const SiluProductBackward& a, void* stream);
-int silu_product_half(const SiluProductBackward& a, void* stream);
+int dgrad_dsilu_bf16(const SiluProductBackward& a, void* stream);
+int dgrad_dsilu_half(const SiluProductBackward& a, void* stream);
 
-struct SiluArguments {
-  EvenArguments product;  // without a bias
-  TensorMap x;            // what forward's product was
+struct DsiluArguments {
+  GemmArguments product;  // without a bias
+  TensorMap x;            // what forward's GEMM gave
   const float* bias;
   const uint8_t* keep;  // null: everything is kept
   float scale;
   int rows;
-  bool keep_words;  // decisions lie so that those on 32 outputs are a word
+  bool keep_words;  // keep bits of 32 of N are an aligned word
   float* partial;
 };
 
-namespace silu {
+namespace dsilu {
 
-using namespace even;
+using namespace persistent;
 
-constexpr int kPanels = 2;  // of 64 outputs that a group of warps has of a tile
+constexpr int kPanels = 2;  // of 64 of N that a warpgroup has of a tile
 
 template <int kGroups>
-struct SiluLayout {
+struct DsiluLayout {
   static constexpr int kRows = 8 * kGroups;
   static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
-  static constexpr int kOutBytes = kRows * 64 * 2;  // of 64 outputs
-  static constexpr int kKeepBytes = kRows * 16;     // of a group of warps
-  static constexpr int kBarrierBytes = 16 * kMostStages + 64;
+  static constexpr int kOutBytes = kRows * 64 * 2;  // 64 of N
+  static constexpr int kKeepBytes = kRows * 16;     // of a warpgroup
+  static constexpr int kBarrierBytes = 16 * kMaxStages + 64;
   static constexpr int kRoom = 227 * 1024 - 1024 - kBarrierBytes - 4 * kOutBytes - 2 * kKeepBytes;
   static constexpr int kStages =
-      kRoom / kStageBytes < kMostStages ? kRoom / kStageBytes : kMostStages;
+      kRoom / kStageBytes < kMaxStages ? kRoom / kStageBytes : kMaxStages;
   static constexpr int kOut = kStages * kStageBytes;  // twice
   static constexpr int kKeep = kOut + 4 * kOutBytes;
   static constexpr int kBarriers = kKeep + 2 * kKeepBytes;
@@ -49,17 +48,16 @@ struct SiluLayout {
   static_assert(kStages >= 4);
 };
 
-// Decisions on a tile's rows and outputs go to shared memory: a word for two neighbouring rows and
-// 16 outputs, as a lane's results lie. A thread has 32 outputs of a row at a time, asked for early:
-// load().
+// A tile's keep bits on their way to shared memory: a word for two neighbouring rows and 16 of N,
+// as a lane's accumulators lie. A thread has 32 of N of a row at a time, asked for early: load().
 template <int kRows>
-class Deciding {
+class KeepBits {
  public:
-  __device__ __forceinline__ void load(const SiluArguments& a, int row, int output) {
+  __device__ __forceinline__ void load(const DsiluArguments& a, int row, int output) {
     if (a.keep == nullptr) return;
     AERIE_UNROLL
     for (int i = 0; i < kEach; ++i) {
-      const int unit = threadIdx.x % 128 + i * 128, channels = a.product.outputs;
+      const int unit = threadIdx.x % 128 + i * 128, channels = a.product.n;
       int at = row + unit / kWords;
       if (at >= a.rows) at = a.rows - 1;
       const int column = output + unit % kWords * 32;
@@ -73,15 +71,15 @@ class Deciding {
       }
     }
   }
-  __device__ __forceinline__ void put(const SiluArguments& a, uint32_t to) {
+  __device__ __forceinline__ void put(const DsiluArguments& a, uint32_t to) {
     AERIE_UNROLL
     for (int i = 0; i < kEach; ++i) {
       const int unit = threadIdx.x % 128 + i * 128, local = unit / kWords, part = unit % kWords;
       if (kUnits % 128 != 0 && unit >= kUnits) break;
       const uint32_t word = a.keep != nullptr ? words_[i] : 0xffffffffu;
-      const uint32_t place = to + local / 2 * (16 * kPanels) + part * 8 + local % 2 * 2;
-      store_shared_u16(place, word);
-      store_shared_u16(place + 4, word >> 16);
+      const uint32_t at = to + local / 2 * (16 * kPanels) + part * 8 + local % 2 * 2;
+      store_shared_u16(at, word);
+      store_shared_u16(at + 4, word >> 16);
     }
   }
 
@@ -99,44 +97,45 @@ __device__ __forceinline__ float factor(uint32_t word, float on) {
 
 // The gradient of one value.
 template <typename T>
-__device__ __forceinline__ float slope(float x, float grad, float kept) {
+__device__ __forceinline__ float dsilu_grad(float x, float grad, float kept) {
   const float s = sigmoid_for<T>(x);
   return grad * (kept * (s * (1.0f + x * (1.0f - s))));
 }
 
-// The weight is (k, outputs).
+// The weight is (K, N).
 template <typename T, int kGroups>
 __global__ void __launch_bounds__(384, 1)
-    silu_product_kernel(const __grid_constant__ SiluArguments a) {
+    dgrad_dsilu_kernel(const __grid_constant__ DsiluArguments a) {
 #ifdef AERIE_SM90A_CODE
-  using L = SiluLayout<kGroups>;
-  constexpr int kHanding = 128 + 32;            // threads
-  constexpr int kBringing = kMultiplying / 32;  // warps: operands, forward's results, copies
+  using L = DsiluLayout<kGroups>;
+  constexpr int kHandoffThreads = 128 + 32;
+  // Loads operands; the next warps: load x, store gradients.
+  constexpr int kProducerWarp = kConsumerThreads / 32;
   AERIE_DYNAMIC_SHARED_BYTES(raw);
-  const EvenArguments& g = a.product;
+  const GemmArguments& g = a.product;
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
   const uint32_t full = shared + L::kBarriers, empty = full + 8 * L::kStages;
-  // Of tiles with even and odd numbers, as the memory they pass through.
-  const uint32_t turn = full + 16 * kMostStages, copied = turn + 16, arrived = turn + 32;
+  // Two of each, for alternate tiles, as their buffers.
+  const uint32_t order = full + 16 * kMaxStages, stored = order + 16, x_full = order + 32;
   const auto wait_for = [&](uint32_t barrier, int count) {
     mbarrier_wait(barrier + 8 * (count % 2), count / 2 % 2);
   };
-  const auto memory = [&](int count) { return shared + L::kOut + count % 2 * (2 * L::kOutBytes); };
+  const auto buffer = [&](int count) { return shared + L::kOut + count % 2 * (2 * L::kOutBytes); };
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
   if (warp == 0 && elect_one()) {
     for (int s = 0; s < L::kStages; ++s) {
       mbarrier_init(full + 8 * s, 1);
       mbarrier_init(empty + 8 * s, 4);
     }
-    mbarrier_init(turn, 4);
-    mbarrier_init(turn + 8, 4);
+    mbarrier_init(order, 4);
+    mbarrier_init(order + 8, 4);
     for (int s = 0; s < 2; ++s) {
-      mbarrier_init(copied + 8 * s, 1);
-      mbarrier_init(arrived + 8 * s, 1);
+      mbarrier_init(stored + 8 * s, 1);
+      mbarrier_init(x_full + 8 * s, 1);
     }
     fence_mbarrier_init();
   }
-  if (warp == kBringing && elect_one()) {
+  if (warp == kProducerWarp && elect_one()) {
     prefetch_tensormap(&g.weight);
     prefetch_tensormap(&g.in);
     prefetch_tensormap(&g.out);
@@ -144,58 +143,55 @@ __global__ void __launch_bounds__(384, 1)
   }
   __syncthreads();
   griddepcontrol_wait();
-  const int tiles = g.across * g.down, lane = threadIdx.x % 32;
-  if (warp >= kBringing) {
+  const int tiles = g.tiles_n * g.tiles_m, lane = threadIdx.x % 32;
+  if (warp >= kProducerWarp) {
     warpgroup_reg_dealloc<40>();
-    if (warp == kBringing && elect_one()) {
-      Place<L::kStages> place{0, 1};
+    if (warp == kProducerWarp && elect_one()) {
+      PipelineState<L::kStages> state{0, 1};
       uint32_t slice = blockIdx.x;
       for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
-        const Tile<L::kRows> tile(g, i);
-        for (int step = 0; step < g.steps; ++step, place.next()) {
-          const uint32_t to = shared + place.stage * L::kStageBytes,
-                         barrier = full + 8 * place.stage;
-          mbarrier_wait(empty + 8 * place.stage, place.phase);
+        const TileCoord<L::kRows> tile(g, i);
+        for (int k_tile = 0; k_tile < g.k_tiles; ++k_tile, state.advance()) {
+          const uint32_t to = shared + state.stage * L::kStageBytes,
+                         barrier = full + 8 * state.stage;
+          mbarrier_wait(empty + 8 * state.stage, state.phase);
           mbarrier_arrive_expect_tx(barrier, L::kStageBytes);
-          tma_load_2d(to + kWeightBytes, &g.in, step * kStep, tile.row, barrier);
+          tma_load_2d(to + kWeightBytes, &g.in, k_tile * kTileK, tile.m, barrier);
           AERIE_UNROLL
           for (int half = 0; half < 2; ++half)
-            tma_load_2d(to + half * kPanelBytes, &g.weight, tile.output + half * 64, step * kStep,
+            tma_load_2d(to + half * kPanelBytes, &g.weight, tile.n + half * 64, k_tile * kTileK,
                         barrier);
-          bring_ahead(g, slice);
+          prefetch_slice(g, slice);
           slice += gridDim.x;
         }
       }
     }
-    if (warp == kBringing + 1 && elect_one()) {
+    if (warp == kProducerWarp + 1 && elect_one()) {
       for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
-        const Tile<L::kRows> tile(g, i);
+        const TileCoord<L::kRows> tile(g, i);
         AERIE_UNROLL
         for (int p = 0; p < 2; ++p)
-          if (tile.output + p * 64 < g.outputs)
-            tma_prefetch_2d(&a.x, tile.output + p * 64, tile.row);
-        if (count > 1) wait_for(copied, count - 2);
-        const uint32_t barrier = arrived + 8 * (count % 2);
+          if (tile.n + p * 64 < g.n) tma_prefetch_2d(&a.x, tile.n + p * 64, tile.m);
+        if (count > 1) wait_for(stored, count - 2);
+        const uint32_t barrier = x_full + 8 * (count % 2);
         mbarrier_arrive_expect_tx(barrier, 2 * L::kOutBytes);
         AERIE_UNROLL
         for (int p = 0; p < 2; ++p)
-          tma_load_2d(memory(count) + p * L::kOutBytes, &a.x, tile.output + p * 64, tile.row,
-                      barrier);
+          tma_load_2d(buffer(count) + p * L::kOutBytes, &a.x, tile.n + p * 64, tile.m, barrier);
       }
     }
-    if (warp == kBringing + 2) {
+    if (warp == kProducerWarp + 2) {
       for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
-        const Tile<L::kRows> tile(g, i);
-        handoff_sync<kHanding>(count);
+        const TileCoord<L::kRows> tile(g, i);
+        handoff_sync<kHandoffThreads>(count);
         if (elect_one()) {
           AERIE_UNROLL
           for (int p = 0; p < 2; ++p)
-            if (tile.output + p * 64 < g.outputs)
-              tma_store_2d(&g.out, tile.output + p * 64, tile.row,
-                           memory(count) + p * L::kOutBytes);
+            if (tile.n + p * 64 < g.n)
+              tma_store_2d(&g.out, tile.n + p * 64, tile.m, buffer(count) + p * L::kOutBytes);
           tma_store_commit();
           tma_store_wait_read();
-          mbarrier_arrive(copied + 8 * (count % 2));
+          mbarrier_arrive(stored + 8 * (count % 2));
         }
         __syncwarp();
       }
@@ -203,107 +199,108 @@ __global__ void __launch_bounds__(384, 1)
     return;
   }
   warpgroup_reg_alloc<232>();
-  const int group = warp / 4, part = warp % 4;
+  const int warpgroup = warp / 4, part = warp % 4;
   // Where this lane's row of four 8 x 8 results begins, and its decisions.
   const uint32_t to =
       lane / 16 * 1024 + lane % 8 * kRowBytes + ((part * 2 + lane / 8 % 2) ^ (lane % 8)) * 16;
-  const uint32_t keep = shared + L::kKeep + group * L::kKeepBytes,
+  const uint32_t keep = shared + L::kKeep + warpgroup * L::kKeepBytes,
                  kept = keep + lane % 4 * (16 * kPanels) + part * 4;
-  // Of the first stage: others lie at distances that can be added.
+  // Descriptors of the first stage: others lie at distances that can be added.
   const uint64_t a0 = smem_descriptor(shared, 16), b0 = smem_descriptor(shared + kWeightBytes, 16);
-  Place<L::kStages> place{0, 0};
-  Deciding<L::kRows> deciding;
-  const int first_tile = blockIdx.x + group * gridDim.x;
+  PipelineState<L::kStages> state{0, 0};
+  KeepBits<L::kRows> keep_bits;
+  const int first_tile = blockIdx.x + warpgroup * gridDim.x;
   if (first_tile < tiles) {
-    const Tile<L::kRows> tile(g, first_tile);
-    deciding.load(a, tile.row, tile.output);
+    const TileCoord<L::kRows> tile(g, first_tile);
+    keep_bits.load(a, tile.m, tile.n);
   }
   for (int i = blockIdx.x, count = 0; i < tiles; i += gridDim.x, ++count) {
-    const Tile<L::kRows> tile(g, i);
-    if (count % 2 != group) continue;
+    const TileCoord<L::kRows> tile(g, i);
+    if (count % 2 != warpgroup) continue;
     // Nobody reads decisions of the tile before any more.
-    warpgroup_sync(1 + group);
-    deciding.put(a, keep);
-    const int output = tile.output + part * 16 + lane / 4;
+    warpgroup_sync(1 + warpgroup);
+    keep_bits.put(a, keep);
+    const int output = tile.n + part * 16 + lane / 4;
     float bias[kPanels][2];
     AERIE_UNROLL
     for (int p = 0; p < kPanels; ++p) AERIE_UNROLL
     for (int n = 0; n < 2; ++n) {
       const int at = output + p * 64 + n * 8;
-      bias[p][n] = a.bias != nullptr && at < g.outputs ? a.bias[at] : 0.0f;
+      bias[p][n] = a.bias != nullptr && at < g.n ? a.bias[at] : 0.0f;
     }
-    const int before = count * g.steps;
-    place.stage = before % L::kStages;
-    place.phase = before / L::kStages % 2;
-    // The other group has all it multiplies under way.
-    mbarrier_wait(turn + 8 * group, (count / 2 + group + 1) % 2);
+    const int before = count * g.k_tiles;
+    state.stage = before % L::kStages;
+    state.phase = before / L::kStages % 2;
+    // The other warpgroup has issued all wgmma of its tile.
+    mbarrier_wait(order + 8 * warpgroup, (count / 2 + warpgroup + 1) % 2);
     constexpr int kSums = 4 * kGroups;
     float sums[kPanels][kSums];
     int last = 0;
-    for (int step = 0; step < g.steps; ++step, place.next()) {
-      const uint64_t first = a0 + uint32_t(place.stage * (L::kStageBytes / 16)),
-                     second = b0 + uint32_t(place.stage * (L::kStageBytes / 16));
-      mbarrier_wait(full + 8 * place.stage, place.phase);
+    for (int k_tile = 0; k_tile < g.k_tiles; ++k_tile, state.advance()) {
+      const uint64_t first = a0 + uint32_t(state.stage * (L::kStageBytes / 16)),
+                     second = b0 + uint32_t(state.stage * (L::kStageBytes / 16));
+      mbarrier_wait(full + 8 * state.stage, state.phase);
       AERIE_UNROLL
       for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
       wgmma_fence();
       AERIE_UNROLL
-      for (int k = 0; k < kStep / 16; ++k) AERIE_UNROLL
+      for (int k = 0; k < kTileK / 16; ++k) AERIE_UNROLL
       for (int p = 0; p < kPanels; ++p)
         wgmma<T, 1>(sums[p], first + (p * kPanelBytes + k * (16 * kRowBytes)) / 16, second + k * 2,
-                    k == 0 ? step : 1);
+                    k == 0 ? k_tile : 1);
       wgmma_commit();
       wgmma_wait<1>();
       AERIE_UNROLL
       for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
-      if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
-      last = place.stage;
+      if (k_tile > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
+      last = state.stage;
     }
-    if (lane == 0) mbarrier_arrive(turn + 8 * (1 - group));
+    if (lane == 0) mbarrier_arrive(order + 8 * (1 - warpgroup));
     wgmma_wait<0>();
     AERIE_UNROLL
     for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
     if (lane == 0) mbarrier_arrive(empty + 8 * last);
-    warpgroup_sync(1 + group);  // decisions are there
+    warpgroup_sync(1 + warpgroup);  // keep bits are there
     const int next = i + 2 * int(gridDim.x);
     if (next < tiles) {
-      const Tile<L::kRows> other(g, next);
-      deciding.load(a, other.row, other.output);
+      const TileCoord<L::kRows> other(g, next);
+      keep_bits.load(a, other.m, other.n);
     }
-    const uint32_t here = memory(count) + to;
+    const uint32_t here = buffer(count) + to;
     // The signs of bytes 0 and 2: whether this output's values in two rows are kept; of 1 and 3: of
     // eight outputs further.
-    const auto decided = [&](int p, int j) {
+    const auto kept_word = [&](int p, int j) {
       return load_shared_u32(kept + j * (64 * kPanels) + p * 16) << (7 - lane / 4);
     };
-    wait_for(arrived, count);
+    wait_for(x_full, count);
     AERIE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
       const uint32_t at = here + p * L::kOutBytes;
       float totals[2] = {0.0f, 0.0f};
       uint32_t x[2][4];  // of two pairs of groups of eight rows
-      const auto bring = [&](int j) {
+      const auto load_x = [&](int j) {
         uint32_t(&into)[4] = x[j / 2 % 2];
         if (j + 1 < kGroups)
           ldmatrix_trans(at + j * 1024, into[0], into[1], into[2], into[3]);
         else
           ldmatrix_trans(at + j * 1024, into[0], into[1]);
       };
-      bring(0);
+      load_x(0);
       AERIE_UNROLL
       for (int j = 0; j < kGroups; j += 2) {
-        if (j + 2 < kGroups) bring(j + 2);
+        if (j + 2 < kGroups) load_x(j + 2);
         uint32_t grads[4];
         AERIE_UNROLL
         for (int n = 0; n < (j + 1 < kGroups ? 4 : 2); ++n) {
-          const uint32_t bits = decided(p, j + n / 2);
+          const uint32_t bits = kept_word(p, j + n / 2);
           const uint32_t word = x[j / 2 % 2][n];
-          // Rounded, as a product of its own would leave them.
+          // Rounded, as a GEMM of its own would leave them.
           const uint32_t in = pack<T>(sums[p][4 * j + 2 * n], sums[p][4 * j + 2 * n + 1]);
           const float kept0 = n % 2 == 0 ? factor<0>(bits, a.scale) : factor<1>(bits, a.scale);
           const float kept1 = n % 2 == 0 ? factor<2>(bits, a.scale) : factor<3>(bits, a.scale);
-          const float grad0 = slope<T>(low_of<T>(word) + bias[p][n % 2], low_of<T>(in), kept0);
-          const float grad1 = slope<T>(high_of<T>(word) + bias[p][n % 2], high_of<T>(in), kept1);
+          const float grad0 = dsilu_grad<T>(low_of<T>(word) + bias[p][n % 2], low_of<T>(in), kept0);
+          const float grad1 =
+              dsilu_grad<T>(high_of<T>(word) + bias[p][n % 2], high_of<T>(in), kept1);
           totals[n % 2] += grad0;
           totals[n % 2] += grad1;
           grads[n] = pack<T>(grad0, grad1);
@@ -319,13 +316,13 @@ __global__ void __launch_bounds__(384, 1)
           totals[n] += __shfl_xor_sync(kFullWarp, totals[n], 1);
           totals[n] += __shfl_xor_sync(kFullWarp, totals[n], 2);
           const int column = output + p * 64 + n * 8;
-          if (lane % 4 == 0 && column < g.outputs)
-            a.partial[size_t(tile.row / L::kRows) * g.outputs + column] = totals[n];
+          if (lane % 4 == 0 && column < g.n)
+            a.partial[size_t(tile.m / L::kRows) * g.n + column] = totals[n];
         }
       }
     }
     fence_proxy_async();
-    handoff_arrive<kHanding>(count);
+    handoff_arrive<kHandoffThreads>(count);
   }
 #else
   __trap();  // not launched where this is all there is
@@ -334,40 +331,40 @@ __global__ void __launch_bounds__(384, 1)
 
 template <typename T, int kRows>
 int start(const Gemm& g, const SiluBackward& s, void* stream) {
-  using L = SiluLayout<kRows / 8>;
-  SiluArguments a;
-  EvenArguments& p = a.product;
+  using L = DsiluLayout<kRows / 8>;
+  DsiluArguments a;
+  GemmArguments& p = a.product;
   if (!make_tensor_map(p.weight, g.dtype, g.b, g.k, g.n, g.ldb, 64) ||
       !make_tensor_map(p.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
       !make_tensor_map(p.out, g.dtype, g.c, g.m, g.n, g.n, kRows) ||
       !make_tensor_map(a.x, g.dtype, s.x, g.m, g.n, g.n, kRows))
     return kUnsupported;
   p.bias = nullptr;
-  p.outputs = g.n;
-  p.steps = ceil_div(g.k, kStep);
-  p.across = ceil_div(g.n, kOutputs);
-  p.down = ceil_div(g.m, kRows);
-  p.chunk = p.down < kEvenChunk ? p.down : kEvenChunk;
-  slice_ahead(p, g);
+  p.n = g.n;
+  p.k_tiles = ceil_div(g.k, kTileK);
+  p.tiles_n = ceil_div(g.n, kTileN);
+  p.tiles_m = ceil_div(g.m, kRows);
+  p.raster = p.tiles_m < kRasterTilesM ? p.tiles_m : kRasterTilesM;
+  split_prefetch(p, g);
   a.bias = s.bias;
   a.keep = s.dropout.threshold != 0 ? s.keep : nullptr;
   a.keep_words = g.n % 32 == 0 && reinterpret_cast<uintptr_t>(s.keep) % 4 == 0;
   a.scale = s.dropout.threshold != 0 ? s.dropout.scale : 1.0f;
   a.rows = g.m;
   a.partial = s.grad_bias != nullptr ? s.partial : nullptr;
-  return launch_pdl(stream, even_shape(p.across * p.down, 384, L::kSharedBytes),
-                    silu_product_kernel<T, kRows / 8>, a);
+  return launch_pdl(stream, persistent_grid(p.tiles_n * p.tiles_m, 384, L::kSharedBytes),
+                    dgrad_dsilu_kernel<T, kRows / 8>, a);
 }
 
-// With the tile that the product names.
+// With the tile that the GEMM names.
 template <typename T>
 int start(const SiluProductBackward& a, void* stream) {
-#define AERIE_SILU_CASE(n) \
+#define AERIE_DSILU_CASE(n) \
   if (a.product.tile.rows == n) return start<T, n>(a.product, a.silu, stream);
-  AERIE_SILU_ROWS(AERIE_SILU_CASE)
-#undef AERIE_SILU_CASE
+  AERIE_DSILU_TILE_M(AERIE_DSILU_CASE)
+#undef AERIE_DSILU_CASE
   return kUnsupported;
 }
 
-}  // namespace silu
+}  // namespace dsilu
 }  // namespace aerie::kernels::AERIE_BACKEND

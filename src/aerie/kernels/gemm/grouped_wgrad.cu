@@ -1,12 +1,14 @@
-// A block stays on its multiprocessor and takes tiles of 128 x 128 of all products in turn. One
-// thread brings the operands in blocks of 64 rows through a ring of stages (TMA); eight warps
-// multiply them (wgmma) and write their sums from registers. A tile's sum over rows is in order.
+// A persistent kernel over the 128 x 128 tiles of all problems. A producer thread loads both
+// operands in k tiles of 64 rows through a ring of stages (TMA); two consumer warpgroups
+// (cooperative) run the main loop (wgmma) and write their accumulators from registers. K, the rows,
+// is summed in order.
 #include "aerie/kernels/cuda/mbarrier.h"
+#include "aerie/kernels/cuda/pipeline.h"
 #include "aerie/kernels/cuda/tma.h"
 #include "aerie/kernels/cuda/warpgroup.h"
 #include "aerie/kernels/cuda/wgmma.h"
 #include "aerie/kernels/device.h"
-#include "aerie/kernels/gemm/weight_gradients.h"
+#include "aerie/kernels/gemm/grouped_wgrad.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {
@@ -16,41 +18,41 @@ constexpr int kRowBytes = 128;                 // 64 values
 constexpr int kBoxBytes = kTileK * kRowBytes;  // 64 x 64 values
 constexpr int kStageBytes = 4 * kBoxBytes;     // two boxes of each operand
 constexpr int kStages = 6;
-constexpr int kMultiplying = 256, kThreads = kMultiplying + 32;
+constexpr int kConsumerThreads = 256, kThreads = kConsumerThreads + 32;
 constexpr int kBarriers = kStages * kStageBytes;
 constexpr int kSharedBytes = kBarriers + 16 * kStages + 1024;  // from a multiple of 1024 on
 
-struct Product {
+struct Problem {
   TensorMap grad, in;
   float* out;
   double* squares;
   int inputs;
-  int end;  // tiles of this product and those before
+  int end;  // tiles of this problem and those before
 };
 
 struct Arguments {
-  Product products[WeightGradients::kMost];
+  Problem problems[WeightGradients::kMost];
   int rows, tiles;
   bool accumulate;
 };
 
-struct Tile {
-  const Product* product;
-  int row, column;
-  int number;  // in the product
-  __device__ __forceinline__ Tile(const Arguments& g, int tile) : product(g.products) {
+struct TileCoord {
+  const Problem* problem;
+  int m, n;
+  int number;  // in the problem
+  __device__ __forceinline__ TileCoord(const Arguments& g, int tile) : problem(g.problems) {
     int begin = 0;
-    for (; tile >= product->end; ++product) begin = product->end;
-    const int across = product->inputs / kTile;
+    for (; tile >= problem->end; ++problem) begin = problem->end;
+    const int tiles_n = problem->inputs / kTile;
     number = tile - begin;
-    row = number / across * kTile;
-    column = number % across * kTile;
+    m = number / tiles_n * kTile;
+    n = number % tiles_n * kTile;
   }
 };
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
-    weight_gradients_kernel(const __grid_constant__ Arguments g) {
+    grouped_wgrad_kernel(const __grid_constant__ Arguments g) {
 #ifdef AERIE_SM90A_CODE
   AERIE_DYNAMIC_SHARED_BYTES(raw);
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
@@ -60,50 +62,45 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp == 0 && elect_one()) {
     for (int s = 0; s < kStages; ++s) {
       mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, kMultiplying / 32);
+      mbarrier_init(empty + 8 * s, kConsumerThreads / 32);
     }
     fence_mbarrier_init();
   }
   __syncthreads();
-  const int steps = ceil_div(g.rows, kTileK), lane = threadIdx.x % 32;
-  int stage = 0;
-  if (warp == kMultiplying / 32) {
+  const int k_tiles = ceil_div(g.rows, kTileK), lane = threadIdx.x % 32;
+  if (warp == kConsumerThreads / 32) {
     if (!elect_one()) return;
-    uint32_t phase = 1;
+    PipelineState<kStages> state{0, 1};
     for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
-      const Tile tile(g, i);
-      for (int step = 0; step < steps; ++step) {
-        const uint32_t to = shared + stage * kStageBytes, barrier = full + 8 * stage;
-        mbarrier_wait(empty + 8 * stage, phase);
+      const TileCoord tile(g, i);
+      for (int k_tile = 0; k_tile < k_tiles; ++k_tile, state.advance()) {
+        const uint32_t to = shared + state.stage * kStageBytes, barrier = full + 8 * state.stage;
+        mbarrier_wait(empty + 8 * state.stage, state.phase);
         mbarrier_arrive_expect_tx(barrier, kStageBytes);
-        const int row = step * kTileK;
-        tma_load_2d(to, &tile.product->grad, tile.row, row, barrier);
-        tma_load_2d(to + kBoxBytes, &tile.product->grad, tile.row + 64, row, barrier);
-        tma_load_2d(to + 2 * kBoxBytes, &tile.product->in, tile.column, row, barrier);
-        tma_load_2d(to + 3 * kBoxBytes, &tile.product->in, tile.column + 64, row, barrier);
-        if (++stage == kStages) {
-          stage = 0;
-          phase ^= 1;
-        }
+        const int row = k_tile * kTileK;
+        tma_load_2d(to, &tile.problem->grad, tile.m, row, barrier);
+        tma_load_2d(to + kBoxBytes, &tile.problem->grad, tile.m + 64, row, barrier);
+        tma_load_2d(to + 2 * kBoxBytes, &tile.problem->in, tile.n, row, barrier);
+        tma_load_2d(to + 3 * kBoxBytes, &tile.problem->in, tile.n + 64, row, barrier);
       }
     }
     return;
   }
-  const int group = warp / 4;  // of four warps: has 64 of a tile's rows
-  // Of the first stage: others lie at distances that can be added.
-  const uint64_t a0 = smem_descriptor(shared + group * kBoxBytes, kBoxBytes),
+  const int warpgroup = warp / 4;  // has 64 of a tile's M
+  // Descriptors of the first stage: others lie at distances that can be added.
+  const uint64_t a0 = smem_descriptor(shared + warpgroup * kBoxBytes, kBoxBytes),
                  b0 = smem_descriptor(shared + 2 * kBoxBytes, kBoxBytes);
-  uint32_t phase = 0;
+  PipelineState<kStages> state{0, 0};
   for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
-    const Tile tile(g, i);
+    const TileCoord tile(g, i);
     float sums[64];
     AERIE_UNROLL
     for (int j = 0; j < 64; ++j) sums[j] = 0.0f;
     int last = 0;
-    for (int step = 0; step < steps; ++step) {
-      const uint64_t a = a0 + uint32_t(stage * (kStageBytes / 16)),
-                     b = b0 + uint32_t(stage * (kStageBytes / 16));
-      mbarrier_wait(full + 8 * stage, phase);
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, state.advance()) {
+      const uint64_t a = a0 + uint32_t(state.stage * (kStageBytes / 16)),
+                     b = b0 + uint32_t(state.stage * (kStageBytes / 16));
+      mbarrier_wait(full + 8 * state.stage, state.phase);
       wgmma_fence_operand(sums);
       wgmma_fence();
       AERIE_UNROLL
@@ -111,21 +108,17 @@ __global__ void __launch_bounds__(kThreads, 1)
       wgmma_commit();
       wgmma_wait<1>();
       wgmma_fence_operand(sums);
-      if (step > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
-      last = stage;
-      if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-      }
+      if (k_tile > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
+      last = state.stage;
     }
     wgmma_wait<0>();
     wgmma_fence_operand(sums);
     if (lane == 0) mbarrier_arrive(empty + 8 * last);
     // Four lanes have 32 bytes of a row.
-    const int row = tile.row + group * 64 + warp % 4 * 16 + lane / 4;
-    const int inputs = tile.product->inputs;
-    float2* const out = reinterpret_cast<float2*>(tile.product->out + size_t(row) * inputs +
-                                                  tile.column + lane % 4 * 2);
+    const int row = tile.m + warpgroup * 64 + warp % 4 * 16 + lane / 4;
+    const int inputs = tile.problem->inputs;
+    float2* const out =
+        reinterpret_cast<float2*>(tile.problem->out + size_t(row) * inputs + tile.n + lane % 4 * 2);
     const auto at = [&](int j) { return out + (j % 2 * 8 * inputs + j / 2 * 8) / 2; };
     constexpr int kAtOnce = 16;
     AERIE_UNROLL
@@ -144,21 +137,21 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int j = 0; j < kAtOnce; ++j)
         *at(first + j) = make_float2(sums[2 * (first + j)], sums[2 * (first + j) + 1]);
     }
-    if (tile.product->squares == nullptr) continue;
+    if (tile.problem->squares == nullptr) continue;
     float square = 0.0f;
     AERIE_UNROLL
     for (int j = 0; j < 64; ++j) square += sums[j] * sums[j];
     const double total = warp_sum(double(square));
-    if (lane == 0) tile.product->squares[tile.number * 8 + warp] = total;
+    if (lane == 0) tile.problem->squares[tile.number * 8 + warp] = total;
   }
 #else
   __trap();  // not launched where this is all there is
 #endif
 }
 
-// The sums of squares of a gradient that gemm made, which is still in the cache: a block for as
-// much as a tile.
-__global__ void __launch_bounds__(256) squares_kernel(const float* values, double* squares) {
+// Sum-of-squares partials of a gradient that gemm made, which is still in L2: a block for as much
+// as a tile.
+__global__ void __launch_bounds__(256) sum_of_squares_kernel(const float* values, double* squares) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* from = values + size_t(blockIdx.x) * kTile * kTile + warp * (kTile * kTile / 8);
   float sum = 0.0f;
@@ -190,18 +183,18 @@ int weight_gradients(const WeightGradients& a, void* stream) {
   int count = 0;
   for (int i = 0; i < a.count; ++i) {
     const WeightGradient& p = a.products[i];
-    Product& product = g.products[count];
+    Problem& problem = g.problems[count];
     if (p.outputs <= 0 || p.inputs <= 0 || p.outputs % kTile != 0 || p.inputs % kTile != 0 ||
         reinterpret_cast<uintptr_t>(p.out) % 8 != 0 ||
-        !make_tensor_map(product.grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
-        !make_tensor_map(product.in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
+        !make_tensor_map(problem.grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
+        !make_tensor_map(problem.in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
       return kUnsupported;
     if (a.share <= 1 && tiles(p) >= sm90_count()) continue;
     g.tiles += tiles(p);
-    product.out = p.out;
-    product.squares = p.squares;
-    product.inputs = p.inputs;
-    product.end = g.tiles;
+    problem.out = p.out;
+    problem.squares = p.squares;
+    problem.inputs = p.inputs;
+    problem.end = g.tiles;
     ++count;
   }
   for (int i = 0; i < a.count; ++i) {
@@ -209,15 +202,15 @@ int weight_gradients(const WeightGradients& a, void* stream) {
     if (a.share > 1 || tiles(p) < sm90_count()) continue;
     AERIE_TRY(gemm(gemm_of(a, p), stream));
     if (p.squares != nullptr)
-      AERIE_TRY(
-          launch(stream, {dim3(unsigned(tiles(p))), dim3(256)}, squares_kernel, p.out, p.squares));
+      AERIE_TRY(launch(stream, {dim3(unsigned(tiles(p))), dim3(256)}, sum_of_squares_kernel, p.out,
+                       p.squares));
   }
   if (count == 0) return kOk;
   const int blocks = a.share > 1 ? ceil_div(sm90_count(), a.share) : sm90_count();
   const LaunchShape shape = {dim3(unsigned(g.tiles < blocks ? g.tiles : blocks)), dim3(kThreads),
                              size_t(kSharedBytes)};
-  return a.dtype == Dtype::kBF16 ? launch(stream, shape, weight_gradients_kernel<Bf16>, g)
-                                 : launch(stream, shape, weight_gradients_kernel<Half>, g);
+  return a.dtype == Dtype::kBF16 ? launch(stream, shape, grouped_wgrad_kernel<Bf16>, g)
+                                 : launch(stream, shape, grouped_wgrad_kernel<Half>, g);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -1,5 +1,5 @@
-#include "aerie/kernels/gemm/silu_product.h"
-#include "aerie/kernels/gemm/silu_product_kernel.h"
+#include "aerie/kernels/gemm/dgrad_dsilu.h"
+#include "aerie/kernels/gemm/dgrad_dsilu_kernel.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
@@ -16,10 +16,10 @@ int silu_product_backward(const SiluProductBackward& a, void* stream) {
     return kUnsupported;
   // Decisions are not drawn again.
   if (s.dropout.threshold != 0 && s.keep == nullptr) return kUnsupported;
-  if (g.tile.rows == 0) g.tile.rows = silu_product_rows(g.m, g.n, g.k, sm90_count());
+  if (g.tile.rows == 0) g.tile.rows = dgrad_dsilu_tile(g.m, g.n, g.k, sm90_count());
   if (g.tile.rows == 0) return kUnsupported;
-  AERIE_TRY(g.dtype == Dtype::kBF16 ? silu_product_bf16(own, stream)
-                                    : silu_product_half(own, stream));
+  AERIE_TRY(g.dtype == Dtype::kBF16 ? dgrad_dsilu_bf16(own, stream)
+                                    : dgrad_dsilu_half(own, stream));
   if (s.grad_bias == nullptr) return kOk;
   ColumnSums sums;
   sums.out[0] = s.grad_bias;

@@ -1,8 +1,8 @@
-#include "aerie/kernels/gemm/weight_gradients.h"
+#include "aerie/kernels/gemm/grouped_wgrad.h"
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels::weight_gradients_test {
+namespace aerie::kernels::grouped_wgrad_test {
 namespace {
 
 using testing::Backend;
@@ -60,7 +60,7 @@ Outcome run(Backend& b, const Case& c, int share = 1) {
   return out;
 }
 
-TEST(WeightGradientsReferenceTest, OneElementByHand) {
+TEST(GroupedWgradReferenceTest, OneElementByHand) {
   const auto b = testing::reference_backend();
   for (const bool accumulate : {false, true}) {
     const Outcome a = run(*b, {Dtype::kF32, 5, accumulate, {{3, 4, 7}, {2, 3, 2}}});
@@ -88,7 +88,7 @@ const Case kCases[] = {
 };
 
 // The kernel's source on the CPU, also where it has one tile after the other.
-TEST(WeightGradientsTest, EmulatedEqualTheReference) {
+TEST(GroupedWgradTest, EmulatedEqualTheReference) {
   testing::for_each_order([](Backend& backend) {
     for (const Case& c : kCases) {
       if (c.shapes[0].outputs > 1000 || c.shapes.back().stride == 264)
@@ -103,7 +103,7 @@ TEST(WeightGradientsTest, EmulatedEqualTheReference) {
   });
 }
 
-TEST(WeightGradientsGpuTest, EqualTheReference) {
+TEST(GroupedWgradGpuTest, EqualTheReference) {
   std::string reason;
   for (const Case& c : kCases) {
     const auto backend = testing::cuda_backend(&reason);
@@ -127,7 +127,7 @@ TEST(WeightGradientsGpuTest, EqualTheReference) {
   }
 }
 
-TEST(WeightGradientsGpuTest, RefusesWhatItDoesNotCover) {
+TEST(GroupedWgradGpuTest, RefusesWhatItDoesNotCover) {
   std::string reason;
   const Case cases[] = {{Dtype::kF32, 8, false, {{128, 128, 128}}},
                         {Dtype::kBF16, 8, false, {{128, 128, 128}, {64, 128, 64}}},
@@ -145,4 +145,4 @@ TEST(WeightGradientsGpuTest, RefusesWhatItDoesNotCover) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels::weight_gradients_test
+}  // namespace aerie::kernels::grouped_wgrad_test

@@ -1,6 +1,7 @@
-// Gradients of several weights in one launch: out_i (+)= grad_i^T in_i, all over the same rows,
-// sums and results in float32. Alone, each of them would occupy a fraction of the device; those
-// that fill it are left to gemm, whose tiles may be larger, unless other work is to have a share.
+// Grouped wgrad GEMM: out_i (+)= grad_i^T in_i for several weights in one launch, all over the same
+// rows, sums and results in float32. Alone, each of them would occupy a fraction of the SMs; those
+// that fill them are left to gemm, whose tiles may be larger, unless other work is to have a share.
+// (Its entry in the kernel table keeps the name that benchmarks print.)
 //
 // CUDA: compute capability 9.0 (code for 90a), bf16 and fp16, outputs and inputs multiples of 128;
 // anything else is kUnsupported, and the caller makes a call of gemm for each.
@@ -32,7 +33,7 @@ struct WeightGradients {
   Dtype dtype = Dtype::kF32;
   int rows = 0;
   bool accumulate = false;
-  int share = 1;  // one multiprocessor in so many is used, if others have work to do
+  int share = 1;  // one SM in so many is used, if others have work to do
   // For gemm (gemm.h).
   bool tf32 = false, tune = false;
   void* workspace = nullptr;

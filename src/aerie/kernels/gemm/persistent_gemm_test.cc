@@ -1,4 +1,4 @@
-#include "aerie/kernels/gemm/even_product.h"
+#include "aerie/kernels/gemm/persistent_gemm.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "aerie/kernels/emulation/sm90.h"
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels::even_product_test {
+namespace aerie::kernels::persistent_gemm_test {
 namespace {
 
 using testing::Backend;
@@ -19,44 +19,45 @@ int waves(int rows, int outputs, const GemmTile& tile) {
   return (tiles + kProcessors - 1) / kProcessors;
 }
 
-TEST(EvenProductTest, TheTileIsTheCheapest) {
+TEST(PersistentGemmTest, TheTileIsTheCheapest) {
   for (const int rows : {1, 64, 376, 2753, 3008, 11008, 23040})
     for (const int outputs : {8, 512, 1536, 2048, 4096})
       for (const int k : {8, 512, 2048}) {
-        const GemmTile best = even_tile(rows, outputs, k, kProcessors);
-        EXPECT_NE(std::find(std::begin(kEvenRows), std::end(kEvenRows), best.rows),
-                  std::end(kEvenRows));
-        for (const int n : kEvenRows) {
-          EXPECT_LE(even_cost(rows, outputs, k, best, kProcessors),
-                    even_cost(rows, outputs, k, {n, false}, kProcessors));
+        const GemmTile best = persistent_gemm_tile(rows, outputs, k, kProcessors);
+        EXPECT_NE(std::find(std::begin(kGemmTileM), std::end(kGemmTileM), best.rows),
+                  std::end(kGemmTileM));
+        for (const int n : kGemmTileM) {
+          EXPECT_LE(persistent_gemm_cost(rows, outputs, k, best, kProcessors),
+                    persistent_gemm_cost(rows, outputs, k, {n, false}, kProcessors));
         }
-        EXPECT_TRUE(!best.turns || (best.rows <= kEvenTurnRows && waves(rows, outputs, best) > 1));
+        EXPECT_TRUE(!best.ping_pong ||
+                    (best.rows <= kMaxPingPongM && waves(rows, outputs, best) > 1));
       }
 }
 
-// One tile for each multiprocessor where that is possible, and as even as tiles of eight allow.
-TEST(EvenProductTest, FillsTheDevice) {
+// One wave where that is possible, with the smallest tile for it.
+TEST(PersistentGemmTest, FillsTheDevice) {
   for (const int rows : {2560, 2752, 2816, 3008}) {
-    const GemmTile tile = even_tile(rows, 512, 2048, kProcessors);
+    const GemmTile tile = persistent_gemm_tile(rows, 512, 2048, kProcessors);
     EXPECT_EQ(waves(rows, 512, tile), 1) << rows;
     EXPECT_GT(waves(rows, 512, {tile.rows - 8, false}), 1) << rows;
-    EXPECT_FALSE(tile.turns) << rows;
+    EXPECT_FALSE(tile.ping_pong) << rows;
   }
-  EXPECT_EQ(even_tile(3008, 512, 2048, kProcessors).rows, 96);
-  EXPECT_EQ(even_tile(2752, 512, 2048, kProcessors).rows, 88);
+  EXPECT_EQ(persistent_gemm_tile(3008, 512, 2048, kProcessors).rows, 96);
+  EXPECT_EQ(persistent_gemm_tile(2752, 512, 2048, kProcessors).rows, 88);
   // Large tiles would all leave at the end.
-  EXPECT_EQ(even_tile(2816, 1024, 512, kProcessors).rows, 88);
-  EXPECT_EQ(even_tile(3008, 1024, 4096, kProcessors).rows, 192);
-  // More than one tile each: two groups of warps take them in turns.
-  EXPECT_TRUE(even_tile(11008, 1024, 1024, kProcessors).turns);
-  EXPECT_TRUE(even_tile(11008, 1024, 256, kProcessors).turns);
-  EXPECT_FALSE(even_tile(11008, 1024, 192, kProcessors).turns);
+  EXPECT_EQ(persistent_gemm_tile(2816, 1024, 512, kProcessors).rows, 88);
+  EXPECT_EQ(persistent_gemm_tile(3008, 1024, 4096, kProcessors).rows, 192);
+  // More than one tile each: ping-pong.
+  EXPECT_TRUE(persistent_gemm_tile(11008, 1024, 1024, kProcessors).ping_pong);
+  EXPECT_TRUE(persistent_gemm_tile(11008, 1024, 256, kProcessors).ping_pong);
+  EXPECT_FALSE(persistent_gemm_tile(11008, 1024, 192, kProcessors).ping_pong);
 }
 
-TEST(EvenProductTest, FewTilesAndLongSumsStayWithCublas) {
+TEST(PersistentGemmTest, FewTilesAndLongSumsStayWithCublas) {
   const auto pays = [](int rows, int outputs, int k, bool by_outputs) {
-    return even_pays(rows, outputs, k, by_outputs, even_tile(rows, outputs, k, kProcessors),
-                     kProcessors);
+    return persistent_gemm_pays(rows, outputs, k, by_outputs,
+                                persistent_gemm_tile(rows, outputs, k, kProcessors), kProcessors);
   };
   for (const bool by_outputs : {false, true}) {
     for (const int k : {512, 1024, 2048}) {
@@ -129,9 +130,9 @@ Outcome run(Backend& b, const Case& c, GemmTile tile) {
 
 std::vector<GemmTile> all_tiles() {
   std::vector<GemmTile> out;
-  for (const int rows : kEvenRows)
-    for (const bool turns : {false, true})
-      if (!turns || rows <= kEvenTurnRows) out.push_back({rows, turns});
+  for (const int rows : kGemmTileM)
+    for (const bool ping_pong : {false, true})
+      if (!ping_pong || rows <= kMaxPingPongM) out.push_back({rows, ping_pong});
   return out;
 }
 
@@ -144,7 +145,7 @@ std::vector<Case> cases(Dtype dtype) {
 
 // The kernels' source on the CPU: ragged rows and outputs, k of less than a stage and of more than
 // all of them, several tiles for each block, both schedules.
-TEST(EvenProductTest, EmulatedTilesEqualTheReference) {
+TEST(PersistentGemmTest, EmulatedTilesEqualTheReference) {
   testing::for_each_order([](Backend& backend) {
     int number = 0;
     for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16})
@@ -157,8 +158,9 @@ TEST(EvenProductTest, EmulatedTilesEqualTheReference) {
           const Outcome a = operands.multiply(tiles[i]);
           ASSERT_EQ(a.code, kOk);
           testing::expect_close(a.c, expected, testing::tolerance(dtype), 0,
-                                std::to_string(tiles[i].rows) + (tiles[i].turns ? " turns" : "") +
-                                    ", k " + std::to_string(c.k));
+                                std::to_string(tiles[i].rows) +
+                                    (tiles[i].ping_pong ? " turns" : "") + ", k " +
+                                    std::to_string(c.k));
         }
       }
   });
@@ -176,7 +178,7 @@ void multiply_with(emulation::Fault fault, uint64_t number) {
   for (size_t i = 0; i < expected.size(); ++i)
     if (!(std::abs(a.c[i] - expected[i]) <= 0.25f)) emulation::stop("wrong results");
 }
-TEST(EvenProductDeathTest, PlantedFaultsAreFound) {
+TEST(PersistentGemmDeathTest, PlantedFaultsAreFound) {
   using emulation::Fault;
   multiply_with(Fault::kNone, 0);
   emulation::set_order(emulation::Order::kForward);
@@ -188,7 +190,7 @@ TEST(EvenProductDeathTest, PlantedFaultsAreFound) {
     EXPECT_DEATH(multiply_with(Fault::kNoFence, number), "fence_proxy_async") << number;
 }
 
-TEST(EvenProductGpuTest, EveryTileEqualsTheReference) {
+TEST(PersistentGemmGpuTest, EveryTileEqualsTheReference) {
   std::string reason;
   for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16})
     for (const Case& c : cases(dtype)) {
@@ -205,9 +207,9 @@ TEST(EvenProductGpuTest, EveryTileEqualsTheReference) {
     }
 }
 
-// Sizes of models, where a multiprocessor has many tiles: against cuBLASLt, and bit for bit against
+// Sizes of models, where an SM has many tiles: against cuBLASLt, and bit for bit against
 // itself.
-TEST(EvenProductGpuTest, ManyTilesEqualCublas) {
+TEST(PersistentGemmGpuTest, ManyTilesEqualCublas) {
   std::string reason;
   for (const Case& c : {Case{Dtype::kBF16, 2753, 1536, 512, true, true},
                         Case{Dtype::kF16, 2753, 512, 1536, false, false}}) {
@@ -230,7 +232,7 @@ TEST(EvenProductGpuTest, ManyTilesEqualCublas) {
 }
 
 // And against the reference, as chosen.
-TEST(EvenProductGpuTest, ModelSizesEqualTheReference) {
+TEST(PersistentGemmGpuTest, ModelSizesEqualTheReference) {
   std::string reason;
   for (const Case& c : {Case{Dtype::kBF16, 65, 2048, 512, true, false},
                         Case{Dtype::kF16, 7, 512, 2048, false, false},
@@ -238,7 +240,7 @@ TEST(EvenProductGpuTest, ModelSizesEqualTheReference) {
                         Case{Dtype::kF16, 1, 1536, 512, true, true}}) {
     const auto backend = testing::cuda_backend(&reason);
     if (backend == nullptr) GTEST_SKIP() << reason;
-    const GemmTile tile = even_tile(c.m, c.n, c.k, kProcessors);
+    const GemmTile tile = persistent_gemm_tile(c.m, c.n, c.k, kProcessors);
     const Outcome a = run(*backend, c, tile);
     if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
     ASSERT_EQ(a.code, kOk);
@@ -248,7 +250,7 @@ TEST(EvenProductGpuTest, ModelSizesEqualTheReference) {
 }
 
 // What these kernels do not do is refused when a tile is named, and goes to cuBLASLt otherwise.
-TEST(EvenProductGpuTest, RefusesWhatItDoesNotCover) {
+TEST(PersistentGemmGpuTest, RefusesWhatItDoesNotCover) {
   std::string reason;
   const auto backend = testing::cuda_backend(&reason);
   if (backend == nullptr) GTEST_SKIP() << reason;
@@ -260,4 +262,4 @@ TEST(EvenProductGpuTest, RefusesWhatItDoesNotCover) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels::even_product_test
+}  // namespace aerie::kernels::persistent_gemm_test

@@ -1,10 +1,10 @@
-#include "aerie/kernels/gemm/silu_product.h"
+#include "aerie/kernels/gemm/dgrad_dsilu.h"
 
 #include <algorithm>
 
 #include "aerie/kernels/testing/backend.h"
 
-namespace aerie::kernels::silu_product_test {
+namespace aerie::kernels::dgrad_dsilu_test {
 namespace {
 
 using testing::Backend;
@@ -108,27 +108,27 @@ class Module {
   size_t count_ = 0;
 };
 
-TEST(SiluProductTest, TileIsTheCheapest) {
+TEST(DgradDsiluTest, TileIsTheCheapest) {
   for (const int rows : {1, 352, 2816, 4097, 11264, 23040})
     for (const int k : {64, 512, 1024, 2048}) {
-      const int best = silu_product_rows(rows, 4 * k, k, kProcessors);
+      const int best = dgrad_dsilu_tile(rows, 4 * k, k, kProcessors);
       const auto tiles = [&](int n) { return (4 * k + 127) / 128 * ((rows + n - 1) / n); };
       EXPECT_EQ(best > 0, rows > 4096 && tiles(96) > 2 * kProcessors);
       if (best == 0) continue;
-      EXPECT_GE(best, kSiluLeastRows);
-      for (const int n : kSiluRows) {
+      EXPECT_GE(best, kMinDsiluTileM);
+      for (const int n : kDsiluTileM) {
         if (tiles(n) > 2 * kProcessors) {
-          EXPECT_LE(silu_product_cost(rows, 4 * k, k, best, kProcessors),
-                    silu_product_cost(rows, 4 * k, k, n, kProcessors));
+          EXPECT_LE(dgrad_dsilu_cost(rows, 4 * k, k, best, kProcessors),
+                    dgrad_dsilu_cost(rows, 4 * k, k, n, kProcessors));
         }
       }
     }
-  EXPECT_EQ(silu_product_rows(11264, 2048, 512, kProcessors), 128);
-  EXPECT_EQ(silu_product_rows(23040, 2048, 512, kProcessors), 128);
-  EXPECT_EQ(silu_product_rows(23040, 16384, 4096, kProcessors), 0);
+  EXPECT_EQ(dgrad_dsilu_tile(11264, 2048, 512, kProcessors), 128);
+  EXPECT_EQ(dgrad_dsilu_tile(23040, 2048, 512, kProcessors), 128);
+  EXPECT_EQ(dgrad_dsilu_tile(23040, 16384, 4096, kProcessors), 0);
 }
 
-TEST(SiluProductTest, ReferenceIsOneAfterTheOther) {
+TEST(DgradDsiluTest, ReferenceIsOneAfterTheOther) {
   const auto backend = testing::reference_backend();
   for (const Case& c : kCases) {
     const Outcome a = Module(*backend, c).run(Way::kTogether, 0);
@@ -140,13 +140,13 @@ TEST(SiluProductTest, ReferenceIsOneAfterTheOther) {
 
 // The kernels' source on the CPU: to the bit what the product by a kernel of our own and
 // silu_backward give.
-TEST(SiluProductTest, EmulatedTilesEqualOneAfterTheOther) {
+TEST(DgradDsiluTest, EmulatedTilesEqualOneAfterTheOther) {
   testing::for_each_order([](Backend& backend) {
     for (const Case& c : kCases) {
       SCOPED_TRACE(c.channels);
       const Outcome e = Module(backend, c).run(Way::kApart, 64);
       ASSERT_EQ(e.code, kOk);
-      for (const int rows : kSiluRows) {
+      for (const int rows : kDsiluTileM) {
         SCOPED_TRACE(rows);
         const Outcome a = Module(backend, c).run(Way::kTogether, rows);
         ASSERT_EQ(a.code, kOk);
@@ -159,7 +159,7 @@ TEST(SiluProductTest, EmulatedTilesEqualOneAfterTheOther) {
 
 // Every tile: to the bit what the product by a kernel of our own and silu_backward give, and close
 // to the reference.
-TEST(SiluProductGpuTest, EveryTileEqualsOneAfterTheOther) {
+TEST(DgradDsiluGpuTest, EveryTileEqualsOneAfterTheOther) {
   std::string reason;
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.channels);
@@ -168,7 +168,7 @@ TEST(SiluProductGpuTest, EveryTileEqualsOneAfterTheOther) {
     const Outcome reference = Module(*testing::reference_backend(), c).run(Way::kApart, 0);
     const Outcome e = Module(*backend, c).run(Way::kApart, 64);
     if (e.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
-    for (const int rows : kSiluRows) {
+    for (const int rows : kDsiluTileM) {
       SCOPED_TRACE(rows);
       const Outcome a = Module(*backend, c).run(Way::kTogether, rows);
       ASSERT_EQ(a.code, kOk);
@@ -182,7 +182,7 @@ TEST(SiluProductGpuTest, EveryTileEqualsOneAfterTheOther) {
 }
 
 // Many tiles for a multiprocessor, and the same again.
-TEST(SiluProductGpuTest, ManyTilesEqualOneAfterTheOther) {
+TEST(DgradDsiluGpuTest, ManyTilesEqualOneAfterTheOther) {
   std::string reason;
   for (const Case& c : {Case{Dtype::kBF16, 24, 188, 2048, 512}, {Dtype::kF16, 9, 500, 1032, 64}}) {
     const auto backend = testing::cuda_backend(&reason);
@@ -203,7 +203,7 @@ TEST(SiluProductGpuTest, ManyTilesEqualOneAfterTheOther) {
   }
 }
 
-TEST(SiluProductGpuTest, RefusesWhatItDoesNotCover) {
+TEST(DgradDsiluGpuTest, RefusesWhatItDoesNotCover) {
   std::string reason;
   const auto backend = testing::cuda_backend(&reason);
   if (backend == nullptr) GTEST_SKIP() << reason;
@@ -225,4 +225,4 @@ TEST(SiluProductGpuTest, RefusesWhatItDoesNotCover) {
 }
 
 }  // namespace
-}  // namespace aerie::kernels::silu_product_test
+}  // namespace aerie::kernels::dgrad_dsilu_test

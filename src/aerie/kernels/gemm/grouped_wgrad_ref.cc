@@ -1,4 +1,4 @@
-#include "aerie/kernels/gemm/weight_gradients.h"
+#include "aerie/kernels/gemm/grouped_wgrad.h"
 
 namespace aerie::kernels::reference {
 

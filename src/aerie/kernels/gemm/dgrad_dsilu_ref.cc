@@ -1,4 +1,4 @@
-#include "aerie/kernels/gemm/silu_product.h"
+#include "aerie/kernels/gemm/dgrad_dsilu.h"
 
 namespace aerie::kernels::reference {
 
