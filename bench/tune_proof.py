@@ -52,8 +52,9 @@ class Proof:
             self.later()
         print('+ aerie', ' '.join(argv), flush=True)
         try:
+            # A cache of its own: sizes that were found before are none of its business.
             done = subprocess.run([self.aerie, *argv], cwd=self.out, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace',
-                                  timeout=left)
+                                  timeout=left, env={**os.environ, 'AERIE_CACHE': os.path.join(self.out, 'cache')})
         except subprocess.TimeoutExpired:
             self.later()
         if done.returncode not in (0, 4):
