@@ -11,7 +11,7 @@
 namespace aerie::kernels::emulation {
 namespace {
 
-constexpr uint32_t kRowBytes = 128, kBoxColumns = 64, kGranule = 16;
+constexpr uint32_t kRowBytes = 128, kGranule = 16;
 constexpr uint64_t kBarrierMark = 0x6d62617272696572;  // what an mbarrier's memory holds here
 
 struct Mbarrier {
