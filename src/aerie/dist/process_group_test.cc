@@ -131,6 +131,22 @@ TEST(ProcessGroupTest, ASilentRankIsGivenUp) {
   EXPECT_EQ(codes, (Codes{7, 1, 128 + SIGKILL}));
 }
 
+// A group of a name that was used before meets anew, also when one rank comes late.
+TEST(ProcessGroupTest, GroupsOfTheSameName) {
+  const auto codes = fork_groups(2, [](ProcessGroup& group) {
+    for (int i = 0; i < 3; ++i) {
+      if (group.rank() == 1) usleep(200'000);
+      const auto another = another_torch_group(group, "sums");
+      EXPECT_TRUE(another.ok()) << another.status().to_string();
+      std::vector<at::Tensor> tensors{at::ones({3}) * (group.rank() + i)};
+      (*another)->allreduce(tensors)->wait();
+      EXPECT_EQ(tensors[0][2].item<float>(), static_cast<float>(2 * i + 1));
+    }
+    return 0;
+  });
+  EXPECT_EQ(codes, (Codes{0, 0}));
+}
+
 TEST(ProcessGroupTest, WrongOptions) {
   EXPECT_EQ(join_ranks({}, {.backend = "smoke"}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(join_ranks({}, {.backend = "nccl"}).status().code(), StatusCode::kInvalidArgument);

@@ -160,7 +160,8 @@ class TorchProcessGroup final : public ProcessGroup {
 
   Result<c10::intrusive_ptr<c10d::ProcessGroup>> add_group(const std::string& name) {
     try {
-      AERIE_RETURN_IF_ERROR(make_tensors(name));
+      // What an earlier one of that name has left in the store is not found by this one.
+      AERIE_RETURN_IF_ERROR(make_tensors(str_cat(name, ".", groups_.size())));
       return groups_.back().torch;
     } catch (const std::exception& error) {
       return explain(torch_error(error)).with_context(str_cat("a process group for ", name));
