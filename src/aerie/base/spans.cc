@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "aerie/base/late_span.h"
 #include "aerie/base/strings.h"
 
 namespace aerie {
@@ -228,6 +229,27 @@ std::string chrome_trace_json() {
 
 Status write_chrome_trace(Env& env, const std::string& path) {
   return env.atomic_replace(path, chrome_trace_json());
+}
+
+int64_t span_moment() {
+  return spans_on() ? now_ns(recorder()) : 0;
+}
+
+void add_span_since(const char* name, int64_t moment) {
+  if (!spans_on() || moment == 0) return;
+  Recorder& all = recorder();
+  ThreadSpans& mine = this_thread();
+  const uint64_t recording = all.recording.load();
+  const int64_t duration = std::max<int64_t>(0, now_ns(all) - moment);
+  std::lock_guard lock(mine.mutex);
+  enter(mine, recording);
+  if (!mine.inner_ns.empty()) mine.inner_ns.back() += duration;
+  Total& total = total_of(mine.totals, name);
+  ++total.count;
+  total.self_ns += duration;
+  total.total_ns += duration;
+  if (room_for_event(all))
+    mine.events.push_back({name, moment, duration, all.step.load(), mine.row});
 }
 
 void SpanScope::begin(const char* name) {

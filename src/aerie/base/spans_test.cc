@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/late_span.h"
 #include "aerie/base/testing/mem_env.h"
 
 namespace aerie {
@@ -42,6 +43,27 @@ TEST(SpansTest, SelfTimesAddUpToTheWhole) {
   int64_t sum = 0;
   for (const SpanTotal& total : totals) sum += total.self_ns;
   EXPECT_EQ(sum, 32);
+}
+
+TEST(SpansTest, ASpanMayBeginInThePast) {
+  FakeClock clock;
+  clock.advance_ns(100);
+  EXPECT_EQ(span_moment(), 0);  // recording is off
+  start_spans({0, &clock});
+  {
+    SpanScope backward("backward");
+    clock.advance_ns(10);
+    const int64_t moment = span_moment();
+    clock.advance_ns(4);
+    add_span_since("wait", moment);
+    add_span_since("never", 0);
+  }
+  const auto totals = take_thread_spans();
+  stop_spans();
+  ASSERT_EQ(totals.size(), 2u);
+  EXPECT_EQ(find(totals, "wait")->self_ns, 4);
+  EXPECT_EQ(find(totals, "backward")->self_ns, 10);
+  EXPECT_EQ(find(totals, "backward")->total_ns, 14);
 }
 
 TEST(SpansTest, TakingStartsTotalsFromZero) {

@@ -14,6 +14,7 @@ namespace {
 
 // A rank that takes so much longer than the median for its own work holds the others up.
 constexpr double kStraggler = 1.2;
+constexpr double kWindowS = 10.0;
 
 // Empty: ok. The text travels as the first rank would print it.
 std::string pack_status(const Status& status) {
@@ -111,7 +112,29 @@ RankReport judge_ranks(const std::vector<RankTimes>& times) {
   return out;
 }
 
-Result<RankReport> report_ranks(dist::ProcessGroup& ranks, const RankTimes& own) {
+std::optional<RankReport> RankWindow::add(const std::vector<RankTimes>& times) {
+  if (!std::exchange(begun_, true)) return std::nullopt;
+  sums_.resize(times.size(), {0.0, 0.0, 0.0, 0.0, 0.0});
+  for (size_t rank = 0; rank < times.size(); ++rank) {
+    const RankTimes& more = times[rank];
+    RankTimes& sum = sums_[rank];
+    sum.elapsed_s += more.elapsed_s;
+    sum.data_wait_s += more.data_wait_s;
+    sum.ranks_wait_s += more.ranks_wait_s;
+    sum.steps += more.steps;
+    // One report without it, and it is not known.
+    sum.gpu_util = more.gpu_util < 0.0 || sum.gpu_util < 0.0
+                       ? -1.0
+                       : sum.gpu_util + more.gpu_util * more.elapsed_s;
+  }
+  // Every rank looks at the same numbers.
+  if (sums_.empty() || sums_.front().elapsed_s < kWindowS) return std::nullopt;
+  for (RankTimes& sum : sums_)
+    if (sum.gpu_util >= 0.0) sum.gpu_util /= std::max(1e-9, sum.elapsed_s);
+  return judge_ranks(std::exchange(sums_, {}));
+}
+
+Result<std::vector<RankTimes>> gather_times(dist::ProcessGroup& ranks, const RankTimes& own) {
   std::string bytes(sizeof own, '\0');
   std::memcpy(bytes.data(), &own, sizeof own);
   AERIE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.all_gather(bytes));
@@ -120,7 +143,7 @@ Result<RankReport> report_ranks(dist::ProcessGroup& ranks, const RankTimes& own)
     if (all[rank].size() != sizeof own) return internal_error("ranks of different versions");
     std::memcpy(&times[rank], all[rank].data(), sizeof own);
   }
-  return judge_ranks(times);
+  return times;
 }
 
 }  // namespace aerie::train

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,8 +82,20 @@ struct RankReport {
   bool straggles = false;
   double gpu_util_min = -1.0, gpu_util_mean = -1.0;
 };
-// Only rank 0 needs the answer; all have it.
-Result<RankReport> report_ranks(dist::ProcessGroup& ranks, const RankTimes& own);
+// Of every rank; all have the answer.
+Result<std::vector<RankTimes>> gather_times(dist::ProcessGroup& ranks, const RankTimes& own);
 RankReport judge_ranks(const std::vector<RankTimes>& times);
+
+// Times of several reports, so that one slow step is no straggler.
+class RankWindow {
+ public:
+  // A report over all of it once it is long enough, which begins the next; otherwise nothing. The
+  // first report of a run is left out: steps are slow in the beginning, for reasons of their own.
+  std::optional<RankReport> add(const std::vector<RankTimes>& times);
+
+ private:
+  bool begun_ = false;
+  std::vector<RankTimes> sums_;  // gpu_util: times its seconds
+};
 
 }  // namespace aerie::train

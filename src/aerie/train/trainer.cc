@@ -513,6 +513,10 @@ Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
 
   latest_[parts_.task.train_loss] = outcome.loss;
   reporter_.log(outcome, info, cadence_.log_after_step(info.step, info.width), phase_s_, wall_s());
+  // Records are rank 0's; each of the others has its log file.
+  if (!leads(parts_.ranks) && cadence_.log_after_step(info.step, info.width))
+    log_info("train", "step ", info.step, ": ", parts_.task.train_loss, " ", outcome.loss,
+             " on this rank");
   if (parts_.progress) {
     // Validations and saves so far take their share of what is to come.
     const double elapsed = std::max(1e-9, parts_.clock->monotonic_s() - start_s_);

@@ -191,6 +191,7 @@ class Trainer {
   bool fall_back_wanted_ = false;
   double vote_wait_s_ = 0.0;
   RankTimes reported_;  // totals when the last report was made
+  RankWindow rank_window_;
 };
 
 }  // namespace aerie::train

@@ -1,5 +1,7 @@
 // The loop among other ranks: votes, and what they tell each other after a step.
+#include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -127,7 +129,8 @@ Status Trainer::report_stragglers() {
   reported_ = total;
   if (parts_.nvml != nullptr)
     if (const auto sample = parts_.nvml->read()) since.gpu_util = sample->utilisation_percent;
-  AERIE_ASSIGN_OR_RETURN(const RankReport report, report_ranks(*parts_.ranks, since));
+  AERIE_ASSIGN_OR_RETURN(const std::vector<RankTimes> times, gather_times(*parts_.ranks, since));
+  const RankReport report = judge_ranks(times);
   event("ranks", [&](metrics::Record& record) {
     record.add("slowest_rank", int64_t{report.slowest})
         .add("slowest_ms", report.slowest_s * 1e3)
@@ -136,18 +139,20 @@ Status Trainer::report_stragglers() {
     if (report.gpu_util_mean >= 0.0)
       record.add("gpu_util_min", report.gpu_util_min).add("gpu_util_mean", report.gpu_util_mean);
   });
-  if (!leads(parts_.ranks)) return ok_status();
+  const std::optional<RankReport> all = rank_window_.add(times);
+  if (!all || !leads(parts_.ranks)) return ok_status();
   static LogLimiter limiter(300.0, 1);
-  if (report.straggles)
-    limiter.warn("straggler", "train", "rank ", report.slowest, " on ",
-                 parts_.ranks->host_of(report.slowest),
-                 " holds the others up: ", report.slowest_s * 1e3,
-                 " ms a step of its own, the median is ", report.median_s * 1e3, " ms; ",
-                 std::string_view(report.why) == "data" ? "it waits for its data"
-                                                        : "its computation is slow");
-  if (report.gpu_util_mean >= 0.0 && report.gpu_util_min < kLowGpuUtil)
-    limiter.warn("gpu", "train", "the GPUs are not busy: ", report.gpu_util_min, " % the least, ",
-                 report.gpu_util_mean, " % on average over ranks; `aerie plan` says what limits");
+  if (all->straggles)
+    limiter.warn(
+        str_cat("straggler ", all->slowest), "train", "rank ", all->slowest, " on ",
+        parts_.ranks->host_of(all->slowest),
+        " holds the others up: ", std::round(all->slowest_s * 1e4) / 10.0,
+        " ms a step of its own, the median is ", std::round(all->median_s * 1e4) / 10.0, " ms; ",
+        std::string_view(all->why) == "data" ? "it waits for its data" : "its computation is slow");
+  if (all->gpu_util_mean >= 0.0 && all->gpu_util_min < kLowGpuUtil)
+    limiter.warn("gpu", "train", "the GPUs are not busy: ", std::round(all->gpu_util_min),
+                 " % the least, ", std::round(all->gpu_util_mean),
+                 " % on average over ranks; `aerie plan` says what limits");
   return ok_status();
 }
 

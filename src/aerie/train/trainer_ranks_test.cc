@@ -241,5 +241,25 @@ TEST(RankTalkTest, TheStragglerIsNamedWithItsReason) {
   EXPECT_EQ(report.gpu_util_mean, 70.0);
 }
 
+TEST(RankTalkTest, OneSlowStepIsNoStraggler) {
+  RankWindow window;
+  const auto step = [&](double slow_s) {
+    return window.add({{2.0, 0.0, 2.0 - slow_s, 1.0, 60.0}, {2.0, 0.0, 0.5, 1.0, 100.0}});
+  };
+  EXPECT_FALSE(step(2.0));                          // the first is not looked at
+  for (const double slow_s : {1.5, 2.0, 1.3, 1.5})  // rank 1 always takes 1.5 s
+    EXPECT_FALSE(step(slow_s));
+  const auto report = step(1.4);
+  ASSERT_TRUE(report.has_value());
+  EXPECT_FALSE(report->straggles);
+  EXPECT_DOUBLE_EQ(report->gpu_util_min, 60.0);
+  EXPECT_DOUBLE_EQ(report->gpu_util_mean, 80.0);
+  // The next window begins with nothing.
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(step(2.0));
+  const auto again = step(2.0);
+  ASSERT_TRUE(again.has_value() && again->straggles);
+  EXPECT_EQ(again->slowest, 0);
+}
+
 }  // namespace
 }  // namespace aerie::train

@@ -62,6 +62,14 @@ const char* loss_name(MapLoss loss) {
 
 }  // namespace
 
+std::vector<std::string> map_loss_names(const BevConfig& config) {
+  std::vector<std::string> out;
+  if (config.loss == MapLoss::kVehicle) return out;
+  for (const std::string& name : config.classes)
+    out.push_back(str_cat("loss/map/", name, "/", loss_name(config.loss)));
+  return out;
+}
+
 MapLosses map_losses(const BevConfig& config, const at::Tensor& logits, const at::Tensor& truth) {
   const at::Tensor z = logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
   const at::Tensor y = truth.to(z.scalar_type());
@@ -85,10 +93,9 @@ MapLosses map_losses(const BevConfig& config, const at::Tensor& logits, const at
   }
   out.total = per_class.sum();
   const at::Tensor values = per_class.detach();
+  const std::vector<std::string> names = map_loss_names(config);
   for (int64_t k = 0; k < config.num_classes(); ++k)
-    out.parts.emplace_back(
-        str_cat("loss/map/", config.classes[static_cast<size_t>(k)], "/", loss_name(config.loss)),
-        values[k]);
+    out.parts.emplace_back(names[static_cast<size_t>(k)], values[k]);
   out.parts.emplace_back("loss", out.total.detach());
   return out;
 }

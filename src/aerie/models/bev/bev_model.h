@@ -48,6 +48,8 @@ struct MapLosses {
   std::vector<std::pair<std::string, at::Tensor>> parts;  // 0-dim, not differentiable
   at::Tensor total;                                       // 0-dim, differentiable
 };
+// Of the parts but the last.
+std::vector<std::string> map_loss_names(const BevConfig& config);
 MapLosses map_losses(const BevConfig& config, const at::Tensor& logits, const at::Tensor& truth);
 
 // Counts of MapIou for a batch, made where the tensors are: int64 (3,K,thresholds) of true

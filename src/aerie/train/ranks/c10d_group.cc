@@ -5,12 +5,15 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include "aerie/base/spans.h"
+
 namespace aerie::train {
 namespace {
 
 class C10dGroup final : public RankGroup {
  public:
-  explicit C10dGroup(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {}
+  C10dGroup(c10::intrusive_ptr<c10d::ProcessGroup> group, dist::ProcessGroup* of)
+      : group_(std::move(group)), of_(of) {}
 
   int rank() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
@@ -85,21 +88,27 @@ class C10dGroup final : public RankGroup {
     return works;
   }
 
-  static Wait waiting(Works works, std::vector<at::Tensor> tensors, double divisor) {
-    return [works = std::move(works), tensors = std::move(tensors), divisor] {
-      for (const auto& work : works) work->wait();
+  Wait waiting(Works works, std::vector<at::Tensor> tensors, double divisor) const {
+    return [of = of_, works = std::move(works), tensors = std::move(tensors), divisor] {
+      {
+        const dist::PhaseScope phase(of, dist::Phase::kAllReduce);
+        const SpanScope span(kWaitSpan);
+        for (const auto& work : works) work->wait();
+      }
       if (divisor == 1.0) return;
       for (at::Tensor tensor : tensors) tensor.mul_(1.0 / divisor);
     };
   }
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  dist::ProcessGroup* of_;
 };
 
 }  // namespace
 
-std::unique_ptr<RankGroup> make_rank_group(c10::intrusive_ptr<c10d::ProcessGroup> group) {
-  return std::make_unique<C10dGroup>(std::move(group));
+std::unique_ptr<RankGroup> make_rank_group(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                           dist::ProcessGroup* of) {
+  return std::make_unique<C10dGroup>(std::move(group), of);
 }
 
 }  // namespace aerie::train

@@ -1,6 +1,7 @@
 #include "aerie/train/ranks/c10d_reducer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include "aerie/base/late_span.h"
 #include "aerie/train/graph/torch_status.h"
 #include "aerie/train/ranks/c10d_group.h"
 
@@ -49,9 +51,11 @@ class C10dReducer final : public GradientReducer {
     }
     used_ = std::make_shared<std::vector<uint8_t>>(params_.size(), 0);
     for (size_t i = 0; i < params_.size(); ++i)
-      hooks_.push_back(params_[i].register_hook([used = used_, i](const at::Tensor& grad) {
-        if (grad.defined()) (*used)[i] = 1;
-      }));
+      hooks_.push_back(
+          params_[i].register_hook([used = used_, last = last_grad_, i](const at::Tensor& grad) {
+            if (grad.defined()) (*used)[i] = 1;
+            *last = span_moment();
+          }));
     const std::vector<bool> sparse(params_.size(), false);
     const auto first = static_cast<size_t>(options_.first_bucket_bytes);
     const auto rest = static_cast<size_t>(options_.bucket_bytes);
@@ -82,8 +86,9 @@ class C10dReducer final : public GradientReducer {
     // Values and flags take the same way as with flat gradients.
     FlatReducerOptions others;
     others.explain = options_.explain;
-    values_ =
-        make_flat_reducer(make_rank_group(std::move(group)), registry.device(), std::move(others));
+    values_ = make_flat_reducer(
+        options_.values != nullptr ? options_.values : make_rank_group(std::move(group)),
+        registry.device(), std::move(others));
   }
 
   ~C10dReducer() override {
@@ -127,6 +132,8 @@ class C10dReducer final : public GradientReducer {
   Status after_backward() override {
     try {
       if (options_.static_graph && counters_.steps == 0) reducer_->delay_all_reduce();
+      // Behind the last gradient of its own a rank has waited for the others.
+      add_span_since(kWaitSpan, last_grad_->exchange(0));
       reducer_->check_finalized();
       // By the order of the first pass; here, where no rank has anything else to wait for.
       reducer_->rebuild_buckets();
@@ -163,6 +170,7 @@ class C10dReducer final : public GradientReducer {
   std::vector<at::Tensor> params_;
   std::vector<unsigned> hooks_;
   std::shared_ptr<std::vector<uint8_t>> used_;
+  std::shared_ptr<std::atomic<int64_t>> last_grad_ = std::make_shared<std::atomic<int64_t>>(0);
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;
   std::unique_ptr<GradientReducer> values_;

@@ -24,6 +24,8 @@ struct C10dReducerOptions {
   int64_t first_bucket_bytes = int64_t{1} << 20;
   Compression compression = Compression::kNone;
   std::function<Status(Status)> explain;  // as FlatReducerOptions has it
+  // How values and flags go over the same group; null: as the reducer likes.
+  std::shared_ptr<RankGroup> values;
 };
 
 // The registry outlives it; the group outlives both.

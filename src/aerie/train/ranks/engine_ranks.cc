@@ -78,7 +78,7 @@ Result<std::unique_ptr<EngineRanks>> EngineRanks::create(std::shared_ptr<dist::P
     impl->group = group;
     const at::Device device = registry.device();
     const auto torch = dist::torch_group(*group);
-    impl->tensors = make_rank_group(torch);
+    impl->tensors = make_rank_group(torch, group.get());
     const auto explain = [group = group.get()](Status error) {
       return group->explain(std::move(error));
     };
@@ -92,6 +92,7 @@ Result<std::unique_ptr<EngineRanks>> EngineRanks::create(std::shared_ptr<dist::P
       options.first_bucket_bytes = first_bytes;
       options.compression = settings.compression;
       options.explain = explain;
+      options.values = impl->tensors;
       AERIE_ASSIGN_OR_RETURN(impl->reducer, make_c10d_reducer(torch, registry, options));
     } else {
       FlatReducerOptions options;
@@ -106,7 +107,7 @@ Result<std::unique_ptr<EngineRanks>> EngineRanks::create(std::shared_ptr<dist::P
       // In an order of its own: sums of a layer do not wait behind buckets, nor for ranks whose
       // buckets come in another moment.
       AERIE_ASSIGN_OR_RETURN(const auto sums, dist::another_torch_group(*group, "sums"));
-      const std::shared_ptr<RankGroup> ranks = make_rank_group(sums);
+      const std::shared_ptr<RankGroup> ranks = make_rank_group(sums, group.get());
       impl->exchange_recordable = ranks->recordable(device);
       impl->exchange = make_exchange(ranks, device);
     }

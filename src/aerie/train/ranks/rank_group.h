@@ -14,6 +14,10 @@
 
 namespace aerie::train {
 
+// The name of spans in which the host waits for other ranks, as reports have it
+// (train::kPhaseRanks).
+inline constexpr const char* kWaitSpan = "waiting for ranks";
+
 class RankGroup {
  public:
   virtual ~RankGroup() = default;

@@ -62,6 +62,7 @@ Status RankedPasses::backward(const at::Tensor& loss, bool last, bool whole,
                               const std::function<void()>& run) {
   const bool itself = last && reducer().watches_backward();
   const bool watched = last && !itself && whole;
+  ranks_->group().set_phase(dist::Phase::kBackward);
   if (itself) AERIE_RETURN_IF_ERROR(reducer().before_backward(loss));
   if (watched) watch_->arm([this](int part) { begin_part(part); });
   run();
@@ -70,6 +71,25 @@ Status RankedPasses::backward(const at::Tensor& loss, bool last, bool whole,
   if (!itself) return ok_status();
   reduced_ = true;
   return reducer().after_backward();
+}
+
+// Autograd runs what is ready in the reverse order of its making, and whatever a layer's gradient
+// waits for was made behind it: layers come back in exactly the reverse order.
+Status RankedPasses::learn_script() {
+  if (script_done_) return ok_status();
+  if (!rehearsal_)
+    return invalid_argument("this rank has no samples in its first step")
+        .with_hint("train on fewer devices, or with a smaller batch on each");
+  script_.clear();
+  const kernels::ExchangeSums note = [this](const kernels::ExchangedSums& sums, void*) {
+    script_.push_back({sums.layer, sums.backward, sums.count});
+    return 0;
+  };
+  AERIE_RETURN_IF_ERROR(rehearsal_(note));
+  for (size_t i = script_.size(); i-- > 0;)
+    script_.push_back({script_[i].layer, /*backward=*/true, script_[i].count - 1});
+  script_done_ = true;
+  return ok_status();
 }
 
 Status RankedPasses::exchange_nothing() {
@@ -93,9 +113,7 @@ Status RankedPasses::exchange_nothing() {
 
 Status RankedPasses::without_samples() {
   if (!exchange_) return ok_status();
-  if (!script_done_)
-    return invalid_argument("this rank has no samples in its first step")
-        .with_hint("train on fewer devices, or with a smaller batch on each");
+  AERIE_RETURN_IF_ERROR(learn_script());
   for (size_t i = 0; i < script_.size(); ++i) AERIE_RETURN_IF_ERROR(exchange_nothing());
   return ok_status();
 }
@@ -127,7 +145,7 @@ Status RankedPasses::agree(Status status, int64_t passes, bool ends_window,
                            const std::function<Status(const Status&)>& vote) {
   const bool failed = status.code() == StatusCode::kOutOfMemory;
   if (!status.ok() && !failed) return status;  // ends this rank, and thereby all
-  if (failed && ((ends_window && reducer().watches_backward()) || (exchange_ && !script_done_)))
+  if (failed && ends_window && reducer().watches_backward())
     return internal_error(status.message())
         .with_hint(
             "other ranks are in the middle of this step: use smaller batches, or set "
@@ -135,6 +153,7 @@ Status RankedPasses::agree(Status status, int64_t passes, bool ends_window,
             "parts");
   if (failed && exchange_) {
     // The others wait in theirs.
+    AERIE_RETURN_IF_ERROR(learn_script());
     const int64_t all = passes * static_cast<int64_t>(script_.size());
     while (exchanges_ < all) AERIE_RETURN_IF_ERROR(exchange_nothing());
   }
@@ -155,6 +174,7 @@ Status RankedPasses::agree(Status status, int64_t passes, bool ends_window,
 Status RankedPasses::finish(std::span<uint8_t> has_grad) {
   AERIE_RETURN_IF_ERROR(begin_rest(has_grad));
   if (!reducer().watches_backward()) AERIE_RETURN_IF_ERROR(finish_parts());
+  ranks_->group().set_phase(dist::Phase::kUpdate);
   return reducer().unite(has_grad);
 }
 

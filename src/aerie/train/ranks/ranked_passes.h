@@ -27,6 +27,13 @@ class RankedPasses {
   GradientReducer& reducer() { return ranks_->reducer(); }
   // For forward passes of training; null: every batch has its own statistics.
   const kernels::ExchangeSums* exchange() const { return exchange_ ? &exchange_ : nullptr; }
+  // Which sums a pass exchanges is known from the first one. A rank that has no samples then, as
+  // after resuming at the end of an epoch, asks here: a forward pass of training over any batch,
+  // which exchanges with nobody and leaves the model as it was.
+  using Rehearsal = std::function<Status(const kernels::ExchangeSums&)>;
+  void set_rehearsal(Rehearsal rehearsal) { rehearsal_ = std::move(rehearsal); }
+  // What the reducer takes: torch's current stream on the model's device; null: the CPU.
+  void* stream() const;
 
   void open_window();
   void open_request() { exchanges_ = 0; }
@@ -53,11 +60,11 @@ class RankedPasses {
 
   RankedPasses(std::shared_ptr<EngineRanks> ranks, nn::ParameterRegistry& registry)
       : ranks_(std::move(ranks)), registry_(registry) {}
+  Status learn_script();
   Status exchange_nothing();
   void begin_part(int part);
   Status begin_rest(std::span<uint8_t> has_grad);
   Status finish_parts();
-  void* stream() const;
 
   std::shared_ptr<EngineRanks> ranks_;
   nn::ParameterRegistry& registry_;
@@ -65,6 +72,7 @@ class RankedPasses {
   int num_parts_ = 0, begun_ = 0, code_ = 0;
   bool reduced_ = false;  // the reducer has watched the last pass
   kernels::ExchangeSums exchange_;
+  Rehearsal rehearsal_;
   int64_t exchanges_ = 0;          // of this request
   std::vector<Exchanged> script_;  // of a pass, as the first one went
   bool script_done_ = false;

@@ -68,6 +68,8 @@ Result<std::unique_ptr<BevEngine>> BevEngine::create(const BevRunConfig& config,
     engine->seed_ = config.aerie.seed;
     engine->detect_anomaly_ = config.trainer.detect_anomaly;
     engine->recompute_ = config.aerie.activation_checkpointing;
+    engine->global_loss_ = config.aerie.loss_reduction == config::LossReduction::kGlobal;
+    engine->part_names_ = map_loss_names(sizes);
     engine->set_precision(config.trainer.precision);
     const config::EmaConfig& ema = config.exp_manager.ema;
     if (ema.enable)
@@ -155,14 +157,63 @@ Status BevEngine::use_ema_weights(bool on) {
   }
 }
 
+Status BevEngine::set_ranks(std::shared_ptr<train::EngineRanks> ranks) {
+  if (window_open_) return internal_error("other ranks inside a window");
+  AERIE_ASSIGN_OR_RETURN(passes_,
+                         train::RankedPasses::create(std::move(ranks), model_->parameters()));
+  passes_->set_rehearsal([this](const kernels::ExchangeSums& note) { return rehearse(note); });
+  met_ = false;
+  return ok_status();
+}
+
+Status BevEngine::meet_ranks() {
+  if (met_) return ok_status();
+  AERIE_RETURN_IF_ERROR(passes_->ranks().broadcast_state(flat_state()));
+  met_ = true;
+  return ok_status();
+}
+
+Status BevEngine::show_state(bool gather) {
+  if (!optimizer_->kept()) return ok_status();
+  try {
+    optimizer_->show_whole();
+    if (!gather) return ok_status();
+    for (const at::Tensor& buffer : optimizer_->buffers())
+      if (const int code = passes_->reducer().gather(buffer, passes_->stream()); code != 0)
+        return passes_->reducer().error(code);
+    return ok_status();
+  } catch (const std::exception& error) {
+    return train::torch_status(error).with_context("collecting the optimizer's state");
+  }
+}
+
 Result<std::unique_ptr<train::StateSnapshot>> BevEngine::snapshot() {
   if (window_open_) return internal_error("snapshot inside a window: its gradients would be lost");
   train::TextScalars texts;
   if (fallen_back_) texts.emplace_back(kFallenBackTo, config::precision_name(precision_));
-  return train::take_snapshot(flat_state(), snapshot_memory_, std::move(texts));
+  AERIE_RETURN_IF_ERROR(show_state(/*gather=*/true));
+  auto snapshot = train::take_snapshot(flat_state(), snapshot_memory_, std::move(texts));
+  optimizer_->hide_whole(/*take=*/false);
+  return snapshot;
+}
+
+Status BevEngine::join_snapshot() {
+  AERIE_RETURN_IF_ERROR(show_state(/*gather=*/true));
+  optimizer_->hide_whole(/*take=*/false);
+  return ok_status();
 }
 
 Status BevEngine::restore(const train::StateSource& source) {
+  AERIE_RETURN_IF_ERROR(show_state(/*gather=*/false));
+  const Status restored = restore_whole(source);
+  optimizer_->hide_whole(/*take=*/restored.ok());
+  AERIE_RETURN_IF_ERROR(restored);
+  met_ = passes_ == nullptr;
+  finished_.clear();
+  return ok_status();
+}
+
+Status BevEngine::restore_whole(const train::StateSource& source) {
   AERIE_ASSIGN_OR_RETURN(train::ReadState read, train::read_state(flat_state(), source));
   bool fallen_back = false;
   config::Precision precision = precision_;
@@ -179,7 +230,6 @@ Status BevEngine::restore(const train::StateSource& source) {
   if (fallen_back) set_precision(precision);
   AERIE_RETURN_IF_ERROR(read.write(flat_state()));
   fallen_back_ = fallen_back;
-  finished_.clear();
   return ok_status();
 }
 

@@ -10,6 +10,10 @@
 // kOutOfMemory leaves everything as it was before the call, also the gradients of an unfinished
 // window and BatchNorm statistics; the request may be repeated with a larger split. Parts of a
 // batch run one by one and with recomputed Swin blocks; each updates BatchNorm by itself.
+//
+// Over ranks (set_ranks): gradients are reduced while the last backward pass of a window goes on,
+// BatchNorm's sums in every pass where asked; all ranks skip a step, or run out of memory,
+// together.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +36,7 @@
 #include "aerie/train/engine.h"
 #include "aerie/train/graph/device_spans.h"
 #include "aerie/train/graph/flat_state.h"
+#include "aerie/train/ranks/ranked_passes.h"
 
 namespace aerie::bev {
 
@@ -52,6 +57,7 @@ class BevEngine final : public train::Engine {
                                       uint64_t position) override;
   Status use_ema_weights(bool on) override;
   Result<std::unique_ptr<train::StateSnapshot>> snapshot() override;
+  Status join_snapshot() override;
   Status restore(const train::StateSource& source) override;
   Result<std::string> fall_back_precision() override;
   train::EngineMemory memory() const override;
@@ -65,12 +71,16 @@ class BevEngine final : public train::Engine {
   void set_prediction_sink(PredictionSink* sink) { sink_ = sink; }
   // Begins to reserve the host memory of snapshots, so that the first save finds it.
   void reserve_snapshots();
+  // Trains with other ranks from the next step on, which begins with rank 0's state. Every rank
+  // makes the same calls from now on: steps, snapshots (or joins them), restores.
+  Status set_ranks(std::shared_ptr<train::EngineRanks> ranks);
 
  private:
   // What the end of a window reads about a micro-batch.
   struct Micro {
     at::Tensor loss;   // 0-dim float32
     at::Tensor parts;  // (parts) float32: the losses of part_names_
+    int64_t samples = 0;
   };
   struct Rollback;
 
@@ -80,11 +90,24 @@ class BevEngine final : public train::Engine {
   void set_precision(config::Precision precision);
   train::FlatState flat_state();
   Status add(const train::StepRequest& request);
-  Result<Micro> run_micro(const BevBatch& batch, int64_t accumulate, int64_t split);
+  Status run_all(const train::StepRequest& request);
+  // The weights of a request's micro-batches in the step's loss.
+  Result<std::vector<double>> weigh(const train::StepRequest& request);
+  // `last`: of the window.
+  Result<Micro> run_micro(const BevBatch& batch, double weight, int64_t split, bool last);
   // Forward and backward of samples that make `share` of a micro-batch, times `factor`.
   Result<Micro> run_part(const BevBatch& batch, double share, const at::Tensor& factor,
-                         bool recompute);
-  Result<at::Tensor> forward(const BevBatch& batch, bool training, bool recompute = false);
+                         bool recompute, bool last);
+  Status backward(const at::Tensor& loss, bool recompute, bool last);
+  // A forward pass that exchanges with nobody and leaves no trace.
+  Status rehearse(const kernels::ExchangeSums& exchange);
+  // Ranks: the same state before a step; the whole moments of a sharded optimizer, for a snapshot
+  // to read (`gather`) or a checkpoint to be read into.
+  Status meet_ranks();
+  Status show_state(bool gather);
+  Status restore_whole(const train::StateSource& source);
+  Result<at::Tensor> forward(const BevBatch& batch, bool training, bool recompute = false,
+                             const kernels::ExchangeSums* exchange = nullptr);
   Result<train::StepOutcome> finish(const train::StepRequest& request);
   // `probability`: [B][K][nx][ny] of the batch; null: not asked for.
   Result<train::EvalOutcome> evaluate_parts(const BevBatch& batch, int64_t parts,
@@ -109,6 +132,13 @@ class BevEngine final : public train::Engine {
       std::make_shared<train::SnapshotMemory>();
 
   PredictionSink* sink_ = nullptr;
+
+  std::unique_ptr<train::RankedPasses> passes_;  // null: this process alone
+  bool met_ = true;                              // ranks have the same state
+  // The loss of a step is the mean over the samples of all micro-batches and ranks; not the mean of
+  // the means of micro-batches and ranks.
+  bool global_loss_ = false;
+  int64_t window_divisor_ = 0, window_samples_ = 0;  // of a global loss: used so far, known now
 
   bool window_open_ = false;
   std::vector<Micro> window_;

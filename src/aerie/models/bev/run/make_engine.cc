@@ -14,6 +14,7 @@
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/bev_engine.h"
 #include "aerie/models/bev/weights/load_weights.h"
+#include "aerie/train/ranks/rank_settings.h"
 #include "aerie/train/run_folder.h"
 
 namespace aerie::bev {
@@ -98,6 +99,14 @@ Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& given,
              " accumulated ones are not quite one larger batch (model.norm_eval=true freezes its "
              "statistics)");
   AERIE_ASSIGN_OR_RETURN(auto engine, BevEngine::create(run, device));
+  if (options.ranks != nullptr) {
+    AERIE_ASSIGN_OR_RETURN(
+        const train::RankSettings settings,
+        train::rank_settings(run.trainer, run.aerie, run.optim.kind, /*autograd=*/true));
+    AERIE_ASSIGN_OR_RETURN(auto ranks, train::EngineRanks::create(
+                                           options.ranks, engine->model().parameters(), settings));
+    AERIE_RETURN_IF_ERROR(engine->set_ranks(std::move(ranks)));
+  }
   train::BuiltEngine out;
   out.base_rates = engine->optimizer().base_rates();
   for (const nn::ParamInfo& entry : engine->model().parameters().entries()) {

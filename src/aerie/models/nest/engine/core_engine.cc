@@ -58,6 +58,14 @@ Result<std::unique_ptr<StateSnapshot>> CoreEngine::snapshot() {
   return snapshot;
 }
 
+// What this rank has of a sharded state goes to the one that writes.
+Status CoreEngine::join_snapshot() {
+  AERIE_RETURN_IF_ERROR(write_state());
+  AERIE_RETURN_IF_ERROR(core_->show_state(/*gather=*/true));
+  core_->hide_state(/*written=*/false);
+  return ok_status();
+}
+
 void CoreEngine::reserve_snapshots() {
   snapshot_memory_->reserve(core_->device(), snapshot_bytes(core_->flat_state()));
 }
@@ -124,6 +132,7 @@ Status CoreEngine::set_ranks(std::shared_ptr<EngineRanks> ranks) {
     core_->set_broadcast_statistics([ranks = ranks.get()](std::vector<at::Tensor> statistics) {
       return ranks->broadcast(std::move(statistics));
     });
+  core_->set_group(&ranks->group());
   ranks_ = std::move(ranks);
   met_ = false;
   return ok_status();

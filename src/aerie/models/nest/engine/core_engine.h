@@ -23,6 +23,7 @@ class CoreEngine : public Engine {
   int64_t num_parameters() const override;
   Status use_ema_weights(bool on) override;
   Result<std::unique_ptr<StateSnapshot>> snapshot() override;
+  Status join_snapshot() override;
   Status restore(const StateSource& source) override;
   Result<std::string> fall_back_precision() override;
   EngineMemory memory() const override;

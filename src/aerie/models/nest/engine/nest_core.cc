@@ -488,6 +488,7 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, const 
 }
 
 Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool training) {
+  if (training) enter(dist::Phase::kForward);
   const DeviceSpans::Scope span(*spans_, training ? "forward" : "evaluate");
   nest::ForwardOptions options;
   options.training = training;
@@ -511,6 +512,7 @@ Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool tr
 }
 
 Status NestCore::backward(const at::Tensor& loss, bool last) {
+  enter(dist::Phase::kBackward);
   const DeviceSpans::Scope span(*spans_, "backward");
   // Recomputed layers add to shared parameters one by one: all parts come behind the pass then.
   const bool watches_itself = last && reducer_ != nullptr && reducer_->watches_backward();
@@ -609,6 +611,7 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
         return reduced;
       }
     }
+    enter(dist::Phase::kUpdate);
     const at::Tensor scale =
         scaler_ ? scaler_->scale().clone() : at::ones({}, options.dtype(at::kFloat));
     const bool shards = reducer_ != nullptr && reducer_->shards();

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "aerie/base/status.h"
+#include "aerie/dist/process_group.h"
 #include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/nest_model.h"
 #include "aerie/optim/ema.h"
@@ -110,6 +111,8 @@ class NestCore {
   void set_broadcast_statistics(std::function<Status(std::vector<at::Tensor>)> broadcast) {
     broadcast_statistics_ = std::move(broadcast);
   }
+  // Who is told what a step is doing, for the messages of other ranks; null: nobody. Outlives it.
+  void set_group(dist::ProcessGroup* group) { group_ = group; }
   // Where the phases of a step are timed.
   DeviceSpans& spans() { return *spans_; }
   // Masks for every following forward pass instead of drawn ones; null: draw again. For tests.
@@ -147,6 +150,9 @@ class NestCore {
   // `last`: of the window.
   Status backward(const at::Tensor& loss, bool last);
   void* stream() const;  // what the reducer takes
+  void enter(dist::Phase phase) const {
+    if (group_ != nullptr) group_->set_phase(phase);
+  }
   void begin_part(int part);
   Status begin_rest();
   Status finish_reduction();
@@ -173,7 +179,8 @@ class NestCore {
   int reducer_code_ = 0;  // its first error
   kernels::ExchangeSums exchange_;
   bool exchange_recordable_ = true;
-  int64_t exchanges_ = 0;      // calls in this request
+  int64_t exchanges_ = 0;  // calls in this request
+  dist::ProcessGroup* group_ = nullptr;
   bool watched_pass_ = false;  // the reducer has watched a pass of this window
   bool global_loss_ = false;
   int64_t window_divisor_ = 0, window_frames_ = 0;  // of a global loss: used so far, known now

@@ -4,14 +4,16 @@
 // AERIE_MORE_RANKS=1 adds larger worlds and models to what the gate has time for.
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <map>
-#include <sys/mman.h>
 
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 
 #include "aerie/data/speech/synthetic_batch.h"
+#include "aerie/device/gpu.h"
 #include "aerie/dist/testing/fork_ranks.h"
+#include "aerie/dist/testing/numbers.h"
 #include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/engine/reference_engine.h"
 #include "aerie/models/nest/engine/test_util.h"
@@ -20,31 +22,7 @@
 namespace aerie::train::nest_ranks_test {
 namespace {
 
-// Numbers that a process leaves for the one that started it.
-class Numbers {
- public:
-  static constexpr size_t kRoom = size_t{1} << 20;
-  Numbers()
-      : data_(static_cast<double*>(::mmap(nullptr, kRoom * sizeof(double), PROT_READ | PROT_WRITE,
-                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~Numbers() { ::munmap(data_, kRoom * sizeof(double)); }
-  Numbers(const Numbers&) = delete;
-  Numbers& operator=(const Numbers&) = delete;
-  void put(double value) {
-    const auto at = static_cast<size_t>(data_[0]) + 1;
-    ASSERT_LT(at, kRoom);
-    data_[at] = value;
-    data_[0] = static_cast<double>(at);
-  }
-  void put(const at::Tensor& tensor) {
-    const at::Tensor plain = tensor.detach().to(at::kCPU, at::kDouble).contiguous();
-    for (int64_t i = 0; i < plain.numel(); ++i) put(plain.const_data_ptr<double>()[i]);
-  }
-  std::vector<double> all() const { return {data_ + 1, data_ + 1 + static_cast<size_t>(data_[0])}; }
-
- private:
-  double* data_;
-};
+using dist::Numbers;
 
 at::Tensor full_weights(NestCore& core) {
   return core.model().parameters().flat_params().detach().clone();
@@ -335,6 +313,17 @@ TEST(NestRanksTest, SnapshotsDoNotKnowShards) {
       auto snapshot = (*engine)->snapshot();
       EXPECT_TRUE(snapshot.ok()) << snapshot.status().to_string();
       const MemorySource source(**snapshot);
+      // One rank alone writes: the others join.
+      if (group.rank() == 0) {
+        auto alone = (*engine)->snapshot();
+        EXPECT_TRUE(alone.ok() && (*alone)->wait().ok());
+        const auto &first = (*snapshot)->tensors(), &second = (*alone)->tensors();
+        EXPECT_EQ(first.size(), second.size());
+        for (size_t i = 0; i < std::min(first.size(), second.size()); ++i)
+          EXPECT_EQ(std::memcmp(first[i].data, second[i].data, first[i].bytes), 0) << first[i].name;
+      } else {
+        EXPECT_TRUE((*engine)->join_snapshot().ok());
+      }
       if (group.rank() == world - 1)
         for (const SnapshotTensor& tensor : (*snapshot)->tensors())
           if (tensor.file == "optimizer")
@@ -359,84 +348,153 @@ TEST(NestRanksTest, SnapshotsDoNotKnowShards) {
   EXPECT_LT(largest_difference(a, b, 0, a.size()), 1e-4 * scale);
 }
 
-// The fast engine's flat buffers and the reference engine's c10d::Reducer.
-TEST(NestRanksTest, EnginesAgreeAmongRanks) {
-  struct Way {
-    bool fast, shard;
-    config::Precision precision;
-    double error;
-  };
+// An engine among ranks, or alone.
+struct Way {
+  bool fast = false, shard = false;
+  config::Precision precision = config::Precision::k32;
+  bool gpu = false;
+  int world = 2;
+  std::string backend = "gloo";
+  bool alone = false;  // without a reducer, for what one rank does by itself
+  int64_t steps = 3;
+};
+
+// Losses and norms of the steps, as rank 0 has them, then some weights.
+std::vector<double> engine_numbers(const Way& way) {
   config::RunConfig config = small_run_config();
   config::ModelConfig& m = config.model;
   m.encoder.d_model = 128;
   m.encoder.n_heads = 2;
   m.encoder.subsampling_conv_channels = 32;
   m.decoder.feat_in = 128;
+  m.masking.mask_prob = 0.2;  // clips are short, and every step is to have a loss
   config.trainer.accumulate_grad_batches = 2;
   config.trainer.gradient_clip_val = 1.0;
-  const auto losses = [&](const Way& way) {
-    Numbers out;
-    config.trainer.precision = way.precision;
-    const auto codes = dist::fork_groups(2, [&](dist::ProcessGroup& group) {
-      std::unique_ptr<CoreEngine> engine;
-      if (way.fast) {
-        engine = FastEngine::create_on_host(config, kernels::kReferenceKernels).value();
-      } else {
-        engine = ReferenceEngine::create(config, at::kCPU).value();
-      }
-      RankSettings settings;
-      settings.autograd = !way.fast;
-      settings.shard = way.shard;
-      settings.sync_batchnorm = true;
-      const std::shared_ptr<dist::ProcessGroup> shared(&group, [](dist::ProcessGroup*) {});
-      auto ranks = EngineRanks::create(shared, engine->core().model().parameters(), settings);
-      EXPECT_TRUE(ranks.ok()) << ranks.status().to_string();
-      EXPECT_TRUE(engine->set_ranks(std::move(ranks).value()).ok());
-      engine->core().set_global_loss(true);
-      for (int64_t s = 0; s < 3; ++s) {
-        std::vector<data::SyntheticBatch> batches;
-        for (int64_t i = 0; i < 2; ++i) {
-          data::SyntheticBatchOptions options;
-          options.rows = group.rank() == 1 ? 1 : 2;
-          options.samples = 5000 + 400 * i;
-          options.seed = static_cast<uint64_t>(10 * s + 2 * i + group.rank());
-          batches.push_back(data::SyntheticBatch::make(options).value());
+  config.trainer.precision = way.precision;
+  Numbers out;
+  dist::GroupOptions options{.backend = way.backend, .timeout_s = 60, .join_timeout_s = 60};
+  options.gpu_index = way.gpu ? 0 : -1;
+  const auto codes = dist::fork_groups(
+      way.world,
+      [&](dist::ProcessGroup& group) {
+        const at::Device device = way.gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+        std::unique_ptr<CoreEngine> engine;
+        if (!way.fast) {
+          engine = ReferenceEngine::create(config, device).value();
+        } else if (way.gpu) {
+          engine = FastEngine::create(config, device).value();
+        } else {
+          engine = FastEngine::create_on_host(config, kernels::kReferenceKernels).value();
         }
-        const data::SpeechBatch nothing;
-        // The second rank has no samples at the end of the second step.
-        const bool none = s == 1 && group.rank() == 1;
-        const data::Batch* window[] = {&batches[0].batch(), none ? &nothing : &batches[1].batch()};
-        StepRequest request;
-        request.step = s;
-        request.first_micro_step = static_cast<uint64_t>(2 * s);
-        request.accumulate = 2;
-        request.learning_rates = {1e-3};
-        request.micro_batches = window;
-        const Status status = engine->submit(request);
-        EXPECT_TRUE(status.ok()) << status.to_string();
-        const auto outcomes = engine->collect(true);
-        EXPECT_TRUE(outcomes.ok() && outcomes->size() == 1u);
-        if (group.rank() != 0 || !outcomes.ok()) continue;
-        out.put(outcomes->front().loss);
-        out.put(outcomes->front().grad_norm);
-      }
-      EXPECT_TRUE(engine->snapshot().ok());
-      if (group.rank() == 0) out.put(full_weights(engine->core()).narrow(0, 0, 10000));
-      return 0;
-    });
-    EXPECT_EQ(codes, std::vector<int>(2, 0));
-    return out.all();
-  };
-  const std::vector<double> want = losses({false, false, config::Precision::k32, 0.0});
-  ASSERT_EQ(want.size() > 6, true);
-  const std::vector<double> fast = losses({true, false, config::Precision::k32, 0.0});
-  EXPECT_LT(largest_difference(fast, want, 0, 6), 1e-4);
-  const std::vector<double> shards = losses({true, true, config::Precision::k32, 0.0});
-  EXPECT_LT(largest_difference(shards, fast, 0, 6), 1e-5);
-  const std::vector<double> narrow = losses({true, false, config::Precision::kBf16Mixed, 0.0});
+        if (!way.alone) {
+          RankSettings settings;
+          settings.autograd = !way.fast;
+          settings.shard = way.shard;
+          settings.sync_batchnorm = true;
+          const std::shared_ptr<dist::ProcessGroup> shared(&group, [](dist::ProcessGroup*) {});
+          auto ranks = EngineRanks::create(shared, engine->core().model().parameters(), settings);
+          EXPECT_TRUE(ranks.ok()) << ranks.status().to_string();
+          EXPECT_TRUE(engine->set_ranks(std::move(ranks).value()).ok());
+        }
+        engine->core().set_global_loss(true);
+        for (int64_t s = 0; s < way.steps; ++s) {
+          std::vector<data::SyntheticBatch> batches;
+          for (int64_t i = 0; i < 2; ++i) {
+            data::SyntheticBatchOptions shape;
+            shape.rows = group.rank() == 1 ? 1 : 2;
+            shape.samples = 5000 + 400 * i;
+            shape.seed = static_cast<uint64_t>(10 * s + 2 * i + group.rank());
+            batches.push_back(data::SyntheticBatch::make(shape).value());
+          }
+          const data::SpeechBatch nothing;
+          // The second rank has no samples at the end of the second step.
+          const bool none = s == 1 && group.rank() == 1;
+          const data::Batch* window[] = {&batches[0].batch(),
+                                         none ? &nothing : &batches[1].batch()};
+          StepRequest request;
+          request.step = s;
+          request.first_micro_step = static_cast<uint64_t>(2 * s);
+          request.accumulate = 2;
+          request.learning_rates = {1e-3};
+          request.micro_batches = window;
+          const Status status = engine->submit(request);
+          EXPECT_TRUE(status.ok()) << status.to_string();
+          const auto outcomes = engine->collect(true);
+          EXPECT_TRUE(outcomes.ok() && outcomes->size() == 1u);
+          if (group.rank() != 0 || !outcomes.ok()) continue;
+          out.put(outcomes->front().loss);
+          out.put(outcomes->front().grad_norm);
+        }
+        EXPECT_TRUE(engine->snapshot().ok());
+        if (group.rank() == 0) out.put(full_weights(engine->core()).narrow(0, 0, 10000));
+        return 0;
+      },
+      options);
+  EXPECT_EQ(codes, std::vector<int>(static_cast<size_t>(way.world), 0));
+  return out.all();
+}
+
+// Of the first numbers of both; norms are large.
+double relative_difference(const std::vector<double>& a, const std::vector<double>& b,
+                           size_t count) {
+  EXPECT_EQ(a.size(), b.size());
+  double out = a.size() == b.size() && a.size() >= count ? 0.0 : 1e30;
+  for (size_t i = 0; i < count && out < 1e30; ++i) {
+    EXPECT_GT(b[i], 0.1);
+    out = std::max(out, std::abs(a[i] - b[i]) / std::max(1.0, std::abs(b[i])));
+  }
+  return out;
+}
+
+// The fast engine's flat buffers and the reference engine's c10d::Reducer.
+TEST(NestRanksTest, EnginesAgreeAmongRanks) {
+  using config::Precision;
+  const std::vector<double> want = engine_numbers({});
+  ASSERT_GT(want.size(), 6u);
+  const std::vector<double> fast = engine_numbers({.fast = true});
+  EXPECT_LT(relative_difference(fast, want, 6), 1e-4);
+  const std::vector<double> shards = engine_numbers({.fast = true, .shard = true});
+  EXPECT_LT(relative_difference(shards, fast, 6), 1e-5);
+  const std::vector<double> narrow =
+      engine_numbers({.fast = true, .precision = Precision::kBf16Mixed});
   const std::vector<double> narrow_shards =
-      losses({true, true, config::Precision::kBf16Mixed, 0.0});
-  EXPECT_LT(largest_difference(narrow_shards, narrow, 0, 6), 1e-3);
+      engine_numbers({.fast = true, .shard = true, .precision = Precision::kBf16Mixed});
+  EXPECT_LT(relative_difference(narrow_shards, narrow, 6), 1e-3);
+}
+
+// Asked in another process: one that has looked at CUDA cannot be forked.
+bool has_gpu() {
+  return dist::fork_ranks(
+             1, [](const dist::World&) { return device::driver().gpus.empty() ? 1 : 0; })[0] == 0;
+}
+
+// Two ranks share a GPU over Gloo, which cannot be recorded: graphs end before each reduction.
+TEST(NestRanksGpuTest, TwoRanksOnOneGpuOverGloo) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  const std::vector<double> want = engine_numbers({.steps = 5});
+  ASSERT_GT(want.size(), 10u);
+  const std::vector<double> reference = engine_numbers({.gpu = true, .steps = 5});
+  EXPECT_LT(relative_difference(reference, want, 10), 1e-3);
+  const std::vector<double> fast = engine_numbers({.fast = true, .gpu = true, .steps = 5});
+  EXPECT_LT(relative_difference(fast, want, 10), 1e-3);
+  const std::vector<double> shards =
+      engine_numbers({.fast = true, .shard = true, .gpu = true, .steps = 5});
+  EXPECT_LT(relative_difference(shards, fast, 10), 1e-4);
+}
+
+// The whole step in one graph, with NCCL's reductions and BatchNorm's sums: shapes come again from
+// the second step on, so that graphs are captured and replayed.
+TEST(NestRanksGpuTest, NcclInsideTheCapturedStep) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  for (const bool shard : {false, true}) {
+    const Way ranked{
+        .fast = true, .shard = shard, .gpu = true, .world = 1, .backend = "nccl", .steps = 8};
+    Way by_itself = ranked;
+    by_itself.alone = true;
+    const std::vector<double> want = engine_numbers(by_itself), found = engine_numbers(ranked);
+    ASSERT_GT(want.size(), 16u);
+    EXPECT_LT(relative_difference(found, want, 16), 1e-4) << (shard ? "sharded" : "whole");
+  }
 }
 
 // What one rank has no memory for, no rank has done, and all may try again.
