@@ -21,6 +21,7 @@
 #include "aerie/models/nest/run/nest_measure.h"
 #include "bench_command.h"
 #include "bench_reference.h"
+#include "bench_world.h"
 #include "json_output.h"
 #include "peer_process.h"
 #include "version.h"
@@ -60,6 +61,12 @@ void print_bench_step_help() {
       "a\n"
       "                      configuration: for that and each of them), all peers in one process;\n"
       "                      --rows TEXT,... takes the rows whose names contain one of these\n"
+      "  --world N,M,...     on so many ranks of this machine, one case: all-reduces, the step "
+      "with\n"
+      "                      and without them, what keys of trainer.strategy change, and what "
+      "`aerie\n"
+      "                      plan` predicts; --threads N a rank, --no-keys for the configured keys "
+      "alone\n"
       "  --python EXE        for the peer (default python3)\n"
       "  --json              machine-readable output\n"
       "%s\n"
@@ -316,13 +323,48 @@ void print_table(const ordered_json& all) {
                   printable_lines(one["peer"]["error"].get<std::string>()).c_str());
 }
 
+// --world: this process starts the ranks, or is one of them (--world-part, --world-file).
+Status run_worlds(const config::ConfigArgs& parsed, const std::vector<std::string>& args,
+                  Request& request) {
+  if (request.table || !request.peer.tree.empty() || request.cases.size() != 1)
+    return invalid_argument("--world measures one case: no --table, no --peer, one --batch");
+  WorldBench bench;
+  bench.args = args;
+  for (const std::string& one : split(text_option(parsed, "--world"), ',')) {
+    auto value = parse_int64(trim(one), 1, 1024);
+    if (!value.ok()) return invalid_argument(value.status().message()).with_context("--world");
+    bench.worlds.push_back(static_cast<int>(*value));
+  }
+  AERIE_ASSIGN_OR_RETURN(const int64_t threads, integer_option(parsed, "--threads", 0, 1, 4096));
+  bench.threads = static_cast<int>(threads);
+  bench.keys = !parsed.extra.contains("--no-keys");
+  bench.json = request.json;
+  request.measure.batch_size = request.cases.front().batch;
+  // As the configurations of NEST have it.
+  if (request.model_yaml.empty()) request.run.trainer.sync_batchnorm = true;
+  bench.run = request.run;
+  bench.measure = request.measure;
+  bench.to_json = [&](const train::NestMeasurement& measured) {
+    ordered_json json = to_json(measured, request);
+    json["case"] = str_cat(measured.batch_size, " x ", measured.seconds, " s");
+    return json;
+  };
+  const std::string part = text_option(parsed, "--world-part");
+  if (part.empty()) return run_bench_world(bench);
+  return run_bench_rank(bench, part, text_option(parsed, "--world-file"));
+}
+
 }  // namespace
 
 Status run_bench_step(const std::vector<std::string>& args) {
-  std::vector<config::ExtraOption> extra{
-      {"--wait", false}, {"--json", false}, {"--table", false}, {"--reference-table", false}};
+  std::vector<config::ExtraOption> extra{{"--wait", false},
+                                         {"--json", false},
+                                         {"--table", false},
+                                         {"--reference-table", false},
+                                         {"--no-keys", false}};
   for (const char* name : {"--batch", "--seconds", "--precision", "--engine", "--steps", "--warmup",
-                           "--d-model", "--layers", "--heads", "--peer", "--python", "--rows"})
+                           "--d-model", "--layers", "--heads", "--peer", "--python", "--rows",
+                           "--world", "--threads", "--world-part", "--world-file"})
     extra.push_back({name, true});
   AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args, extra));
   if (parsed.help) {
@@ -331,6 +373,7 @@ Status run_bench_step(const std::vector<std::string>& args) {
   }
   if (parsed.extra.contains("--reference-table")) return run_reference_table(parsed);
   AERIE_ASSIGN_OR_RETURN(Request request, read_request(parsed));
+  if (parsed.extra.contains("--world")) return run_worlds(parsed, args, request);
   const SignalCatcher signals;
   request.measure.stop = [] { return caught_signal() != 0; };
 

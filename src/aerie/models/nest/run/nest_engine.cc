@@ -117,6 +117,13 @@ Result<BuiltEngine> make_nest_engine(const config::RunConfig& given, const Engin
   return out;
 }
 
+ReductionSize reduction_size(BuiltEngine& engine) {
+  EngineRanks* ranks = core_engine(engine).ranks();
+  if (ranks == nullptr) return {};
+  const ReducerCounters counters = ranks->reducer().counters();
+  return {counters.buckets, counters.bytes};
+}
+
 Status load_initial_weights(Env& env, BuiltEngine& engine, const config::InitFromConfig& init) {
   if (init.kind == config::InitFromConfig::Kind::kNone) return ok_status();
   AERIE_ASSIGN_OR_RETURN(

@@ -1,6 +1,7 @@
 // Engines for NEST, made from a configuration. No torch header here: commands include this.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,13 @@ namespace aerie::train {
 
 // The engine that aerie.engine asks for, with freshly initialised weights.
 Result<BuiltEngine> make_nest_engine(const config::RunConfig& config, const EngineOptions& options);
+
+// What the ranks of an engine reduce in a step; zeros where it trains alone.
+struct ReductionSize {
+  int64_t buckets = 0;
+  int64_t bytes = 0;  // of one rank
+};
+ReductionSize reduction_size(BuiltEngine& engine);
 
 // init_from_nemo_model and init_from_ptl_ckpt: copies the tensors that match. Logs what was taken.
 Status load_initial_weights(Env& env, BuiltEngine& engine, const config::InitFromConfig& init);

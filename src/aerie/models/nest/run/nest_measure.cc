@@ -86,7 +86,7 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
     shape.shortest = options.shortest;
     shape.sample_rate = static_cast<int>(config.model.sample_rate);
     shape.seed = config.aerie.seed + static_cast<uint64_t>(i);
-    if (devices.gpu) shape.allocator = pinned_memory(devices.ids.front());
+    if (devices.gpu) shape.allocator = pinned_memory(devices.own);
     AERIE_ASSIGN_OR_RETURN(data::SyntheticBatch batch, data::SyntheticBatch::make(shape));
     batches.push_back(std::move(batch));
   }
@@ -97,13 +97,13 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   const double start = clock.monotonic_s();
   EngineOptions engine_options;
   engine_options.gpu = devices.gpu;
-  engine_options.gpu_index = devices.ids.front();
+  engine_options.gpu_index = devices.own;
+  engine_options.ranks = options.ranks;
   AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, make_nest_engine(config, engine_options));
   // From here on: what an earlier measurement held has been given back.
   const std::unique_ptr<metrics::NvmlSampler> nvml =
-      devices.gpu
-          ? metrics::NvmlSampler::start(device::pci_bus_id(devices.ids.front()).c_str(), 0.02)
-          : nullptr;
+      devices.gpu ? metrics::NvmlSampler::start(device::pci_bus_id(devices.own).c_str(), 0.02)
+                  : nullptr;
   NestMeasurement out;
   out.build_s = clock.monotonic_s() - start;
   out.engine = engine.engine->description();
@@ -126,6 +126,11 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   if (!schedule.ok()) return schedule.status().with_context("model.optim.sched");
   measure_options.learning_rates = schedule->at(0);
   AERIE_ASSIGN_OR_RETURN(out.steps, measure_steps(*engine.engine, source, measure_options));
+  if (options.ranks != nullptr) {
+    const ReductionSize size = reduction_size(engine);
+    out.buckets = size.buckets;
+    out.reduced_bytes = size.bytes;
+  }
   if (nvml != nullptr) {
     if (const auto sample = nvml->read_now()) out.device_gib = sample->peak_memory_used_gib;
   }

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "aerie/base/status.h"
+#include "aerie/dist/process_group.h"
 #include "aerie/models/nest/config/nest_config.h"
 #include "aerie/train/measure.h"
 
@@ -21,6 +23,8 @@ struct NestMeasureOptions {
   int64_t batches = 2;    // different batches, used in turn
   bool wait_for_results = true;
   std::function<bool()> stop;  // may be empty
+  // Who trains this model together, each with batches of its own; null: this process alone.
+  std::shared_ptr<dist::ProcessGroup> ranks;
 };
 
 struct NestMeasurement {
@@ -33,6 +37,8 @@ struct NestMeasurement {
   double build_s = 0.0;         // making the model and the engine
   double step_tflop = 0.0;      // of the matrix products of a step, forward and backward
   double device_gib = 0.0;      // most memory in use on the GPU, by NVML; 0: not known
+  int64_t buckets = 0;          // of gradients in a step; 0: no other ranks
+  int64_t reduced_bytes = 0;    // by a rank in a step
 };
 
 // Trains a model with fresh weights for options.warmup + options.steps steps.
