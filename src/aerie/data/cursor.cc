@@ -132,6 +132,7 @@ void write_part(const Cursor::Part& part, Json& out) {
   out["step"] = part.step;
   out["micro"] = part.micro;
   out["virtual_ranks"] = part.virtual_ranks;
+  if (part.lanes_per_rank > 1) out["lanes_per_rank"] = part.lanes_per_rank;
   out["batch_size"] = part.batch_size;
   out["order"] = hex64(part.order_fingerprint);
   if (part.batching) out["batching"] = batching_json(*part.batching);
@@ -142,6 +143,11 @@ Result<Cursor::Part> parse_part(const nlohmann::json& object) {
   AERIE_RETURN_IF_ERROR(read_number(object, "step", out.step));
   AERIE_RETURN_IF_ERROR(read_number(object, "micro", out.micro));
   AERIE_RETURN_IF_ERROR(read_number(object, "virtual_ranks", out.virtual_ranks));
+  if (object.contains("lanes_per_rank")) {
+    AERIE_RETURN_IF_ERROR(read_number(object, "lanes_per_rank", out.lanes_per_rank));
+    if (out.lanes_per_rank == 0 || out.lanes_per_rank > out.virtual_ranks)
+      return broken("lanes_per_rank");
+  }
   AERIE_RETURN_IF_ERROR(read_number(object, "batch_size", out.batch_size));
   AERIE_RETURN_IF_ERROR(read_hex(object, "order", out.order_fingerprint));
   if (out.virtual_ranks == 0 || out.batch_size == 0) return broken("a size is 0");

@@ -27,6 +27,8 @@ struct Cursor {
     uint64_t step = 0;   // global steps that are done, of the plan that this part began
     uint32_t micro = 0;  // of this rank's batches of the next step, those that are done
     uint32_t virtual_ranks = 1;
+    // Of these, each rank's; 0 in cursors of earlier versions, and where a rank has one.
+    uint32_t lanes_per_rank = 0;
     uint32_t batch_size = 1;           // per virtual rank, plain data
     uint64_t order_fingerprint = 0;    // Sampler::fingerprint
     std::optional<Batching> batching;  // not in cursors of earlier versions

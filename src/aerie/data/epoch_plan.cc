@@ -92,10 +92,12 @@ uint32_t EpochPlan::batch(uint64_t step, uint32_t lane, std::vector<PlannedSampl
   return section.bucket;
 }
 
-std::vector<PlannedSample> EpochPlan::rest_after(uint64_t step, uint32_t micro) const {
+std::vector<PlannedSample> EpochPlan::rest_after(uint64_t step, uint32_t micro,
+                                                 uint32_t lanes_per_rank) const {
   std::vector<PlannedSample> out, batch_samples;
   for (uint64_t s = step; s < num_steps_; ++s) {
-    for (uint32_t lane = s == step ? micro : 0; lane < num_lanes_; ++lane) {
+    for (uint32_t lane = 0; lane < num_lanes_; ++lane) {
+      if (s == step && lane % lanes_per_rank < micro) continue;
       batch(s, lane, batch_samples);
       out.insert(out.end(), batch_samples.begin(), batch_samples.end());
     }

@@ -57,8 +57,10 @@ class EpochPlan {
   bool is_rest() const { return !sections_.empty() && sections_[0].rest != nullptr; }
   // The batch of one lane in one step; `out` is replaced. Returns its section (bucket).
   uint32_t batch(uint64_t step, uint32_t lane, std::vector<PlannedSample>& out) const;
-  // What is left after `step` whole steps and the first `micro` lanes of the next, in its order.
-  std::vector<PlannedSample> rest_after(uint64_t step, uint32_t micro) const;
+  // What is left after `step` whole steps and, of the next, the first `micro` of the
+  // `lanes_per_rank` lanes of every rank, in its order.
+  std::vector<PlannedSample> rest_after(uint64_t step, uint32_t micro,
+                                        uint32_t lanes_per_rank) const;
 
  private:
   friend class Sampler;

@@ -34,6 +34,7 @@ Cursor::Part Loader::Impl::part_now() const {
   out.step = static_cast<uint64_t>(taken.index) / lanes;
   out.micro = static_cast<uint32_t>(static_cast<uint64_t>(taken.index) % lanes);
   out.virtual_ranks = sampler.num_lanes();
+  if (lanes > 1) out.lanes_per_rank = static_cast<uint32_t>(lanes);
   out.batch_size = sampler.max_batch_size();
   out.order_fingerprint = sampler.fingerprint();
   out.batching = sampler.batching();
@@ -125,7 +126,16 @@ Status Loader::restore(const std::string& cursor_json) {
   };
   std::vector<Cursor::Part> before = cursor.before;
   Cursor::Part now = cursor.now;
-  const bool other_batches = now.order_fingerprint != sampler.fingerprint();
+  // Of each rank's, as the run was then; earlier versions do not say, and did not allow another
+  // number of ranks inside a step.
+  const auto lanes_of = [&](const Cursor::Part& part) {
+    return part.lanes_per_rank > 0
+               ? part.lanes_per_rank
+               : std::max<uint32_t>(
+                     1, part.virtual_ranks / static_cast<uint32_t>(impl_->options.world));
+  };
+  const bool other_batches =
+      now.order_fingerprint != sampler.fingerprint() || (now.micro > 0 && lanes_of(now) != lanes);
   if (other_batches) {
     before.push_back(now);
     now = {};
@@ -140,8 +150,8 @@ Status Loader::restore(const std::string& cursor_json) {
       // The next cursor says what one of an earlier version did not.
       part.batching = then.batching();
       plan = plan == nullptr ? then.plan(cursor.epoch) : then.plan_rest(cursor.epoch, rest);
-      AERIE_RETURN_IF_ERROR(check(part, *plan, part.virtual_ranks / impl_->options.world));
-      rest = plan->rest_after(part.step, part.micro);
+      AERIE_RETURN_IF_ERROR(check(part, *plan, lanes_of(part)));
+      rest = plan->rest_after(part.step, part.micro, lanes_of(part));
     }
     rest_plan = sampler.plan_rest(cursor.epoch, rest);
     const int64_t batches = impl_->batches_in(*rest_plan);

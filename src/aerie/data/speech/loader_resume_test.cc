@@ -121,6 +121,44 @@ TEST(LoaderResumeTest, WithOtherBatchesEachSampleOfTheEpochComesOnce) {
   }
 }
 
+// Ranks of the next run, whatever their number, take what those of the last have left; `taken`: by
+// each of them, also inside a step of virtual ranks.
+TEST(LoaderResumeTest, WithAnotherNumberOfRanksEachSampleOfTheEpochComesOnce) {
+  TestCorpus corpus(71);
+  const Case item{"plain", false, false, 1, false};
+  for (const int64_t virtual_ranks : {1, 4})
+    for (const uint32_t before : {1u, 2u, 4u})
+      for (const uint32_t after : {1u, 2u, 4u})
+        for (const int64_t taken : {0, 3, 4}) {
+          const std::string what = str_cat(virtual_ranks, " virtual ranks, ", before, " then ",
+                                           after, " ranks, ", taken, " batches");
+          config::SpeechAerieConfig aerie = TestCorpus::aerie();
+          if (virtual_ranks > 1) aerie.data.virtual_ranks = virtual_ranks;
+          const auto loader = [&](uint32_t rank, uint32_t world) {
+            SpeechLoaderOptions options = quiet();
+            options.rank = rank;
+            options.world = world;
+            return make(config_of(corpus, item, 3), aerie, options);
+          };
+          Counts seen;
+          std::string cursor;
+          for (uint32_t rank = 0; rank < before; ++rank) {
+            auto first = loader(rank, before);
+            ASSERT_TRUE(first->start_epoch(2).ok());
+            take(*first, taken, seen);
+            if (rank == 0) cursor = first->cursor_json();
+          }
+          for (uint32_t rank = 0; rank < after; ++rank) {
+            auto second = loader(rank, after);
+            const Status restored = second->restore(cursor);
+            ASSERT_TRUE(restored.ok()) << what << ": " << restored.to_string();
+            take(*second, -1, seen);
+          }
+          EXPECT_EQ(seen.size(), 71u) << what;
+          for (const auto& [id, count] : seen) EXPECT_EQ(count, 1) << what << ", sample " << id;
+        }
+}
+
 TEST(LoaderResumeTest, AConvertedEpochCanBeInterruptedAgain) {
   TestCorpus corpus(60);
   const Case item{"plain", false, true, 1, false};
