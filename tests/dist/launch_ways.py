@@ -22,6 +22,11 @@ HEARTBEAT = 5
 LAUNCH_VARIABLES = ('RANK', 'WORLD_SIZE', 'LOCAL_', 'MASTER_', 'GROUP_', 'NODE_RANK', 'SLURM_', 'OMPI_', 'PMI_', 'MV2_', 'TORCHELASTIC_', 'AERIE_')
 
 
+def patience():
+    """How much longer things may take here and now than on an idle machine: runnable processes for every core."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
@@ -59,7 +64,7 @@ def start(name, argv, env):
 
 
 def finish(name, processes, limit=120):
-    deadline = time.time() + limit
+    deadline = time.time() + limit * patience()
     codes = []
     for process in processes:
         try:
@@ -172,6 +177,7 @@ def by_namespaces(name='by_namespaces'):
 
 
 def wait_for_step(name, step, processes, limit=60):
+    limit *= patience()
     deadline = time.time() + limit
     path = os.path.join(WORK, name, 'metrics.jsonl')
     while time.time() < deadline:
@@ -180,7 +186,7 @@ def wait_for_step(name, step, processes, limit=60):
         if all(process.poll() is not None for process in processes):
             raise Failed(f'{name}: ended before step {step}\n{log_of(name)[-3000:]}')
         time.sleep(0.05)
-    raise Failed(f'{name}: no step {step} in {limit} s\n{log_of(name)[-3000:]}')
+    raise Failed(f'{name}: no step {step} in {limit:.0f} s\n{log_of(name)[-3000:]}')
 
 
 def rank_processes(launcher):
@@ -199,7 +205,8 @@ def killed(name='killed'):
     began = time.time()
     codes = finish(name, [process], 30)
     expect(codes == [1], f'exit codes {codes}', name)
-    expect(time.time() - began < 15, 'took too long', name)
+    seconds = time.time() - began
+    expect(seconds < 8 * patience(), f'took {seconds:.1f} s', name)
     for text in ('rank 1 on ', 'SIGKILL', 'in phase ', 'last lines of rank 1'):
         expect(text in log_of(name), f'no "{text}"', name)
 
@@ -212,20 +219,57 @@ def stopped(name='stopped'):
     codes = finish(name, [process], 60)
     seconds = time.time() - began
     expect(codes == [1], f'exit codes {codes}', name)
-    expect(seconds < HEARTBEAT + 4, f'took {seconds:.1f} s', name)
+    expect(seconds < HEARTBEAT + 4 * patience(), f'took {seconds:.1f} s', name)
     expect('rank 1 on ' in log_of(name) and 'has said nothing' in log_of(name), 'the silent rank is not named', name)
 
 
+def slowed(name='slowed'):
+    """A rank that stands still again and again, for less than the heartbeat: the others wait for it and say who it is."""
+    process = start(name, command(name, 100000, 'trainer.devices=2'), environment())
+    wait_for_step(name, 2, [process])
+    slow = rank_processes(process)[1]
+    deadline = time.time() + 60 * patience()
+    while 'holds the others up' not in log_of(name) and time.time() < deadline and process.poll() is None:
+        os.kill(slow, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(slow, signal.SIGCONT)
+        time.sleep(0.5)
+    before = losses(name)[-1][0]
+    wait_for_step(name, before + 1, [process])
+    expect('rank 1 on ' in log_of(name) and 'holds the others up' in log_of(name), 'the slow rank is not named', name)
+    process.send_signal(signal.SIGTERM)
+    codes = finish(name, [process], 60)
+    expect(codes == [0], f'exit codes {codes}', name)
+
+
 def restarted(name='restarted'):
-    process = start(name, command(name, 12, 'trainer.devices=2', '--max-restarts', '1',
+    """With a sharded optimizer, whose moments a checkpoint collects from all ranks."""
+    process = start(name, command(name, 12, 'trainer.devices=2', 'aerie.shard_optimizer=true', '--max-restarts', '1',
                                   '+exp_manager.checkpoint_callback_params.every_n_train_steps=2'), environment())
     wait_for_step(name, 5, [process])
     os.kill(rank_processes(process)[0], signal.SIGKILL)
     codes = finish(name, [process])
     expect(codes == [0], f'exit codes {codes}', name)
     expect('starting the ranks again (1 of 1)' in log_of(name) and 'resuming from' in log_of(name), 'did not go on', name)
-    whole = run_all('whole', [(command('whole', 12, 'trainer.devices=2'), environment())])
+    whole = run_all('whole', [(command('whole', 12, 'trainer.devices=2', 'aerie.shard_optimizer=true'), environment())])
     expect(dict(losses(name)) == dict(whole), f'losses differ: {losses(name)}, in one piece {whole}')
+
+
+# What depends on the batch that a rank happens to have, its padding among it, is off.
+EQUAL = ['model.train_ds.batch_augmentor.prob=0.0', 'model.encoder.dropout=0.0', 'model.encoder.dropout_pre_encoder=0.0', 'model.encoder.dropout_emb=0.0',
+         'model.encoder.dropout_att=0.0', 'aerie.loss_reduction=global', 'aerie.batch_norm_frames=valid']
+
+
+def other_worlds(name='other_worlds'):
+    """A run that goes on with another number of ranks, 2, 4 and 1, and the same eight samples a step, equals one on one rank."""
+    more = [*EQUAL, 'aerie.shard_optimizer=true', '++exp_manager.resume_if_exists=true', '++exp_manager.resume_ignore_no_checkpoint=true']
+    for folder, parts in ((name, ((2, 3), (4, 6), (1, 9))), ('one_world', ((1, 9),))):
+        for ranks, steps in parts:
+            run_all(folder, [(command(folder, steps, *more, f'trainer.devices={ranks}', f'model.train_ds.batch_size={8 // ranks}'), environment())])
+    found, want = dict(losses(name)), dict(losses('one_world'))
+    expect(sorted(found) == sorted(want) == list(range(1, 10)), f'steps {sorted(found)} and {sorted(want)}')
+    worst = max(abs(found[s] - want[s]) for s in want)
+    expect(worst < 1e-4, f'losses differ by {worst}: {found}, {want}')
 
 
 def requeued(name='requeued'):
@@ -256,7 +300,7 @@ def cut(name='cut'):
         codes = finish(name, processes, 60)
         seconds = time.time() - began
         expect(codes == [1, 1], f'exit codes {codes}', name)
-        expect(seconds < HEARTBEAT + 4, f'took {seconds:.1f} s', name)
+        expect(seconds < HEARTBEAT + 4 * patience(), f'took {seconds:.1f} s', name)
         expect('rank 1 on ' in log_of(name) and 'rank 0 on ' in log_of(name), 'each side names the other', name)
 
 
@@ -272,7 +316,7 @@ def may_make_namespaces():
 
 def main():
     same = {f.__name__: f for f in (by_itself, by_variables, by_slurm, by_mpi, by_nodes, by_namespaces)}
-    faults = {f.__name__: f for f in (killed, stopped, restarted, requeued, cut)}
+    faults = {f.__name__: f for f in (killed, stopped, slowed, restarted, other_worlds, requeued, cut)}
     wanted = sys.argv[3:] or [*same, *faults]
     namespaces = may_make_namespaces()
     failures = 0
