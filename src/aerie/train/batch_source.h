@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "aerie/base/status.h"
+#include "aerie/data/loader_stats.h"
 
 namespace aerie::data {
 class Batch;
@@ -50,6 +52,8 @@ class BatchSource {
   virtual Status add_bad_samples(const std::string& /*text*/) { return ok_status(); }
   // Others that were wanted first have what they need: batches may be made ahead of next().
   virtual void read_ahead() {}
+  // Where the loader's time went since its start; nothing where there is no loader.
+  virtual std::optional<data::LoaderStats> stats() const { return std::nullopt; }
 };
 
 }  // namespace aerie::train

@@ -27,6 +27,7 @@ class LoaderSource final : public BatchSource {
   std::string take_bad_samples() override;
   Status add_bad_samples(const std::string& text) override;
   void read_ahead() override { loader_->read_ahead(); }
+  std::optional<data::LoaderStats> stats() const override { return loader_->stats(); }
 
   data::Loader& loader() { return *loader_; }
 

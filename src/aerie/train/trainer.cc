@@ -16,6 +16,8 @@ namespace aerie::train {
 
 namespace {
 
+constexpr double kLoaderEventS = 10.0;  // between two records of the loader's state
+
 std::string nonfinite_advice(const TaskInfo& task) {
   return str_cat(task.lower_rate,
                  " or set trainer.gradient_clip_val=1.0; look at the batches in "
@@ -162,6 +164,34 @@ void Trainer::event(const std::string& name, const std::function<void(metrics::R
   write_record(record);
 }
 
+// Where the loader's time went so far, for `aerie doctor`. Rank 0's, as all of metrics.jsonl.
+void Trainer::loader_event() {
+  last_loader_event_s_ = parts_.clock->monotonic_s();
+  const std::optional<data::LoaderStats> stats = parts_.train->stats();
+  if (parts_.metrics == nullptr || !stats) return;
+  event("loader", [&](metrics::Record& record) {
+    record.add("limit", stats->bottleneck())
+        .add("workers", stats->workers)
+        .add("loader_s", stats->wall_s)
+        .add("batches", static_cast<int64_t>(stats->batches))
+        .add("read_busy_s", stats->read.busy_s)
+        .add("read_bytes", stats->read.bytes)
+        .add("read_wait_share", stats->read_wait_share);
+    if (!stats->words.side.empty())
+      record.add("side", stats->words.side).add("side_busy_s", stats->side.busy_s);
+    record.add("finish", stats->words.finish)
+        .add("finish_busy_s", stats->finish.busy_s)
+        .add("batch_bytes", stats->finish.bytes)
+        .add("blocked_s", stats->blocked_s)
+        .add("starved_s", stats->starved_s)
+        .add("consumer_wait_s", stats->consumer_wait_s)
+        .add("consumer_work_s", stats->consumer_work_s)
+        .add("batches_ready", static_cast<int64_t>(stats->ring_ready))
+        .add("batches_ahead", static_cast<int64_t>(stats->ring_slots))
+        .add("process_cpu_s", process_cpu_s());
+  });
+}
+
 // The last line of a run in metrics.jsonl: how it ended, and whether its latest steps were sound.
 void Trainer::end_event(const Status& status) {
   event("end", [&](metrics::Record& record) {
@@ -182,7 +212,8 @@ void Trainer::stop_with(StopReason reason, std::string why) {
 }
 
 Result<TrainSummary> Trainer::run() {
-  start_s_ = last_step_done_s_ = last_interval_save_s_ = parts_.clock->monotonic_s();
+  start_s_ = last_step_done_s_ = last_interval_save_s_ = last_loader_event_s_ =
+      parts_.clock->monotonic_s();
   // Phases of the steps are always timed; a caller that wants a trace has begun a recording.
   struct Recording {
     const bool mine = !spans_on();
@@ -274,6 +305,7 @@ Result<TrainSummary> Trainer::run() {
   summary_.state = current_state();
   summary_.best_monitor = early_stopping_.best();
   summary_.health = guards_.health();
+  loader_event();
   end_event(status);
   const Status synced = parts_.metrics == nullptr ? ok_status() : parts_.metrics->sync();
   if (!synced.ok()) log_warn("train", "metrics could not be written: ", synced.to_string());
@@ -512,11 +544,14 @@ Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
   scale_overflow_ = std::isfinite(outcome.loss) && outcome.loss_scale != 1.0;
 
   latest_[parts_.task.train_loss] = outcome.loss;
-  reporter_.log(outcome, info, cadence_.log_after_step(info.step, info.width), phase_s_, wall_s());
+  const bool log_now = cadence_.log_after_step(info.step, info.width);
+  reporter_.log(outcome, info, log_now, phase_s_, wall_s());
   // Records are rank 0's; each of the others has its log file.
-  if (!leads(parts_.ranks) && cadence_.log_after_step(info.step, info.width))
+  if (!leads(parts_.ranks) && log_now)
     log_info("train", "step ", info.step, ": ", parts_.task.train_loss, " ", outcome.loss,
              " on this rank");
+  if (log_now && parts_.clock->monotonic_s() - last_loader_event_s_ >= kLoaderEventS)
+    loader_event();
   if (parts_.progress) {
     // Validations and saves so far take their share of what is to come.
     const double elapsed = std::max(1e-9, parts_.clock->monotonic_s() - start_s_);

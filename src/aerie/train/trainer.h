@@ -154,6 +154,7 @@ class Trainer {
   void write_record(const metrics::Record& record);
   void event(const std::string& name, const std::function<void(metrics::Record&)>& fill);
   void end_event(const Status& status);
+  void loader_event();
   void stop_with(metrics::StopReason reason, std::string why);
   double wall_s() const;
   TrainState current_state();
@@ -169,6 +170,7 @@ class Trainer {
   std::vector<InFlight> in_flight_;
   double start_s_ = 0.0;
   double last_step_done_s_ = 0.0;
+  double last_loader_event_s_ = 0.0;
   // A save that fell inside a window comes when the window is done: the epoch that asked for it.
   std::optional<int64_t> save_validation_of_, save_epoch_of_;
   bool saved_pending_ = false;  // what the newest checkpoint says about a validation to come

@@ -237,7 +237,7 @@ std::vector<EventRow> event_rows(const std::vector<Record>& records, size_t limi
   int64_t last_bad = -1, first_bad = -1;
   for (const Record& record : records) {
     const std::string name = record.text("event");
-    if (record.kind() != RecordKind::kEvent || name == "save") continue;
+    if (record.kind() != RecordKind::kEvent || name == "save" || name == "loader") continue;
     const bool starts = is_start(record);
     const bool bad = name == "nan";
     bool failed = false;
