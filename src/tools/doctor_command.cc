@@ -1,5 +1,7 @@
 // `aerie doctor RUN|CONFIG`: what ails a run, and the single change that is worth most.
+#include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "aerie/advisor/diagnosis.h"
 #include "aerie/base/env.h"
@@ -77,14 +79,22 @@ Result<advisor::Diagnosis> run_trial(TrialRunner& trials, int64_t steps,
   return diagnose_folder(run);
 }
 
-// Measures what the first changes are worth, until one of them is worth something.
+// Measures what changes are worth, the most promising first, until none promises more than the best
+// that was measured.
 Status try_changes(TrialRunner& trials, const DoctorArgs& args, advisor::Diagnosis& diagnosis) {
   const double before = diagnosis.facts.throughput;
   if (!(before > 0.0)) return ok_status();
-  int64_t tried = 0;
-  for (advisor::Finding& finding : diagnosis.speed) {
-    if (finding.change.empty() || tried >= args.trials) continue;
-    ++tried;
+  std::set<std::string> tried;  // ids
+  double best = 1.0;
+  while (static_cast<int64_t>(tried.size()) < args.trials) {
+    const auto next = std::find_if(
+        diagnosis.speed.begin(), diagnosis.speed.end(), [&](const advisor::Finding& finding) {
+          return !finding.change.empty() && !tried.contains(finding.id) &&
+                 finding.estimated_speedup() > best;
+        });
+    if (next == diagnosis.speed.end()) break;
+    advisor::Finding& finding = *next;
+    tried.insert(finding.id);
     if (!args.json) {
       std::fprintf(stderr, "trying %s ...\n", printable(finding.change).c_str());
     }
@@ -96,14 +106,29 @@ Status try_changes(TrialRunner& trials, const DoctorArgs& args, advisor::Diagnos
       continue;
     }
     finding.measured_speedup = with->facts.throughput / before;
-    if (*finding.measured_speedup >= kWorthChanging) break;
-    diagnosis.measurements.push_back(str_cat(finding.change, " was tried and gained nothing"));
+    best = std::max(best, *finding.measured_speedup);
+    if (*finding.measured_speedup < kWorthChanging)
+      diagnosis.measurements.push_back(str_cat(finding.change, " was tried and gained nothing"));
   }
   std::erase_if(diagnosis.speed, [](const advisor::Finding& finding) {
     return finding.measured_speedup && *finding.measured_speedup < kWorthChanging;
   });
   advisor::order_findings(diagnosis);
   return ok_status();
+}
+
+// A run's folder alone shows what happened, not what would have: says so, and whether its data is
+// still there to find out.
+void tell_estimates(advisor::Diagnosis& diagnosis) {
+  if (diagnosis.speed.empty()) return;
+  std::string missing;
+  for (const std::string& path : diagnosis.facts.data_paths)
+    if (missing.empty() && !Env::real().exists(expand_user(path))) missing = path;
+  diagnosis.measurements.push_back(
+      missing.empty()
+          ? "gains are estimates from the run's records; `aerie doctor CONFIG...` measures them"
+          : str_cat("gains are estimates from the run's records: its data (", missing,
+                    ") is not here"));
 }
 
 }  // namespace
@@ -120,6 +145,7 @@ Status run_doctor(const std::vector<std::string>& arguments) {
   const auto file = Env::real().stat(path);
   if (args.rest.size() == 1 && file.ok() && file->is_dir) {
     AERIE_ASSIGN_OR_RETURN(diagnosis, diagnose_folder(path));
+    tell_estimates(diagnosis);
   } else {
     AERIE_ASSIGN_OR_RETURN(TrialRunner trials, TrialRunner::make(args.rest));
     if (!args.json) {

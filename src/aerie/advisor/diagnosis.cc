@@ -25,6 +25,10 @@ constexpr int64_t kSmallBatch = 8, kUsualBatch = 16;
 constexpr double kFloat32Share = 1.0 - 8.0 / 62.4;
 // The fast engine's encoder has no rows for padding; features and subsampling do.
 constexpr double kPaddedPartOfFastEngine = 0.25;
+// Copies to an H200, measured: 15.4 MB take 1.32 ms from pageable memory, 0.28 from pinned.
+constexpr double kPageableMsPerMb = (1.32 - 0.28) / 15.4;
+constexpr double kCpusBusy = 0.9;        // more threads would only take each other's time
+constexpr double kThreadsIdle = 0.5;     // of the loader's time in front of full queues
 constexpr double kSkippedAlarm = 0.001;  // of the steps
 
 __attribute__((format(printf, 1, 2))) std::string text_of(const char* format, ...) {
@@ -137,19 +141,43 @@ class SpeedRules {
     note(text_of("data: %.1f %% of step time is spent waiting for it",
                  100 * facts_.data_wait_share));
     if (disk_ != DiskKind::kUnknown) note("data lies on: ", disk_kind_name(disk_));
+    loader_stages();
     if (facts_.data_wait_share <= kWaitLimit) return;
     const std::string what = text_of("training waits for data %.0f %% of its time with %s",
                                      100 * facts_.data_wait_share, workers_text().c_str());
     const int64_t workers = facts_.num_workers.value_or(-1);
+    const LoaderFacts& loader = facts_.loader;
     if (workers == 0) {
       add("num_workers", what,
           "num_workers 0 loads in the training thread: use loader threads (`auto` finds how many)",
           "model.train_ds.num_workers=auto", wait_of_run());
-    } else if (disk_ == DiskKind::kRotational || disk_ == DiskKind::kNetwork) {
-      add("slow_storage", str_cat(what, "; the data lies on a ", disk_kind_name(disk_)),
+    } else if (loader.known && loader.blocked_share > kThreadsIdle) {
+      // Threads that stood in front of full queues could have worked ahead for the slow batches.
+      const int64_t now = facts_.prefetch_factor.value_or(2);
+      add("prefetch_factor",
+          str_cat(what, text_of("; the loader's threads are idle %.0f %% of the time: slow batches "
+                                "come in bursts",
+                                100 * loader.blocked_share)),
+          "let them work further ahead",
+          text_of("model.train_ds.prefetch_factor=%lld", 2 * whole(now)), wait_of_run());
+    } else if (disk_ == DiskKind::kRotational || disk_ == DiskKind::kNetwork ||
+               loader.limit == "disk") {
+      std::string where;
+      if (disk_ != DiskKind::kUnknown)
+        where = str_cat("; the data lies on a ", disk_kind_name(disk_));
+      if (loader.read_mb_per_s > 0.0)
+        where += text_of("; %.1f MB/s are read and %.1f are needed", loader.read_mb_per_s,
+                         loader.needed_mb_per_s);
+      add("slow_storage", what + where,
           "read it in long runs: `aerie data shard` or `aerie data pack`, or copy it to a local "
           "solid-state disk",
           "", wait_of_run());
+    } else if (loader.cpu_share > kCpusBusy) {
+      add("slow_loading",
+          str_cat(what, text_of("; %.0f %% of %lld CPUs are busy, most with %s",
+                                100 * loader.cpu_share, whole(facts_.cpus), loader.limit.c_str())),
+          "decode less often: `aerie data pack`; `aerie bench data` shows which stage is slow", "",
+          wait_of_run());
     } else if (workers > 0 && facts_.cpus > 0 && workers < facts_.cpus) {
       add("num_workers", str_cat(what, text_of(" on %lld CPUs", whole(facts_.cpus))),
           "more loader threads (`auto` finds how many)", "model.train_ds.num_workers=auto",
@@ -160,6 +188,28 @@ class SpeedRules {
           "decode less often: `aerie data pack`; `aerie bench data` shows which stage is slow", "",
           wait_of_run());
     }
+  }
+
+  // How busy the loader's threads were, stage by stage, and what came from the disk.
+  void loader_stages() {
+    const LoaderFacts& loader = facts_.loader;
+    if (!loader.known) return;
+    std::string stages = text_of("%.0f %% waiting for files, %.0f %% decoding",
+                                 100 * loader.disk_share, 100 * loader.decode_share);
+    if (!loader.side.empty())
+      stages += text_of(", %.0f %% %s", 100 * loader.side_share, loader.side.c_str());
+    stages += text_of(", %.0f %% %s", 100 * loader.finish_share, loader.finish.c_str());
+    if (loader.workers > 0)
+      note(text_of("loader: %lld threads: %s, %.0f %% idle in front of full queues",
+                   whole(loader.workers), stages.c_str(), 100 * loader.blocked_share));
+    else
+      note("loader: the training thread itself, of the wait: ", stages);
+    if (loader.read_mb_per_s > 0.0)
+      note(text_of("I/O: %.1f MB/s are read; training without waiting needs %.1f",
+                   loader.read_mb_per_s, loader.needed_mb_per_s));
+    if (loader.cpu_share > 0.0)
+      note(text_of("CPU: the process keeps %.0f %% of %lld CPUs busy", 100 * loader.cpu_share,
+                   whole(facts_.cpus)));
   }
 
   std::string workers_text() const {
@@ -192,9 +242,7 @@ class SpeedRules {
           text_of("validate every %lld steps or so, or on fewer batches "
                   "(trainer.limit_val_batches)",
                   rarer(facts_.validation_share, facts_.validations)),
-          text_of("trainer.val_check_interval=%lld",
-                  rarer(facts_.validation_share, facts_.validations) *
-                      std::max<long long>(1, whole(facts_.accumulate.value_or(1)))),
+          validation_change(rarer(facts_.validation_share, facts_.validations)),
           facts_.validation_share - kEventTarget);
     if (facts_.save_share > 2 * kEventTarget)
       add("checkpoints",
@@ -204,6 +252,21 @@ class SpeedRules {
           text_of("exp_manager.checkpoint_callback_params.every_n_train_steps=%lld",
                   rarer(facts_.save_share, facts_.saves)),
           facts_.save_share - kEventTarget);
+  }
+
+  // An interval of batches ends with the epoch, as in Lightning: beyond it epochs are counted.
+  std::string validation_change(long long steps) const {
+    const long long batches =
+        steps *
+        (facts_.micro_steps ? 1 : std::max<long long>(1, whole(facts_.accumulate.value_or(1))));
+    const long long epoch = whole(facts_.batches_per_epoch);
+    if (epoch == 0 || !facts_.validates_by_epoch || batches <= epoch)
+      return text_of("trainer.val_check_interval=%lld", batches);
+    const double now = static_cast<double>(std::max<int64_t>(1, facts_.span_steps)) /
+                       static_cast<double>(std::max<int64_t>(1, facts_.validations));
+    // More often than once an epoch: that first.
+    if (now < 0.9 * static_cast<double>(epoch)) return "trainer.val_check_interval=1.0";
+    return text_of("trainer.check_val_every_n_epoch=%lld", (batches + epoch - 1) / epoch);
   }
 
   double compute_of_run() const { return facts_.steps_share * (1.0 - facts_.data_wait_share); }
@@ -294,8 +357,17 @@ class SpeedRules {
 
   // Worth a word, not a finding.
   void small_settings() {
-    if (facts_.gpu && facts_.pin_memory == false)
-      note("model.train_ds.pin_memory=false: batches are copied to the GPU while it waits");
+    if (facts_.gpu && facts_.pin_memory == false) {
+      const double copy_ms = kPageableMsPerMb * facts_.loader.batch_mb;
+      const double gain = facts_.step_ms > 0.0 ? copy_ms / facts_.step_ms : 0.0;
+      note("model.train_ds.pin_memory=false: batches are copied to the GPU while it waits",
+           copy_ms > 0.0 ? text_of(", about %.2f ms of %.2f", copy_ms, facts_.step_ms) : "");
+      add("pin_memory",
+          text_of("batches of %.1f MB are copied from pageable memory while the GPU waits",
+                  facts_.loader.batch_mb),
+          "copy from pinned memory, beside the step", "model.train_ds.pin_memory=true",
+          std::min(gain, 0.5) * compute_of_run());
+    }
     if (facts_.cpus > 0 && facts_.num_workers.value_or(0) > facts_.cpus)
       note(text_of("%lld workers on %lld CPUs: more than can run", whole(*facts_.num_workers),
                    whole(facts_.cpus)));

@@ -123,6 +123,100 @@ TEST(DiagnosisTest, NamesSlowReaders) {
   EXPECT_EQ(first_cause(diagnosis_of(run, DiskKind::kSolidState)), "slow_loading");
 }
 
+// What the loader recorded: 8 threads for 20 s.
+Record loader_event(double disk, double decode, double blocked, double cpu_share,
+                    const char* limit) {
+  Record out(RecordKind::kEvent, 200, 0, 20.0);
+  out.add("event", "loader").add("limit", limit).add("workers", 8).add("loader_s", 20.0);
+  out.add("batches", 200).add("read_busy_s", 160.0 * (disk + decode)).add("read_bytes", 400e6);
+  out.add("read_wait_share", disk + decode > 0.0 ? disk / (disk + decode) : 0.0);
+  out.add("side", "noise").add("side_busy_s", 8.0).add("finish", "mix").add("finish_busy_s", 16.0);
+  out.add("batch_bytes", 200 * 30.8e6).add("blocked_s", 160.0 * blocked).add("starved_s", 0.0);
+  out.add("consumer_wait_s", 10.0).add("consumer_work_s", 10.0);
+  return out.add("process_cpu_s", 20.0 * 16 * cpu_share);
+}
+
+Diagnosis diagnosis_with(const PlantedRun& run, const Record& event) {
+  ui::ReportInput input = run.make();
+  input.records.push_back(event);
+  return diagnose(read_facts(input));
+}
+
+TEST(DiagnosisTest, ReadsWhatTheLoaderDid) {
+  PlantedRun run;
+  run.wait_ms = 60.0;
+  const Diagnosis disk = diagnosis_with(run, loader_event(0.7, 0.1, 0.05, 0.2, "disk"));
+  const LoaderFacts& loader = disk.facts.loader;
+  EXPECT_NEAR(loader.disk_share, 0.7, 1e-9);
+  EXPECT_NEAR(loader.decode_share, 0.1, 1e-9);
+  EXPECT_NEAR(loader.side_share, 0.05, 1e-9);
+  EXPECT_NEAR(loader.finish_share, 0.1, 1e-9);
+  EXPECT_NEAR(loader.read_mb_per_s, 20.0, 1e-9);
+  EXPECT_NEAR(loader.needed_mb_per_s, 40.0, 1e-9);
+  EXPECT_NEAR(loader.cpu_share, 0.2, 1e-9);
+  EXPECT_EQ(first_cause(disk), "slow_storage") << disk.to_text();
+  EXPECT_NE(disk.to_text().find("20.0 MB/s are read and 40.0 are needed"), std::string::npos);
+  EXPECT_NE(disk.to_json().find("\"needed_mb_per_s\":40.0"), std::string::npos);
+}
+
+TEST(DiagnosisTest, TellsDecodingFromBursts) {
+  PlantedRun run;
+  run.wait_ms = 60.0;
+  // Threads of half of the CPUs, all CPUs busy: more threads would not help.
+  const Diagnosis busy = diagnosis_with(run, loader_event(0.05, 0.8, 0.0, 0.97, "decode"));
+  EXPECT_EQ(first_cause(busy), "slow_loading") << busy.to_text();
+  EXPECT_EQ(first_cause(diagnosis_with(run, loader_event(0.05, 0.8, 0.0, 0.5, "decode"))),
+            "num_workers");
+  // Idle threads, and training waits all the same.
+  run.extra_config = "";
+  const Diagnosis bursts = diagnosis_with(run, loader_event(0.05, 0.2, 0.7, 0.3, "decode"));
+  EXPECT_EQ(first_cause(bursts), "prefetch_factor") << bursts.to_text();
+  EXPECT_EQ(bursts.speed[0].change, "model.train_ds.prefetch_factor=4");
+}
+
+TEST(DiagnosisTest, NamesPageableMemory) {
+  PlantedRun run;
+  run.step_ms = 10.0;  // 30.8 MB take 2.08 ms longer
+  run.wait_ms = 0.1;
+  run.optimizer_ms = 1.0;
+  ui::ReportInput input = run.make();
+  input.records.push_back(loader_event(0.05, 0.2, 0.7, 0.3, "consumer"));
+  EXPECT_TRUE(diagnose(read_facts(input)).healthy());
+  input.config_yaml = "model:\n  train_ds:\n    batch_size: 32\n    pin_memory: false\n";
+  const Diagnosis out = diagnose(read_facts(input));
+  EXPECT_EQ(first_cause(out), "pin_memory") << out.to_text();
+  EXPECT_NEAR(out.speed[0].gain_share, 0.208 * 0.99, 1e-3);
+}
+
+TEST(DiagnosisTest, ValidationIntervalsStayInsideEpochs) {
+  PlantedRun run;
+  run.validate_every = 10;
+  run.validation_s = 1.0;
+  run.extra_config = "  check_val_every_n_epoch: 1\n";
+  ui::ReportInput input = run.make();
+  input.records.front().add("batches_per_epoch", 400);
+  EXPECT_EQ(diagnose(read_facts(input)).speed[0].change, "trainer.val_check_interval=190");
+  ui::ReportInput shorter = run.make();
+  shorter.records.front().add("batches_per_epoch", 50);
+  EXPECT_EQ(diagnose(read_facts(shorter)).speed[0].change, "trainer.val_check_interval=1.0");
+  ui::ReportInput once = run.make();
+  once.records.front().add("batches_per_epoch", 10);
+  EXPECT_EQ(diagnose(read_facts(once)).speed[0].change, "trainer.check_val_every_n_epoch=19");
+}
+
+TEST(RunFactsTest, ThroughputIsByTheClock) {
+  PlantedRun run;  // 32 samples in steps of 100 ms
+  run.validate_every = 10;
+  run.validation_s = 1.0;
+  const RunFacts facts = read_facts(run.make());
+  EXPECT_NEAR(facts.throughput_in_steps, 320.0, 1e-9);
+  EXPECT_NEAR(facts.throughput, 160.0, 8.0);
+  // A step is a micro-batch: records are of windows of four.
+  run = {};
+  run.extra_config = "  accumulate_grad_batches: 4\naerie:\n  step_unit: micro\n";
+  EXPECT_NEAR(read_facts(run.make()).throughput, 80.0, 1e-6);
+}
+
 TEST(DiagnosisTest, NamesSmallBatches) {
   PlantedRun run;
   run.batch_size = 2;

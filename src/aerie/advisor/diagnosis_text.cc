@@ -93,6 +93,19 @@ std::string Diagnosis::to_json() const {
                         {"bad_samples", facts.bad_samples},
                         {"ranks", facts.world}};
   if (facts.gpu_util_percent >= 0.0) measured["gpu_util"] = facts.gpu_util_percent;
+  if (facts.memory_gib() > 0.0) measured["memory_gib"] = facts.memory_gib();
+  if (const LoaderFacts& loader = facts.loader; loader.known) {
+    ordered_json stages{{"files", loader.disk_share}, {"decode", loader.decode_share}};
+    if (!loader.side.empty()) stages[loader.side] = loader.side_share;
+    stages[loader.finish] = loader.finish_share;
+    stages["idle"] = loader.blocked_share;
+    measured["loader"] = {{"workers", loader.workers},
+                          {"limit", loader.limit},
+                          {"thread_shares", std::move(stages)},
+                          {"read_mb_per_s", loader.read_mb_per_s},
+                          {"needed_mb_per_s", loader.needed_mb_per_s},
+                          {"cpu_share", loader.cpu_share}};
+  }
   ordered_json out{{"healthy", healthy()},
                    {"verdict", verdict()},
                    {"measured", std::move(measured)},

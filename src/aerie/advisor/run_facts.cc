@@ -62,6 +62,8 @@ void read_settings(const ui::ReportInput& run, RunFacts& out) {
   out.static_graph = truth(config, "trainer.strategy.static_graph");
   out.bucket_view = truth(config, "trainer.strategy.gradient_as_bucket_view");
   out.precision = scalar_text(config, "trainer.precision");
+  out.validates_by_epoch = whole_number(config, "trainer.check_val_every_n_epoch").has_value();
+  out.micro_steps = scalar_text(config, "aerie.step_unit") == "micro";
   const int64_t devices = whole_number(config, "trainer.devices").value_or(1);
   const int64_t nodes = whole_number(config, "trainer.num_nodes").value_or(1);
   if (devices > 0 && nodes > 0) out.world = devices * nodes;
@@ -78,7 +80,7 @@ void read_start(const Record& record, RunFacts& out) {
     if (record.number(name, &value) && value >= 1.0) out.world = static_cast<int64_t>(value);
   out.host = record.text("host");
   out.family = record.text("family");
-  const std::string engine = record.text("engine");
+  const std::string engine = out.engine = record.text("engine");
   out.reference_engine = starts_with(engine, "reference");
   out.gpu = engine.find("cuda") != std::string::npos;
   // "4 workers, ...": what `auto` came to.
@@ -100,17 +102,41 @@ struct Sum {
 };
 
 // Where the steady part begins: train records in front of this index are warm-up.
-size_t warm_records(size_t count) {
-  return count > 3 ? std::max<size_t>(1, count / 10) : 0;
+size_t warm_records(size_t count, double share) {
+  return count > 3
+             ? std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(count) + 1e-9))
+             : 0;
 }
 
-void read_times(const ui::ReportInput& run, RunFacts& out) {
+// Standard error of the speed over quarters of the records, as a share: what differs inside a run
+// differs between two as well.
+double spread_of_quarters(const std::vector<const Record*>& train, size_t skip) {
+  constexpr size_t kQuarters = 4;
+  const size_t records = train.size() - skip;
+  if (records <= 2 * kQuarters) return 0.0;
+  double sum = 0.0, squares = 0.0;
+  for (size_t i = 0; i < kQuarters; ++i) {
+    const Record& from = *train[skip + i * (records - 1) / kQuarters];
+    const Record& to = *train[skip + (i + 1) * (records - 1) / kQuarters];
+    const double seconds = to.wall_s() - from.wall_s();
+    if (!(seconds > 0.0)) return 0.0;
+    const double speed = static_cast<double>(to.step() - from.step()) / seconds;
+    sum += speed;
+    squares += speed * speed;
+  }
+  const double mean = sum / kQuarters;
+  if (!(mean > 0.0)) return 0.0;
+  const double variance = std::max(0.0, squares / kQuarters - mean * mean);
+  return std::sqrt(variance / (kQuarters - 1)) / mean;
+}
+
+void read_times(const ui::ReportInput& run, double warm_share, RunFacts& out) {
   std::vector<const Record*> train;
   for (const Record& record : run.records)
     if (record.kind() == RecordKind::kTrain) train.push_back(&record);
   out.train_records = static_cast<int64_t>(train.size());
   if (train.empty()) return;
-  const size_t skip = warm_records(train.size());
+  const size_t skip = warm_records(train.size(), warm_share);
   const Record& first = *train[skip];
   const Record& last = *train.back();
   Sum step, optimizer, passes, fused, padding, amount;
@@ -168,12 +194,58 @@ void read_times(const ui::ReportInput& run, RunFacts& out) {
     out.steps_share = std::max(0.0, 1.0 - out.validation_share - out.save_share);
   }
   out.throughput = out.throughput_in_steps * out.steps_share;
+  // By the clock, where the records reach: what lies between steps and has no name counts too.
+  const int64_t width = out.micro_steps ? std::max<int64_t>(1, out.accumulate.value_or(1)) : 1;
+  if (out.span_s > 0.0 && out.span_steps > 0 && amount.count > 0)
+    out.throughput = amount.mean() * static_cast<double>(out.span_steps) /
+                     static_cast<double>(width) / out.span_s;
+  out.throughput_spread = spread_of_quarters(train, skip);
+}
+
+void read_loader(const Record& record, RunFacts& out) {
+  const auto number = [&](const char* name) {
+    double value = 0.0;
+    return record.number(name, &value) && std::isfinite(value) && value > 0.0 ? value : 0.0;
+  };
+  LoaderFacts& loader = out.loader;
+  loader = {};
+  loader.known = true;
+  loader.workers = static_cast<int64_t>(number("workers"));
+  loader.limit = record.text("limit");
+  loader.side = record.text("side");
+  loader.finish = record.text("finish");
+  const double seconds = number("loader_s");
+  // Without workers the consumer does the work while it waits.
+  const double threads = loader.workers > 0 ? static_cast<double>(loader.workers) * seconds
+                                            : number("consumer_wait_s");
+  const auto share = [&](double busy_s) {
+    return threads > 0.0 ? std::clamp(busy_s / threads, 0.0, 1.0) : 0.0;
+  };
+  const double read = number("read_busy_s");
+  const double waits = std::min(1.0, number("read_wait_share"));
+  loader.disk_share = share(read * waits);
+  loader.decode_share = share(read * (1.0 - waits));
+  loader.side_share = share(number("side_busy_s"));
+  loader.finish_share = share(number("finish_busy_s"));
+  loader.blocked_share = share(number("blocked_s"));
+  loader.starved_share = share(number("starved_s"));
+  const double wait = number("consumer_wait_s"), work = number("consumer_work_s");
+  const double read_mb = number("read_bytes") * 1e-6;
+  if (wait + work > 0.0) loader.read_mb_per_s = read_mb / (wait + work);
+  if (work > 0.0) loader.needed_mb_per_s = read_mb / work;
+  if (const double batches = number("batches"); batches > 0.0)
+    loader.batch_mb = number("batch_bytes") * 1e-6 / batches;
+  if (out.cpus > 0 && seconds > 0.0)
+    loader.cpu_share =
+        std::clamp(number("process_cpu_s") / (seconds * static_cast<double>(out.cpus)), 0.0, 1.0);
 }
 
 void read_events(const ui::ReportInput& run, RunFacts& out) {
   for (const Record& record : run.records) {
     const std::string event = record.text("event");
     if (event == "start" || event == "resume") read_start(record, out);
+    if (event == "loader") read_loader(record, out);
+    if (event == "first_step") out.first_step_s = record.wall_s();
     if (event == "nan") ++out.skipped_steps;
     if (event == "oom") ++out.oom_splits;
     if (event == "spike") ++out.spikes;
@@ -208,7 +280,7 @@ void read_ranks(const ui::ReportInput& run, RunFacts& out) {
 
 }  // namespace
 
-RunFacts read_facts(const ui::ReportInput& run) {
+RunFacts read_facts(const ui::ReportInput& run, double warm_share) {
   RunFacts out;
   read_settings(run, out);
   read_events(run, out);
@@ -216,7 +288,7 @@ RunFacts read_facts(const ui::ReportInput& run) {
   out.view = ui::view_run(run);
   // The report's verdict and these rules speak of the same numbers.
   out.data_wait_share = std::clamp(out.view.verdict.data_wait_share, 0.0, 1.0);
-  read_times(run, out);
+  read_times(run, warm_share, out);
   out.gpu_util_percent = out.view.verdict.gpu_util_percent;
   out.gpu = out.gpu || out.gpu_util_percent >= 0.0;
   out.bad_samples = static_cast<int64_t>(run.bad_samples.size());

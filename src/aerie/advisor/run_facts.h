@@ -11,16 +11,37 @@
 
 namespace aerie::advisor {
 
+// Where the time of the loader's threads went. Recorded since the event `loader` is.
+struct LoaderFacts {
+  bool known = false;
+  int64_t workers = 0;
+  std::string limit;   // "disk", "decode", "mixing", ... or "consumer"
+  std::string side;    // names of the stages beside reading; empty: there is none
+  std::string finish;  // "mix"
+  // Of the threads' time: waiting for the disk, decoding, the other stages, waiting in front of
+  // full queues, waiting for other threads.
+  double disk_share = 0.0, decode_share = 0.0, side_share = 0.0, finish_share = 0.0;
+  double blocked_share = 0.0, starved_share = 0.0;
+  double read_mb_per_s = 0.0;    // files, as it was
+  double needed_mb_per_s = 0.0;  // that training would not have waited
+  double batch_mb = 0.0;         // a batch in memory
+  double cpu_share = 0.0;        // of the machine's CPUs that the process kept busy
+
+  double busy_share() const { return disk_share + decode_share + side_share + finish_share; }
+};
+
 struct RunFacts {
   // Keys that every family's configuration has.
   std::optional<int64_t> batch_size, num_workers, prefetch_factor, accumulate, log_every_n_steps;
   std::optional<bool> pin_memory, sync_batchnorm, use_bucketing;
+  bool validates_by_epoch = false;  // check_val_every_n_epoch is a number
   std::optional<bool> find_unused, static_graph, bucket_view;
-  std::string precision;  // "32", "bf16-mixed", ...
-  int64_t world = 1;      // ranks
+  std::string precision;     // "32", "bf16-mixed", ...
+  int64_t world = 1;         // ranks
+  bool micro_steps = false;  // a step is a micro-batch
   bool reference_engine = false, gpu = false;
   int64_t cpus = 0;
-  std::string family, host;
+  std::string family, host, engine;
 
   // Of the steady part: without the first tenth of the records.
   int64_t train_records = 0;
@@ -36,8 +57,11 @@ struct RunFacts {
   double device_share = 0.0;  // of a step: device time without gaps; 0: not told apart
   double gpu_util_percent = -1.0;
   double padding_share = 0.0;
-  double throughput = 0.0;  // input a second of the whole span, all included; 0: not known
+  double throughput = 0.0;    // input a second of the whole span, all included; 0: not known
+  double first_step_s = 0.0;  // from the start of training
+  LoaderFacts loader;
   double throughput_in_steps = 0.0;
+  double throughput_spread = 0.0;  // standard error over quarters of the span, as a share of it
   // Over the ranks' own reports: how much longer than the median rank's the slowest one's step is,
   // as a share of it; the rank that mostly was the slowest (-1: none in particular), and why.
   double straggler_share = 0.0;
@@ -55,8 +79,12 @@ struct RunFacts {
   std::string fallback;                 // precision that a 16-bit run fell back to
   ui::RunView view;                     // state, verdict
   std::vector<std::string> data_paths;  // of the configuration
+
+  // Most that was seen: of the GPU, else of the process; 0: not known.
+  double memory_gib() const { return gpu_mem_gib > 0.0 ? gpu_mem_gib : rss_gib; }
 };
 
-RunFacts read_facts(const ui::ReportInput& run);
+// `warm_share` of the records are warm-up.
+RunFacts read_facts(const ui::ReportInput& run, double warm_share = 0.1);
 
 }  // namespace aerie::advisor
