@@ -269,16 +269,6 @@ void print_rows(const std::vector<BevBenchRow>& rows, bool peer) {
   }
 }
 
-// configs/baseline: below the working directory, or of the source tree that the program lies in.
-std::string preset_folder() {
-  const std::string here = "configs/baseline";
-  if (Env::real().exists(here)) return here;
-  const std::string script = own_peer_script();  // <tree>/bench/peers/nemo_step.py
-  return script.empty()
-             ? here
-             : join_path(parent_path(parent_path(parent_path(script))), "configs/baseline");
-}
-
 }  // namespace
 
 Status run_bench_bev(const std::vector<std::string>& args) {
@@ -298,7 +288,7 @@ Status run_bench_bev(const std::vector<std::string>& args) {
       "without its wait for data over the peer's. AERIE_PYTHON is its interpreter (default "
       "python3).");
   BevBenchOptions options;
-  options.configs = preset_folder();
+  options.configs = config_folder("baseline");
   app.add_option("--batch,--batches", options.batches, "sizes, a list with commas")
       ->capture_default_str();
   app.add_option("--data", options.data, "root of a nuScenes data set");

@@ -10,6 +10,7 @@
 namespace aerie::tools {
 
 Status run_bench_bev(const std::vector<std::string>& args);
+Status run_bench_claims(const std::vector<std::string>& args);
 Status run_bench_data(const std::vector<std::string>& args);
 Status run_bench_kernels(const std::vector<std::string>& args);
 Status run_bench_step(const std::vector<std::string>& args);

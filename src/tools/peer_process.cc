@@ -46,6 +46,13 @@ std::string own_peer_script() {
   return "";
 }
 
+std::string config_folder(const std::string& name) {
+  const std::string here = join_path("configs", name);
+  if (Env::real().exists(here)) return here;
+  const std::string script = own_peer_script();  // <tree>/bench/peers/nemo_step.py
+  return script.empty() ? here : join_path(parent_path(parent_path(parent_path(script))), here);
+}
+
 Result<ProcessOutput> run_process(const std::vector<std::string>& args,
                                   const std::vector<std::string>& variables, bool with_errors) {
   int ends[2];

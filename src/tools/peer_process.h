@@ -57,5 +57,7 @@ Result<PeerResult> find_peer_result(const std::string& text);
 // bench/peers/nemo_step.py of this source tree, found from where the program lies; empty: not
 // there.
 std::string own_peer_script();
+// configs/<name>: below the working directory, or of that source tree.
+std::string config_folder(const std::string& name);
 
 }  // namespace aerie::tools

@@ -22,14 +22,6 @@ namespace {
 constexpr int kDeepest = 4;  // folders below the one that a trial was given
 constexpr int kKilled = 128 + SIGKILL;
 
-Result<std::string> path_of_this_program() {
-  char path[4096];
-  const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
-  if (size <= 0 || size == static_cast<ssize_t>(sizeof path))
-    return io_error("this program's own file cannot be found");
-  return std::string(path, static_cast<size_t>(size));
-}
-
 // The folder at or below `folder` that holds metrics.jsonl; empty: none.
 std::string run_below(const std::string& folder, int depth) {
   Env& env = Env::real();
@@ -84,6 +76,14 @@ Status trial_error(const ProcessOutput& output, const std::string& what) {
 }
 
 }  // namespace
+
+Result<std::string> path_of_this_program() {
+  char path[4096];
+  const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
+  if (size <= 0 || size == static_cast<ssize_t>(sizeof path))
+    return io_error("this program's own file cannot be found");
+  return std::string(path, static_cast<size_t>(size));
+}
 
 TrialRunner::TrialRunner(std::string program, std::vector<std::string> config_args, bool native)
     : program_(std::move(program)),

@@ -19,6 +19,8 @@ struct TrialLength {
   double seconds = 0.0;  // of training; 0: steps alone count
 };
 
+Result<std::string> path_of_this_program();
+
 class TrialRunner final {
  public:
   // `config_args` is what `aerie train` would take, of any family.
