@@ -42,7 +42,7 @@ class Bf16Hook final : public c10d::CppCommHookInterface<Group> {
 class C10dReducer final : public GradientReducer {
  public:
   C10dReducer(Group group, nn::ParameterRegistry& registry, C10dReducerOptions options)
-      : registry_(registry), options_(std::move(options)) {
+      : options_(std::move(options)) {
     std::unordered_map<size_t, std::string> names;
     for (const int64_t index : registry.trainable()) {
       names[params_.size()] = registry.entries()[static_cast<size_t>(index)].name;
@@ -165,7 +165,6 @@ class C10dReducer final : public GradientReducer {
         .with_context("adding up gradients over ranks");
   }
 
-  nn::ParameterRegistry& registry_;
   C10dReducerOptions options_;
   std::vector<at::Tensor> params_;
   std::vector<unsigned> hooks_;
