@@ -13,9 +13,10 @@
 #include <vector>
 
 #include "aerie/base/strings.h"
+#include "aerie/device/gpu.h"
 #include "aerie/kernels/adamw/adamw_stretches.h"
 #include "aerie/kernels/side_stream.h"
-#include "aerie/models/nest/step/nest_choices.h"
+#include "aerie/models/nest/step/packed_rows.h"
 #include "bench_memory.h"
 
 namespace aerie::tools {
@@ -322,10 +323,12 @@ kernels::NestStepConfig make_config(const KernelBenchOptions& o) {
   for (const int valid : encoder_frames(c)) c.rows += kernels::encoder_rows(c, valid);
   c.rows = kernels::shared_rows(c.rows, c.batch * c.frames / 8);
   c.chosen = kernels::shared_room(0, c.rows);
-  c.recompute = !o.keep && kernels::cheap_to_recompute(c);
-  c.beside = kernels::gradients_beside(c.rows);
-  c.trailing = kernels::sums_trail(c);
-  c.keep_weights = kernels::weights_pay(c);
+  kernels::DeviceModel device;
+  if (const auto& gpus = device::driver().gpus; !gpus.empty())
+    device = kernels::device_model_of(gpus[0].name, gpus[0].compute_major, gpus[0].sms,
+                                      gpus[0].l2_bytes);
+  c.plan = kernels::make_step_plan(c, device, {});
+  if (o.keep) c.plan.recompute = false;
   return c;
 }
 

@@ -9,6 +9,7 @@
 #include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/step_setup.h"
+#include "bench_plan.h"
 
 namespace aerie::tools {
 namespace {
@@ -22,6 +23,26 @@ config::RunConfig loaded(const std::vector<std::string>& overrides) {
   auto out = config::load_run_config(args);
   EXPECT_TRUE(out.ok()) << out.status().to_string();
   return out.ok() ? std::move(out->run) : config::RunConfig();
+}
+
+// `aerie bench step --plan` needs no GPU; a device model is named, or there is one clear error.
+TEST(BenchPlanTest, PrintsAPlanWithoutAGpu) {
+  config::RunConfig run = loaded({});
+  run.trainer.precision = config::Precision::kBf16Mixed;
+  const auto plan = plan_case(run, 16, 15.0, "h200");
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  EXPECT_NE(plan->text.find("device model h200: 132 SMs"), std::string::npos) << plan->text;
+  EXPECT_NE(plan->text.find("overlap: "), std::string::npos);
+  EXPECT_NE(plan->json.find("\"attention_backward\""), std::string::npos) << plan->json;
+  EXPECT_NE(plan_case(run, 16, 15.0, "a100")->text.find("not measured"), std::string::npos);
+  const auto unknown = plan_case(run, 16, 15.0, "h2000");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.status().to_string().find("known are h200"), std::string::npos);
+  EXPECT_FALSE(plan_case(run, 16, -1.0, "h200").ok());
+  run.model.encoder.conv_kernel_size = 31;
+  const auto uncovered = plan_case(run, 16, 15.0, "h200");
+  ASSERT_FALSE(uncovered.ok());
+  EXPECT_NE(uncovered.status().to_string().find("conv_kernel_size"), std::string::npos);
 }
 
 TEST(ReferenceTableTest, TheBaseItselfRunsOnTheFastEngine) {

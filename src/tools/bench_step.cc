@@ -20,6 +20,7 @@
 #include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/models/nest/run/nest_measure.h"
 #include "bench_command.h"
+#include "bench_plan.h"
 #include "bench_reference.h"
 #include "bench_world.h"
 #include "json_output.h"
@@ -67,10 +68,16 @@ void print_bench_step_help() {
       "`aerie\n"
       "                      plan` predicts; --threads N a rank, --no-keys for the configured keys "
       "alone\n"
+      "  --plan              print what a step chooses (overlap, recomputation, attention's "
+      "backward,\n"
+      "                      the kernel of every GEMM) and measure nothing; needs no GPU\n"
+      "  --device-model NAME of --plan: h200, h100, a100, ... (default: this machine's GPU, else "
+      "h200)\n"
       "  --python EXE        for the peer (default python3)\n"
       "  --json              machine-readable output\n"
       "%s\n"
-      "example: aerie bench step --batch 16,64 --precision bf16-mixed\n",
+      "example: aerie bench step --batch 16,64 --precision bf16-mixed\n"
+      "         aerie bench step --plan --device-model h200 --precision bf16-mixed\n",
       std::string(config::config_options_help()).c_str());
 }
 
@@ -199,8 +206,11 @@ Result<Request> read_request(const config::ConfigArgs& parsed) {
       return invalid_argument("--engine must be auto, fast or reference");
   }
   out.table = parsed.extra.contains("--table");
+  const bool plan = parsed.extra.contains("--plan");
+  if (!plan && parsed.extra.contains("--device-model"))
+    return invalid_argument("--device-model is for --plan");
   if (out.table) {
-    if (device::driver().gpus.empty())
+    if (!plan && device::driver().gpus.empty())
       return unsupported("--table takes hours without a GPU, and there is none")
           .with_hint("measure single cases with --batch, --seconds and --precision");
     for (const char* name :
@@ -269,6 +279,21 @@ void print_text(const train::NestMeasurement& m, const Request& request) {
                          : "",
       m.steps.loss,
       m.steps.skipped > 0 ? str_cat(", ", m.steps.skipped, " steps skipped").c_str() : "");
+}
+
+// What each case would do, without doing it.
+Status print_plans(Request& request, const std::string& device_model) {
+  ordered_json all = ordered_json::array();
+  for (const Case& one : request.cases) {
+    request.run.trainer.precision = one.precision;
+    if (one.d_model > 0) set_sizes(request.run, one.d_model, one.layers, one.heads);
+    AERIE_ASSIGN_OR_RETURN(const PlannedCase planned,
+                           plan_case(request.run, one.batch, one.seconds, device_model));
+    if (!request.json) std::printf("%s%s", all.empty() ? "" : "\n", planned.text.c_str());
+    all.push_back(ordered_json::parse(planned.json));
+  }
+  if (request.json) print_document(all);
+  return ok_status();
 }
 
 // The same case in Python; never fails the command.
@@ -361,10 +386,11 @@ Status run_bench_step(const std::vector<std::string>& args) {
                                          {"--json", false},
                                          {"--table", false},
                                          {"--reference-table", false},
-                                         {"--no-keys", false}};
+                                         {"--no-keys", false},
+                                         {"--plan", false}};
   for (const char* name : {"--batch", "--seconds", "--precision", "--engine", "--steps", "--warmup",
                            "--d-model", "--layers", "--heads", "--peer", "--python", "--rows",
-                           "--world", "--threads", "--world-part", "--world-file"})
+                           "--world", "--threads", "--world-part", "--world-file", "--device-model"})
     extra.push_back({name, true});
   AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args, extra));
   if (parsed.help) {
@@ -374,6 +400,8 @@ Status run_bench_step(const std::vector<std::string>& args) {
   if (parsed.extra.contains("--reference-table")) return run_reference_table(parsed);
   AERIE_ASSIGN_OR_RETURN(Request request, read_request(parsed));
   if (parsed.extra.contains("--world")) return run_worlds(parsed, args, request);
+  if (parsed.extra.contains("--plan"))
+    return print_plans(request, text_option(parsed, "--device-model"));
   const SignalCatcher signals;
   request.measure.stop = [] { return caught_signal() != 0; };
 

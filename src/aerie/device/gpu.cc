@@ -21,6 +21,8 @@ constexpr CuResult kCudaSuccess = 0;
 constexpr CuResult kCudaErrorNoDevice = 100;
 constexpr int kAttributeMajor = 75;
 constexpr int kAttributeMinor = 76;
+constexpr int kAttributeSms = 16;
+constexpr int kAttributeL2Bytes = 38;
 
 template <typename Function>
 Function* symbol(void* library, const char* name) {
@@ -67,6 +69,10 @@ DriverInfo ask_driver() {
       gpu.pci_bus_id = pci;
     attribute(&gpu.compute_major, kAttributeMajor, handle);
     attribute(&gpu.compute_minor, kAttributeMinor, handle);
+    attribute(&gpu.sms, kAttributeSms, handle);
+    int l2_bytes = 0;
+    if (attribute(&l2_bytes, kAttributeL2Bytes, handle) == kCudaSuccess && l2_bytes > 0)
+      gpu.l2_bytes = static_cast<uint64_t>(l2_bytes);
     info.gpus.push_back(std::move(gpu));
   }
   return info;

@@ -29,6 +29,8 @@ struct GpuInfo {
   int compute_major = 0;
   int compute_minor = 0;
   uint64_t memory_bytes = 0;
+  int sms = 0;             // streaming multiprocessors; 0 where the driver does not say
+  uint64_t l2_bytes = 0;   // the same
   std::string pci_bus_id;  // "0000:3b:00.0", as NVML takes it; empty where the driver does not say
 };
 

@@ -155,6 +155,15 @@ AERIE_HD bool attention_resident(const AttentionBackward& b) {
   return a.dtype != Dtype::kF32 && a.dim <= kAttentionResidentDim && a.frames > kAttentionTile &&
          a.frames <= kAttentionResidentFrames && 3 * a.batch * a.heads >= b.multiprocessors;
 }
+// Tiles of queries that a block of backward has where it is not fused. Heads of 128 values: an SM
+// has room for three only where these share what they read; for a few items, more blocks are
+// better.
+AERIE_HD int attention_query_tiles(const AttentionBackward& b) {
+  const Attention& a = b.forward;
+  constexpr int kMost = 3;
+  const int blocks = (a.frames + kMost * kAttentionTile - 1) / (kMost * kAttentionTile);
+  return a.dim == 128 && 3 * a.batch * a.heads * blocks >= b.multiprocessors ? kMost : 1;
+}
 // The blocks of a head: as many as the device runs at a time, at most one for every item.
 AERIE_HD int attention_slots(const AttentionBackward& b) {
   const int most = b.multiprocessors / b.forward.heads;

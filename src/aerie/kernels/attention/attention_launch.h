@@ -124,13 +124,10 @@ int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   if constexpr (kDim == kAttentionResidentDim)
     if (resident(b)) return backward_resident<T, kPadded>(b, stream);
-  // Of heads with 128 values an SM has room for three tiles of queries only where they
-  // share what they read; for a few items, more blocks are better. Padded heads have one kernel for
-  // both: they are rare.
+  // Padded heads have one kernel for both: they are rare.
   constexpr int kGroups = kDim == 128 && !kPadded ? 3 : 1, kAtATime = kDim == 128 ? 1 : 3;
   const bool full =
-      3 * a.batch * a.heads * ceil_div(a.frames, kGroups * kTile) >= b.multiprocessors &&
-      has_shared(QueryTiles<T, kDim, kGroups>::kBytes);
+      attention_query_tiles(b) > 1 && has_shared(QueryTiles<T, kDim, kGroups>::kBytes);
   if (a.saved != nullptr) {
     AERIE_TRY((full ? saved_grads<T, kDim, kPadded, kGroups, kAtATime>(b, stream)
                     : saved_grads<T, kDim, kPadded, 1, kAtATime>(b, stream)));

@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "aerie/models/nest/step/nest_choices.h"
+#include "aerie/models/nest/step/packed_rows.h"
+#include "aerie/models/nest/step/step_plan_text.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/models/nest/test_util.h"
 #include "aerie/nn/positional.h"
@@ -330,6 +331,20 @@ TEST(NestStepTest, MixedPrecisionIsAsNearToFloat32AsTheModel) {
     theirs += relative(mixed[name], want);
   }
   EXPECT_LT(ours, 1.5 * theirs);
+}
+
+// What a plan without a model counts is what the model has.
+TEST(NestStepTest, ParametersAreCountedWithoutAModel) {
+  for (const bool use_bias : {true, false}) {
+    config::ModelConfig m = step_config();
+    m.encoder.use_bias = use_bias;
+    const auto model = make_model(m);
+    const nn::ParameterRegistry& registry = model->parameters();
+    int64_t trainable = 0;
+    for (const auto& entry : registry.entries())
+      if (entry.flat_offset >= 0) trainable += registry[entry.name].numel();
+    EXPECT_EQ(kernels::count_parameters(step_config(*model, {}), use_bias), trainable);
+  }
 }
 
 }  // namespace

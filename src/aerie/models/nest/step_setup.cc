@@ -70,8 +70,20 @@ std::string not_covered_by_step(const config::ModelConfig& m, const config::Nest
   return "";
 }
 
-kernels::NestStepConfig step_config(const NestModel& model, const config::NestAerieConfig& aerie) {
-  const config::ModelConfig& m = model.settings().model;
+kernels::Dtype step_dtype(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::kBf16Mixed:
+      return kernels::Dtype::kBF16;
+    case config::Precision::k16Mixed:
+      return kernels::Dtype::kF16;
+    default:
+      return kernels::Dtype::kF32;
+  }
+}
+
+kernels::NestStepConfig step_config(const NestSettings& settings,
+                                    const config::NestAerieConfig& aerie) {
+  const config::ModelConfig& m = settings.model;
   const config::EncoderConfig& e = m.encoder;
   const config::PreprocessorConfig& p = m.preprocessor;
   kernels::NestStepConfig c;
@@ -107,7 +119,7 @@ kernels::NestStepConfig step_config(const NestModel& model, const config::NestAe
   c.clamp_guard = p.log_zero_guard_clamp;
   c.pad_value = static_cast<float>(p.pad_value);
   c.masking.probability = m.masking.mask_prob;
-  c.masking.block = static_cast<int>(model.settings().mask_block_size);
+  c.masking.block = static_cast<int>(settings.mask_block_size);
   c.masking.allow_overlap = m.masking.allow_overlap;
   c.masking.rules_of_2_6 = aerie.compat_nemo_2_6;
   c.masking.max_mask_ratio = m.masking.max_mask_ratio;
@@ -198,16 +210,16 @@ StepTables step_tables(const NestModel& model) {
   return out;
 }
 
-StepLengths step_lengths(const NestModel& model, int64_t samples) {
+StepLengths step_lengths(const Preprocessor& preprocessor, int64_t samples) {
   StepLengths out;
-  out.frames = static_cast<int32_t>(model.preprocessor().frames_of(samples));
+  out.frames = static_cast<int32_t>(preprocessor.frames_of(samples));
   out.frames_quarter = kernels::strided(kernels::strided(out.frames));
   out.frames_encoder = kernels::strided(out.frames_quarter);
   return out;
 }
 
-int64_t step_frames(const NestModel& model, int64_t samples) {
-  return (model.preprocessor().padded_frames_of(samples) + 7) / 8 * 8;
+int64_t step_frames(const Preprocessor& preprocessor, int64_t samples) {
+  return (preprocessor.padded_frames_of(samples) + 7) / 8 * 8;
 }
 
 int64_t step_frames_counted(const NestModel& model, int64_t samples) {

@@ -15,8 +15,16 @@ namespace aerie::nest {
 std::string not_covered_by_step(const config::ModelConfig& model,
                                 const config::NestAerieConfig& aerie, config::Precision precision);
 
+// What the step computes in.
+kernels::Dtype step_dtype(config::Precision precision);
+
 // Everything of the configuration except dtype, shapes, weights of the loss and memory options.
-kernels::NestStepConfig step_config(const NestModel& model, const config::NestAerieConfig& aerie);
+kernels::NestStepConfig step_config(const NestSettings& settings,
+                                    const config::NestAerieConfig& aerie);
+inline kernels::NestStepConfig step_config(const NestModel& model,
+                                           const config::NestAerieConfig& aerie) {
+  return step_config(model.settings(), aerie);
+}
 
 // Trainable parameters by `param` (a default NestParam where the model has none of that name),
 // frozen tensors by pointer. Left to the caller: running statistics, positions, StepTables and the
@@ -38,10 +46,16 @@ StepTables step_tables(const NestModel& model);
 struct StepLengths {
   int32_t frames = 0, frames_quarter = 0, frames_encoder = 0;
 };
-StepLengths step_lengths(const NestModel& model, int64_t samples);
+StepLengths step_lengths(const Preprocessor& preprocessor, int64_t samples);
+inline StepLengths step_lengths(const NestModel& model, int64_t samples) {
+  return step_lengths(model.preprocessor(), samples);
+}
 // Feature frames to compute for rows of `samples`, and the encoder frames that the model itself
 // would compute when padded to `samples`.
-int64_t step_frames(const NestModel& model, int64_t samples);
+int64_t step_frames(const Preprocessor& preprocessor, int64_t samples);
+inline int64_t step_frames(const NestModel& model, int64_t samples) {
+  return step_frames(model.preprocessor(), samples);
+}
 int64_t step_frames_counted(const NestModel& model, int64_t samples);
 
 }  // namespace aerie::nest

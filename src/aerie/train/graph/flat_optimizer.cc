@@ -13,13 +13,6 @@
 #include "aerie/kernels/adamw/adamw_stretches.h"
 
 namespace aerie::train {
-namespace {
-
-// Of the multiprocessors, one in four: fewer are not done before they are waited for; with more,
-// the pass through the model slows down by what is gained.
-constexpr int kUpdateShare = 4;
-
-}  // namespace
 
 FlatOptimizer::FlatOptimizer(const Of& of, FlatParts parts, device::Stream& stream,
                              UploadRing& uploads)
@@ -201,13 +194,13 @@ Status FlatOptimizer::update() {
   return stream_.status_of(stream_.kernels().adamw_update(all, stream_.handle()), "optimizer");
 }
 
-int FlatOptimizer::update_part(int part, const uint32_t* wanted, void* stream) const {
+int FlatOptimizer::update_part(int part, const uint32_t* wanted, int sm_share, void* stream) const {
   const auto p = static_cast<size_t>(part);
   kernels::AdamwUpdate some;
   some.step = adamw_;
   some.chunks = chunks_.const_data_ptr<int32_t>() + parts_.begins[p];
   some.num_chunks = parts_.begins[p + 1] - parts_.begins[p];
-  some.share = kUpdateShare;
+  some.share = sm_share;
   some.wanted = wanted;
   return stream_.kernels().adamw_update(some, stream);
 }

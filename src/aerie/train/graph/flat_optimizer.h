@@ -60,9 +60,9 @@ class FlatOptimizer {
                 std::span<const double> squares, const Squared& squared);
   // Queues the update of all weights.
   Status update();
-  // Queues the update of one part's weights unless `wanted` (device) is zero. Returns a kernel's
-  // error.
-  int update_part(int part, const uint32_t* wanted, void* stream) const;
+  // Queues the update of one part's weights on one SM in `sm_share` unless `wanted` (device) is
+  // zero. Returns a kernel's error.
+  int update_part(int part, const uint32_t* wanted, int sm_share, void* stream) const;
   // Step counts into the optimizer it stands in for.
   void write_counts();
 

@@ -92,8 +92,8 @@ struct Trial {
     }
     for (int part = 0; part < ours->parts().size(); ++part) {
       const uint32_t no = 0, yes = 1;
-      EXPECT_EQ(ours->update_part(part, &no, nullptr), kernels::kOk);
-      EXPECT_EQ(ours->update_part(part, &yes, nullptr), kernels::kOk);
+      EXPECT_EQ(ours->update_part(part, &no, 4, nullptr), kernels::kOk);
+      EXPECT_EQ(ours->update_part(part, &yes, 4, nullptr), kernels::kOk);
     }
   }
 

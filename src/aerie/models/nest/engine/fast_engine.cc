@@ -40,17 +40,6 @@ constexpr size_t kMicroResults = 64;  // offset in the results: behind AdamwCont
 constexpr size_t kBadLoss = 48, kLossSum = 52;
 static_assert(sizeof(kernels::AdamwControl) <= kBadLoss);
 
-kernels::Dtype dtype_of(config::Precision precision) {
-  switch (precision) {
-    case config::Precision::kBf16Mixed:
-      return kernels::Dtype::kBF16;
-    case config::Precision::k16Mixed:
-      return kernels::Dtype::kF16;
-    default:
-      return kernels::Dtype::kF32;
-  }
-}
-
 }  // namespace
 
 std::string FastEngine::not_covered(const config::RunConfig& config) {
@@ -79,6 +68,11 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
   AERIE_ASSIGN_OR_RETURN(device::GpuModule * module, device::gpu_module());
   try {
     std::unique_ptr<FastEngine> engine(new FastEngine(config, device));
+    const auto& gpus = device::driver().gpus;
+    const auto index = static_cast<size_t>(std::max<c10::DeviceIndex>(device.index(), 0));
+    if (index < gpus.size())
+      engine->device_model_ = kernels::device_model_of(gpus[index].name, gpus[index].compute_major,
+                                                       gpus[index].sms, gpus[index].l2_bytes);
     // All of this thread's work goes to one stream that graphs can be captured on.
     const c10::impl::VirtualGuardImpl guard(device.type());
     guard.setDevice(device);
@@ -246,7 +240,7 @@ Status FastEngine::refresh() {
   try {
     at::NoGradGuard no_grad;
     nn::ParameterRegistry& registry = core_->model().parameters();
-    const kernels::Dtype dtype = dtype_of(core_->precision());
+    const kernels::Dtype dtype = nest::step_dtype(core_->precision());
     if (dtype != dtype_) {
       plans_->clear();
       positions_.clear();

@@ -49,10 +49,6 @@ namespace aerie::train {
 // The type of tensors that hold what kernels compute with.
 at::ScalarType torch_type(kernels::Dtype dtype);
 
-// Whether an update is worth running beside a forward pass over so many rows of the encoder, and
-// not before it.
-bool update_beside(int64_t parameters, int64_t layers, int64_t rows);
-
 class FastEngine final : public CoreEngine {
  public:
   // Why this configuration needs the reference engine; empty: it does not.
@@ -179,6 +175,7 @@ class FastEngine final : public CoreEngine {
 
   config::RunConfig config_;
   at::Device device_;
+  kernels::DeviceModel device_model_;  // that plans are made for; on the host as for an H200
   std::optional<c10::Stream> stream_, previous_stream_;
   std::unique_ptr<device::Stream> compute_, copy_, update_;
   std::unique_ptr<kernels::SideStream> side_;

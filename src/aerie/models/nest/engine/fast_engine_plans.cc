@@ -10,7 +10,7 @@
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 #include "aerie/models/nest/engine/fast_engine.h"
-#include "aerie/models/nest/step/nest_choices.h"
+#include "aerie/models/nest/step/packed_rows.h"
 #include "aerie/models/nest/step_setup.h"
 #include "aerie/nn/positional.h"
 #include "aerie/train/graph/torch_status.h"
@@ -47,15 +47,6 @@ at::ScalarType torch_type(kernels::Dtype dtype) {
   return dtype == kernels::Dtype::kF32    ? at::kFloat
          : dtype == kernels::Dtype::kBF16 ? at::kBFloat16
                                           : at::kHalf;
-}
-
-bool update_beside(int64_t parameters, int64_t layers, int64_t rows) {
-  // Larger batches keep the device busy alone: an update beside them takes what it saves.
-  constexpr int64_t kMostRows = 4096;
-  // A pass that is over before the update waits for it. Layers of this size are not, however few
-  // the rows: their kernels take as long to start. Larger ones need work to do.
-  constexpr int64_t kSmallLayer = 7'000'000, kFewestRows = 2560;
-  return rows <= kMostRows && (parameters <= layers * kSmallLayer || rows >= kFewestRows);
 }
 
 FastEngine::Shape FastEngine::shape_of(const data::SpeechBatch& batch, int64_t first, int64_t count,
@@ -104,13 +95,11 @@ Result<std::unique_ptr<FastEngine::Plan>> FastEngine::make_plan(const Shape& sha
                                : 1.0f / static_cast<float>(shape.accumulate);
   c.tune = config_.trainer.benchmark && config_.trainer.deterministic == config::Deterministic::kNo;
   if (shape.part || shape.global) c.nan_when_empty = false;
-  c.recompute =
-      config_.aerie.activation_checkpointing || recompute_ || kernels::cheap_to_recompute(c);
-  // A part of a batch that did not fit has no memory to spare.
-  const bool spare = !shape.part && !config_.aerie.activation_checkpointing && !recompute_;
-  c.beside = shape.training && spare && kernels::gradients_beside(c.rows);
-  c.trailing = shape.training && spare && kernels::sums_trail(c);
-  c.keep_weights = spare && kernels::weights_pay(c);
+  kernels::PlanLimits limits;
+  limits.recompute = config_.aerie.activation_checkpointing || recompute_;
+  limits.part = shape.part;
+  limits.parameters = registry.flat_params().numel();
+  c.plan = kernels::make_step_plan(c, device_model_, limits);
   c.exchange = static_cast<bool>(core_->exchange());
 
   plan->params = nest::step_params(model, [&](const std::string& name) {
@@ -142,10 +131,7 @@ Result<std::unique_ptr<FastEngine::Plan>> FastEngine::make_plan(const Shape& sha
   const auto has_room = [&] {
     return has_room_for(kernels::NestStep(compute_->kernels(), c, plan->params));
   };
-  if (c.keep_weights && !has_room()) c.keep_weights = false;
-  if ((!c.recompute || c.beside || c.trailing) && !has_room()) {
-    c.recompute = true;
-    c.beside = c.trailing = false;
+  while (!has_room() && kernels::give_up_memory(c.plan)) {
   }
   for (size_t accumulate = 0; accumulate < 2; ++accumulate) {
     c.accumulate = accumulate == 1;
@@ -195,7 +181,7 @@ Status FastEngine::reserve(const Plan& plan) {
 Status FastEngine::prepare(const Shape& shape) {
   AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
   const Status status = reserve(*plan);
-  if (status.code() != StatusCode::kOutOfMemory || plan->config.recompute || recompute_)
+  if (status.code() != StatusCode::kOutOfMemory || plan->config.plan.recompute || recompute_)
     return status;
   log_warn("train", "the device has no room for the activations of ", shape.batch,
            " clips: they are recomputed in the backward pass from now on (", status.message(), ")");
@@ -281,7 +267,8 @@ Status FastEngine::upload_inputs(const Plan& plan, const data::SpeechBatch& batc
 // Queues a part's update beside the pass through the model, which waits for it.
 int FastEngine::update_before(int part, const uint32_t* wanted) {
   device::Event& done = *part_updated_[static_cast<size_t>(part)];
-  const int code = optimizer_->update_part(part, wanted, update_->handle());
+  const int code =
+      optimizer_->update_part(part, wanted, device_model_.update_sm_share, update_->handle());
   if (code != kernels::kOk) return code;
   return kernels::waits_for(*compute_, done);
 }
@@ -291,10 +278,7 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate, bool last) {
   GradientReducer* const reducer = core_->reducer();
   const bool reduces = reducer != nullptr && last && reducer->recordable();
   // The first pass of a step finds the last step's update undone, or is told that it is not.
-  const kernels::NestStepConfig& c = plan.config;
-  const bool first = plan.shape.training && !accumulate && !shards() &&
-                     update_beside(core_->model().parameters().flat_params().numel(), c.layers,
-                                   kernels::step_rows(c));
+  const bool first = plan.config.plan.overlap_update && !accumulate && !shards();
   if (!first) AERIE_RETURN_IF_ERROR(finish_update());
   const auto work = [this, &plan, which, first, reducer, reduces](void* stream) {
     auto* outputs = outputs_.mutable_data_ptr<uint8_t>();

@@ -522,16 +522,6 @@ TEST(FastEngineGpuTest, MixedPrecisionAtRealSizes) {
   }
 }
 
-// As measured: beside it, NEST-L gains up to batches that fill the device; twice as wide, the
-// update is longer than a pass over two clips.
-TEST(FastEngineTest, UpdatesRunBesideWhereThatWasMeasuredToGain) {
-  const int64_t large = 112'964'608, layers = 17;
-  for (const int64_t rows : {330, 680, 1350, 2750}) EXPECT_TRUE(update_beside(large, layers, rows));
-  EXPECT_FALSE(update_beside(large, layers, 11'000));
-  EXPECT_FALSE(update_beside(620'000'000, 24, 330));
-  EXPECT_TRUE(update_beside(620'000'000, 24, 2750));
-}
-
 TEST(FastEngineTest, SaysWhatItDoesNotCover) {
   const auto reason = [](const std::function<void(config::RunConfig&)>& change) {
     config::RunConfig config = fast_config();

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "aerie/models/nest/step/nest_choices.h"
+#include "aerie/models/nest/step/packed_rows.h"
 
 namespace aerie::kernels {
 
@@ -111,7 +111,7 @@ struct NestMemory {
     }
     const size_t layers_end = used_;
     chosen_rows = take_compute(size(capacity) * width);
-    grad_chosen = c.beside ? take_compute(size(capacity) * width) : chosen_rows;
+    grad_chosen = c.plan.overlaps_wgrad() ? take_compute(size(capacity) * width) : chosen_rows;
     row_loss = take<float>(size(capacity) * size(c.books));
     if (!c.training) return;
     overlay(layers_begin, layers_end, [&] {
@@ -119,18 +119,18 @@ struct NestMemory {
       grad_conv2 = take_compute(size(conv2_rows) * channels);
       out_weight_grad = take<float>(width * size(bins3) * channels);
     });
-    grad_conv2_in = c.beside ? take_compute(size(conv2_rows) * channels) : conv2_out;
+    grad_conv2_in = c.plan.overlaps_wgrad() ? take_compute(size(conv2_rows) * channels) : conv2_out;
     grad_in = take_compute(n * width);
     partial = take<float>(bias_gradient_scratch(c.classes * c.books));
     // Sums over positions read it beside the pass.
-    if (c.trailing) take_attention_scratch();
+    if (c.plan.defers_reductions()) take_attention_scratch();
     alternatives(
         [&] {
-          if (!c.trailing) take_attention_scratch();
+          if (!c.plan.defers_reductions()) take_attention_scratch();
         },
         [&] { front_partial = take<float>(subsample_scratch(c.sub_channels)); },
         [&] { gemm_workspace = take<unsigned char>(kGemmWorkspace); });
-    side_workspace = c.beside ? take<unsigned char>(kGemmWorkspace) : gemm_workspace;
+    side_workspace = c.plan.overlaps_wgrad() ? take<unsigned char>(kGemmWorkspace) : gemm_workspace;
     if (!c.exchange) return;
     exchanged_sums = take<double>(batch_norm_sums_size(c.width));
     exchanged_mean = take<float>(width);
@@ -184,7 +184,7 @@ struct NestMemory {
 
   static constexpr size_t kGemmWorkspace = size_t{32} << 20;
   // For the second stage of sums, whose scratch has two halves where that stage trails the pass.
-  int layers_wait() const { return c.trailing ? 1 : 2; }
+  int layers_wait() const { return c.plan.defers_reductions() ? 1 : 2; }
 
   static size_t size(int value) { return static_cast<size_t>(value); }
 
@@ -207,7 +207,7 @@ struct NestMemory {
         norm.keep = take<uint8_t>(n * width / 8);
       }
       if (kind != kNormOut) {
-        norm.out = !c.recompute        ? take_compute(n * width)
+        norm.out = !c.plan.recompute   ? take_compute(n * width)
                    : kind == kNormConv ? shared_conv_out
                                        : shared_out;
       } else if (index + 1 == c.layers) {
@@ -215,15 +215,15 @@ struct NestMemory {
       }
     }
     s.ff1_hidden = take_compute(n * hidden);
-    s.ff1_active = c.recompute ? shared_active : take_compute(n * hidden);
+    s.ff1_active = c.plan.recompute ? shared_active : take_compute(n * hidden);
     s.ff1_keep = take<uint8_t>(n * hidden / 8);
     s.ff2_hidden = take_compute(n * hidden);
-    s.ff2_active = c.recompute ? shared_active : take_compute(n * hidden);
+    s.ff2_active = c.plan.recompute ? shared_active : take_compute(n * hidden);
     s.ff2_keep = take<uint8_t>(n * hidden / 8);
     s.qkv = take_compute(n * width * 3);
     s.attended = take_compute(n * width);
     s.log_sum = take<float>(size(padded_rows) * size(c.heads));
-    if (keeps_weights()) {
+    if (saves_p()) {
       s.attention_saved = take_compute(attention_square(c.batch, c.heads, frames));
       s.attention_shifts = take<float>(attention_shifts(c.batch, c.heads, frames));
       s.attention_keep = shared_keep;
@@ -232,12 +232,12 @@ struct NestMemory {
     }
     s.gates = take_compute(n * width * 2);
     s.conv = take_compute(n * width);
-    s.normed = c.recompute ? shared_normed : take_compute(n * width);
+    s.normed = c.plan.recompute ? shared_normed : take_compute(n * width);
     s.bn_mean = take<float>(width);
     s.bn_rstd = take<float>(width);
   }
 
-  bool keeps_weights() const { return c.training && c.keep_weights && c.dtype != Dtype::kF32; }
+  bool saves_p() const { return c.training && c.plan.save_p && c.dtype != Dtype::kF32; }
   // For attention's decisions of dropout; null where there are none.
   uint32_t* take_keep() {
     if (!c.training || c.dropout_att <= 0.0 || c.dtype == Dtype::kF32) return nullptr;
@@ -247,34 +247,34 @@ struct NestMemory {
   void take_shared() {
     const size_t n = size(rows), width = size(c.width);
     // Signs of the weights tell backward; forward has them here for a moment.
-    if (keeps_weights()) shared_keep = take_keep();
+    if (saves_p()) shared_keep = take_keep();
     residual = grad_stream = take<float>(n * width);
     const size_t active_begin = used_;
-    if (c.recompute) {
+    if (c.plan.recompute) {
       shared_active = take_compute(n * size(c.feed_forward));
     }
-    const size_t each = c.beside ? size(c.layers) : 1;
+    const size_t each = c.plan.overlaps_wgrad() ? size(c.layers) : 1;
     const auto take_turns = [&](Turns& turns, size_t count, size_t values) {
       turns.all.clear();
       for (size_t i = 0; i < count; ++i) turns.all.push_back(take_compute(n * values));
     };
     // Between the two feed-forward modules, in either direction.
     overlay(active_begin, used_, [&] {
-      if (c.recompute) shared_conv_out = take_compute(n * width);
+      if (c.plan.recompute) shared_conv_out = take_compute(n * width);
       if (!c.training) return;
       take_turns(conv_branches, each, width);
       take_turns(gates, each, 2 * width);
     });
-    if (c.recompute) {
+    if (c.plan.recompute) {
       shared_normed = take_compute(n * width);
       shared_out = take_compute(n * width);
     }
     if (!c.training) return;
-    take_turns(branches, c.beside ? 3 * each + 1 : 2, width);
+    take_turns(branches, c.plan.overlaps_wgrad() ? 3 * each + 1 : 2, width);
     take_turns(hiddens,
-               c.beside     ? 3 * each
-               : c.trailing ? 2
-                            : 1,
+               c.plan.overlaps_wgrad()      ? 3 * each
+               : c.plan.defers_reductions() ? 2
+                                            : 1,
                std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
     // Sums of layers wait for their second stage; beside the pass, nobody waits for that.
@@ -283,8 +283,8 @@ struct NestMemory {
                               gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
                               batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
                               attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);
-    later_size = (c.beside ? size(c.layers) : size(layers_wait())) * layer_sums;
-    later = take<float>((c.trailing ? 2 : 1) * later_size);
+    later_size = (c.plan.overlaps_wgrad() ? size(c.layers) : size(layers_wait())) * layer_sums;
+    later = take<float>((c.plan.defers_reductions() ? 2 : 1) * later_size);
   }
 
   void take_attention_scratch() {
@@ -308,7 +308,7 @@ struct NestMemory {
   // too small, or if work beside the pass may still use it.
   template <typename Body>
   void overlay(size_t begin, size_t end, Body body) {
-    if (c.beside) return body();
+    if (c.plan.overlaps_wgrad()) return body();
     const size_t before = used_;
     used_ = begin;
     body();

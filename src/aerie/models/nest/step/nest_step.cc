@@ -16,9 +16,7 @@ namespace aerie::kernels {
 NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
                    const NestStepParams& params)
     : kernels_(&kernels), config_(config), params_(params), joined_(find_joined(config, params)) {
-  config_.beside = config.beside && config.training;
-  if (config_.beside) config_.recompute = false;
-  config_.trailing = config.trailing && config.training && !config_.beside;
+  config_.plan = effective_plan(config.plan, config.training);
   config_.exchange = config.exchange && config.training;
   Workspace w(*kernels_, config_, joined_, nullptr, nullptr);
   memory_bytes_ = w.used();
@@ -75,6 +73,7 @@ int NestStep::run(void* memory, const NestStepInputs& inputs, const NestStepOutp
 int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStepOutputs& outputs) {
   w.inputs = inputs;
   w.inputs.layout.rows = w.rows;
+  w.overlap.set_side(inputs.side);
   w.outputs = outputs;
   squared_.clear();
   features_ = w.features;
@@ -82,10 +81,10 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   selected_ = w.selected;
   encoded_ = w.encoded;
   AERIE_TRY(front(w));
-  if (!config_.beside) AERIE_TRY(position_products(w));
+  if (!config_.plan.overlaps_wgrad()) AERIE_TRY(position_products(w));
   for (int i = 0; i < config_.layers; ++i) {
     AERIE_TRY(w.before_part(nest_layer_part(i)));
-    if (i == 0) AERIE_TRY(w.end_side());
+    if (i == 0) AERIE_TRY(w.overlap.join());
     AERIE_TRY(layer_forward(w, i));
   }
   AERIE_TRY(w.before_part(nest_layer_part(config_.layers)));
@@ -94,12 +93,12 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   for (int i = config_.layers - 1; i >= 0; --i) {
     AERIE_TRY(layer_backward(w, i));
     if (i == 0) AERIE_TRY(position_gradients(w));
-    if (w.sums_added()) AERIE_TRY(w.start_waiting());
+    if (w.sums_added()) AERIE_TRY(w.overlap.flush());
   }
   squared_ = w.squared;
   num_squares_ = w.squares_used;
   AERIE_TRY(front_backward(w));
-  if (config_.beside) AERIE_TRY(w.end_side());
+  if (config_.plan.overlaps_wgrad()) AERIE_TRY(w.overlap.join());
   return inputs.after_part ? inputs.after_part(0, w.stream) : kOk;
 }
 
@@ -116,7 +115,7 @@ int NestStep::tokens(Workspace& w) {
   select.places = w.places;
   select.slots = w.slots;
   select.count = w.outputs.masked_rows;
-  AERIE_TRY(kernels_->select_rows(select, w.side()));
+  AERIE_TRY(kernels_->select_rows(select, w.overlap.side()));
   Quantize quantize;
   quantize.capacity = w.capacity;
   quantize.rows = w.chosen;
@@ -131,7 +130,7 @@ int NestStep::tokens(Workspace& w) {
   quantize.silent_tokens = params_.silent_tokens;
   quantize.tokens = w.tokens;
   quantize.scratch = w.quantizer;
-  return kernels_->quantize(quantize, w.side());
+  return kernels_->quantize(quantize, w.overlap.side());
 }
 
 // Waveforms to the residual stream's first branch.
@@ -182,9 +181,9 @@ int NestStep::front(Workspace& w) {
   AERIE_TRY(kernels_->normalize_features(normalize, w.stream));
 
   AERIE_TRY(w.before_part(0));
-  AERIE_TRY(w.begin_side());
+  AERIE_TRY(w.overlap.fork());
   AERIE_TRY(tokens(w));
-  if (c.beside) AERIE_TRY(position_products(w));
+  if (c.plan.overlaps_wgrad()) AERIE_TRY(position_products(w));
   AERIE_TRY(kernels_->subsample_first(w.first(params_), w.stream));
   AERIE_TRY(w.product(w.conv1, params_.conv3.weight.compute, w.conv1_mixed, w.conv1_rows,
                       c.sub_channels, c.sub_channels));
@@ -289,8 +288,9 @@ void NestStep::project_weights(Workspace& w, int index) {
 int NestStep::position_products(Workspace& w) {
   const int count = 2 * w.frames - 1, width = config_.width;
   const auto multiply = [&](Gemm g) {
-    if (config_.beside) g.workspace = w.side_workspace;
-    return kernels_->gemm(g, config_.beside ? w.side() : w.stream);
+    if (!config_.plan.overlaps_wgrad()) return kernels_->gemm(g, w.stream);
+    g.workspace = w.side_workspace;
+    return kernels_->gemm(g, w.overlap.side());
   };
   if (joined_.pos_step == 0) {
     for (size_t i = 0; i < w.layers.size(); ++i)
@@ -333,7 +333,7 @@ int NestStep::position_gradients(Workspace& w) {
   g.step_a = static_cast<int64_t>(w.pos_size);
   g.step_c = std::abs(joined_.pos_step);
   g.workspace = w.side_workspace;
-  return w.at_leisure([this, g](void* on) { return kernels_->gemm(g, on); });
+  return w.overlap.run([this, g](void* on) { return kernels_->gemm(g, on); });
 }
 
 int NestStep::normalize_conv(Workspace& w, int index) {
@@ -427,7 +427,7 @@ int NestStep::normalize_conv_backward(Workspace& w, int index) {
   bn.bias = p.batch_norm.bias.value;
   bn.counted = w.counted();
   bn.grad_out = w.grad_conv;
-  if (config_.recompute) bn.out = s.normed;
+  if (config_.plan.recompute) bn.out = s.normed;
   bn.grad_weight = p.batch_norm.weight.grad;
   bn.grad_bias = p.batch_norm.bias.grad;
   bn.accumulate = config_.accumulate;
@@ -514,7 +514,7 @@ int NestStep::head(Workspace& w) {
                               c.width));
   AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.capacity, outputs, outputs, false,
                             w.outputs.masked_rows));
-  AERIE_TRY(w.at_leisure(w.after_parts(nest_layer_part(c.layers), 1)));
+  AERIE_TRY(w.overlap.run(w.after_parts(nest_layer_part(c.layers), 1)));
   AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.grad_chosen, w.capacity,
                              outputs, c.width));
   gather.count = w.rows;
@@ -549,7 +549,7 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   silu.dropout = w.dropout(site, c.dropout);
   silu.keep = keep;
   silu.grad_x = w.grad_hidden;
-  if (c.recompute) silu.out = activated;
+  if (c.plan.recompute) silu.out = activated;
   silu.grad_bias = p.first.bias.grad;
   silu.accumulate = c.accumulate;
   w.wait_for_sums(silu, silu_product_scratch(w.rows, c.feed_forward));
@@ -579,10 +579,10 @@ int NestStep::layer_backward(Workspace& w, int index) {
   // follow.
   const auto first_weight = [&](const NestLayerParams::FeedForward& ff, NormKind kind) {
     w.later_gradient(w.grad_hidden, s.norms[kind].out, ff.first.weight, c.feed_forward, c.width);
-    return c.beside ? kOk : w.add_gradients();
+    return c.plan.overlaps_wgrad() ? kOk : w.add_gradients();
   };
   if (index + 1 == c.layers) AERIE_TRY(norm(s.norms[kNormOut], index));
-  AERIE_TRY(w.wait_for_trailing());
+  AERIE_TRY(w.overlap.join_reductions());
   AERIE_TRY(feed_forward_backward(w, p.feed_forward2, s.ff2_hidden, s.ff2_active, s.ff2_keep,
                                   sites + 5,
                                   {w.activations(s.norms[kNormFeedForward2].normalized, c.width),
@@ -637,22 +637,23 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.grad_bias_u = p.bias_u.grad;
   attention.grad_bias_v = p.bias_v.grad;
   attention.accumulate = c.accumulate;
+  attention.multiprocessors = c.plan.sms;
   attention.weights = w.attention_weights;
   attention.grad_scores = w.attention_grads;
   attention.grad_skewed = w.attention_skew;
   attention.p_partial = w.attention_p_partial;
   w.wait_for_sums(attention, attention_bias_scratch(c.batch, w.frames, c.heads, c.width / c.heads));
-  attention.positions_later = c.trailing;
+  attention.positions_later = c.plan.defers_reductions();
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   if (attention.positions_later) {
     attention.later = nullptr;  // has its entries
-    AERIE_TRY(w.trail(
+    AERIE_TRY(w.overlap.run_reduction(
         [this, attention](void* on) { return kernels_->attention_positions(attention, on); }));
   }
   AERIE_TRY(project_biases(w, index));
   AERIE_TRY(project_backward(w, index));
   AERIE_TRY(norm(s.norms[kNormSelfAtt], index));
-  if (!c.beside) {
+  if (!c.plan.overlaps_wgrad()) {
     project_weights(w, index);
     AERIE_TRY(w.add_gradients());
   }
@@ -667,11 +668,11 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(index == 0 ? norm(s.norms[kNormFeedForward1], 0)
                        : norm(w.layers[static_cast<size_t>(index) - 1].norms[kNormOut], index - 1));
   AERIE_TRY(first_weight(p.feed_forward1, kNormFeedForward1));
-  if (c.beside) {
+  if (c.plan.overlaps_wgrad()) {
     project_weights(w, index);
     AERIE_TRY(w.add_gradients());
   }
-  if (index == 0) AERIE_TRY(w.wait_for_trailing());
+  if (index == 0) AERIE_TRY(w.overlap.join_reductions());
   return w.add_waiting(index);
 }
 
@@ -692,7 +693,7 @@ int NestStep::front_backward(Workspace& w) {
   swap.x = w.out_weight_grad;
   swap.out = params_.pre_encode_out.weight.grad;
   swap.accumulate = c.accumulate;
-  AERIE_TRY(w.at_leisure([this, swap](void* on) { return kernels_->swap_inner(swap, on); }));
+  AERIE_TRY(w.overlap.run([this, swap](void* on) { return kernels_->swap_inner(swap, on); }));
   AERIE_TRY(
       w.input_gradient(grad_branch, w.out_weight, w.grad_conv2, w.padded_rows, c.width, inputs));
 
@@ -720,7 +721,7 @@ int NestStep::front_backward(Workspace& w) {
   AERIE_TRY(kernels_->subsample_next_backward(next, w.stream));
   AERIE_TRY(w.weight_gradient(w.grad_conv1, w.conv1, params_.conv3.weight, w.conv1_rows,
                               c.sub_channels, c.sub_channels));
-  AERIE_TRY(w.start_waiting());
+  AERIE_TRY(w.overlap.flush());
   AERIE_TRY(w.input_gradient(w.grad_conv1, params_.conv3.weight.compute, w.conv1_mixed,
                              w.conv1_rows, c.sub_channels, c.sub_channels));
   SubsampleFirstBackward first;

@@ -22,6 +22,7 @@
 
 #include "aerie/kernels/kernel_table.h"
 #include "aerie/kernels/side_stream.h"
+#include "aerie/models/nest/step/step_plan.h"
 
 namespace aerie::kernels {
 
@@ -98,19 +99,7 @@ struct NestStepConfig {
   float loss_weight = 1.0f;  // 1/accumulate
   bool accumulate = false;   // adds to the gradients that are there
   bool tune = false;         // products: Gemm::tune; other processes may then choose others
-  // Less memory: what norms and SiLU put out is computed again in backward, where their inputs are
-  // read anyway.
-  bool recompute = true;
-  // More memory, in 16-bit types: attention's weights stay for backward (Attention::saved) instead
-  // of being computed again. Gradients differ by their rounding.
-  bool keep_weights = false;
-  // For few rows, whose kernels leave most of a device idle: gradients of weights, sums over rows
-  // and products of positions go to NestStepInputs::side, beside the pass. What they read has
-  // memory of its own until the end, and nothing is computed again.
-  bool beside = false;
-  // For more rows: sums that nobody in the pass waits for go there, and the layer before waits for
-  // those of a layer. A few buffers alternate.
-  bool trailing = false;
+  StepPlan plan;             // make_step_plan()
   // BatchNorm's statistics and the sums of its gradients go through NestStepInputs::exchange, and
   // what comes back is used instead.
   bool exchange = false;
@@ -134,7 +123,7 @@ struct NestStepInputs {
   const int32_t* frames_quarter = nullptr;  // (B) of the noisy rows behind two strides
   const int32_t* frames_encoder = nullptr;  // (B) behind three
   // Where the encoder's frames lie; without `begin`: items of frames/8 rows each. An item needs
-  // encoder_rows() (nest_choices.h) of its valid frames at least.
+  // encoder_rows() (packed_rows.h) of its valid frames at least.
   RowLayout layout;
   const int32_t* frames_counted = nullptr;  // scalar: encoder frames in BatchNorm's statistics
   const RandomState* random = nullptr;
@@ -151,7 +140,7 @@ struct NestStepInputs {
   // With NestStepConfig::exchange and in training: called for every layer forward, and from the
   // last to the first backward. Empty: the batch's own sums are used.
   ExchangeSums exchange;
-  // A second queue, for work that the encoder does not wait for; without begin there is none.
+  // A side stream, for work that the encoder does not wait for; without begin there is none.
   SideWork side;
 };
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "aerie/kernels/testing/backend.h"
-#include "aerie/models/nest/step/nest_choices.h"
+#include "aerie/models/nest/step/packed_rows.h"
 
 namespace aerie::kernels {
 namespace {
@@ -406,15 +406,15 @@ TEST(NestStep, ComputesAgainWhatStaysNear) {
   c.dtype = Dtype::kBF16;
   c.feed_forward = 2048;
   c.rows = 2816;  // 16 clips of 15 s
-  EXPECT_TRUE(cheap_to_recompute(c));
+  EXPECT_TRUE(cheap_to_recompute(c, {}));
   c.rows = 4 * 2816;
-  EXPECT_FALSE(cheap_to_recompute(c));
+  EXPECT_FALSE(cheap_to_recompute(c, {}));
   c.rows = 0;  // all of a padded batch
   c.batch = 64;
   c.frames = 1504;
-  EXPECT_FALSE(cheap_to_recompute(c));
+  EXPECT_FALSE(cheap_to_recompute(c, {}));
   c.batch = 2;
-  EXPECT_TRUE(cheap_to_recompute(c));
+  EXPECT_TRUE(cheap_to_recompute(c, {}));
 }
 
 // Computing activations again must change no bit in float32.
@@ -422,32 +422,31 @@ AERIE_KERNEL_TEST(NestStep, RecomputingGivesTheSame) {
   const std::vector<int32_t> samples = {10000, 200, 7777};
   NestStepConfig c = small(Dtype::kF32);
   c.feed_forward = 4 * c.width;  // its memory has room for what lives between the modules
-  c.recompute = false;
+  c.plan.recompute = false;
   const Outcome kept = run(backend, c, samples);
-  c.recompute = true;
+  c.plan.recompute = true;
   const Outcome again = run(backend, c, samples);
   EXPECT_EQ(again.loss, kept.loss);
   for (size_t i = 0; i < kept.gradients.size(); ++i)
     EXPECT_EQ(again.gradients[i].second, kept.gradients[i].second) << kept.gradients[i].first;
 }
 
-// Neither must making gradients of weights beside the pass, however late: what they read stays.
-AERIE_KERNEL_TEST(NestStep, GradientsBesideGiveTheSame) {
+// Neither must overlapping wgrad and reductions, however late: what they read stays.
+AERIE_KERNEL_TEST(NestStep, OverlappedGradientsGiveTheSame) {
   const std::vector<int32_t> samples = {10000, 200, 7777};
   for (const bool flat : {false, true}) {
     NestStepConfig c = small(Dtype::kF32);
     c.layers = 3;
     c.feed_forward = 4 * c.width;
     const Outcome one = run(backend, c, samples, flat);
-    for (const auto& [late, trailing, recompute] : {std::array{false, false, false},
-                                                    {true, false, false},
-                                                    {true, true, true},
-                                                    {false, true, true},
-                                                    {true, true, false}}) {
-      c.beside = !trailing;
-      c.trailing = trailing;
-      c.recompute = recompute;
-      SCOPED_TRACE(trailing ? "trailing" : "beside");
+    for (const auto& [late, overlap, recompute] : {std::tuple{false, Overlap::kWgrad, false},
+                                                   {true, Overlap::kWgrad, false},
+                                                   {true, Overlap::kReductions, true},
+                                                   {false, Overlap::kReductions, true},
+                                                   {true, Overlap::kReductions, false}}) {
+      c.plan.overlap = overlap;
+      c.plan.recompute = recompute;
+      SCOPED_TRACE(overlap_name(overlap));
       SCOPED_TRACE(late ? "late" : "at once");
       SCOPED_TRACE(flat ? "flat" : "apart");
       const Outcome two = run(backend, c, samples, flat, -1, false, late);
@@ -469,17 +468,17 @@ AERIE_KERNEL_TEST(NestStep, GradientsBesideGiveTheSame) {
 
 // Where the work of layers may go.
 struct Way {
-  bool beside, trailing, late;
+  Overlap overlap;
+  bool late;
 };
-constexpr Way kWays[] = {{false, false, false},
-                         {true, false, false},
-                         {true, false, true},
-                         {false, true, false},
-                         {false, true, true}};
+constexpr Way kWays[] = {{Overlap::kNone, false},
+                         {Overlap::kWgrad, false},
+                         {Overlap::kWgrad, true},
+                         {Overlap::kReductions, false},
+                         {Overlap::kReductions, true}};
 NestStepConfig in_way(NestStepConfig c, const Way& way) {
-  c.beside = way.beside;
-  c.trailing = way.trailing;
-  c.recompute = !way.beside;
+  c.plan.overlap = way.overlap;
+  c.plan.recompute = way.overlap != Overlap::kWgrad;
   return c;
 }
 
@@ -500,7 +499,7 @@ AERIE_KERNEL_TEST(NestStep, GradientsOfAPartAreFinalBehindIt) {
     for (const Way& way : kWays) {
       NestStepConfig c = in_way(small(Dtype::kF32), way);
       c.layers = layers;
-      SCOPED_TRACE(way.beside ? "beside" : way.trailing ? "trailing" : "plain");
+      SCOPED_TRACE(overlap_name(way.overlap));
       SCOPED_TRACE(way.late ? "late" : "at once");
       std::vector<int> order;
       std::vector<std::pair<std::string, std::vector<float>>> seen;
@@ -565,7 +564,7 @@ TEST(NestStepTest, PartsThatExchangeSumsAreTheWholeBatch) {
       if (way.late) continue;
       NestStepConfig c = in_way(small(Dtype::kF32), way);
       c.statistics_of_valid_frames = valid_frames;
-      SCOPED_TRACE(way.beside ? "beside" : way.trailing ? "trailing" : "plain");
+      SCOPED_TRACE(overlap_name(way.overlap));
       const Outcome whole = run(*testing::reference_backend(), c, samples, true);
       ASSERT_GT(whole.rows, 2);
       c.exchange = true;
@@ -613,7 +612,7 @@ TEST(NestStepTest, PartsThatExchangeSumsAreTheWholeBatch) {
       for (const Outcome& part : parts)
         for (size_t i = 0; i < whole.running.size(); ++i)
           testing::expect_close(part.running[i], whole.running[i], 1e-5, 0, "running statistics");
-      if (way.beside || way.trailing) continue;
+      if (way.overlap != Overlap::kNone) continue;
       const std::array<Outcome, 2> alone = halves(false);
       EXPECT_GT(std::abs(alone[0].loss + alone[1].loss - whole.loss), 1e-4 * whole.loss);
     }
@@ -622,7 +621,7 @@ TEST(NestStepTest, PartsThatExchangeSumsAreTheWholeBatch) {
 AERIE_KERNEL_TEST(NestStep, Bf16IsNearTheReference) {
   NestStepConfig c = small(Dtype::kBF16);
   for (const bool keep : {false, true}) {
-    c.keep_weights = keep;
+    c.plan.save_p = keep;
     compare(backend, c, 0.12);
   }
 }
@@ -638,7 +637,7 @@ AERIE_KERNEL_TEST(NestStep, NarrowHeadsAreNearTheReference) {
     c.width = c.heads * 44;
     c.feed_forward = 4 * c.width;
     c.layers = 1;
-    c.keep_weights = flat;
+    c.plan.save_p = flat;
     compare(backend, c, tolerance, flat);
   }
 }
@@ -649,21 +648,21 @@ TEST(NestStep, KeepsWeightsThatStayNear) {
   c.frames = 1504;
   c.batch = 16;
   c.width = 1024;  // 128 values per head
-  EXPECT_TRUE(weights_pay(c));
+  EXPECT_TRUE(saved_p_pays(c, {}));
   c.training = false;
-  EXPECT_FALSE(weights_pay(c));
+  EXPECT_FALSE(saved_p_pays(c, {}));
   c.training = true;
   c.dtype = Dtype::kF32;
-  EXPECT_FALSE(weights_pay(c));
+  EXPECT_FALSE(saved_p_pays(c, {}));
   c.dtype = Dtype::kF16;
   c.batch = 128;
-  EXPECT_FALSE(weights_pay(c));
+  EXPECT_FALSE(saved_p_pays(c, {}));
   c.width = 512;  // on chip with them
-  EXPECT_TRUE(weights_pay(c));
+  EXPECT_TRUE(saved_p_pays(c, {}));
   c.width = 8 * 44;  // and so are narrower heads
-  EXPECT_TRUE(weights_pay(c));
+  EXPECT_TRUE(saved_p_pays(c, {}));
   c.batch = 2;
-  EXPECT_TRUE(weights_pay(c));
+  EXPECT_TRUE(saved_p_pays(c, {}));
 }
 
 // Attention's weights that stay take memory; dropout's decisions need one array for all layers
@@ -675,7 +674,7 @@ TEST(NestStep, KeptWeightsTakeMemory) {
   const NestStepParams params{};
   const auto bytes = [&] { return NestStep(kReferenceKernels, c, params).memory_bytes(); };
   const size_t before = bytes();
-  c.keep_weights = true;
+  c.plan.save_p = true;
   const int frames = c.frames / 8;
   const size_t layers = static_cast<size_t>(c.layers);
   EXPECT_EQ(bytes() - before, layers * (2 * attention_square(c.batch, c.heads, frames) +
@@ -683,7 +682,7 @@ TEST(NestStep, KeptWeightsTakeMemory) {
                                   (layers - 1) * 4 * attention_keep(c.batch, c.heads, frames));
   c.dtype = Dtype::kF32;
   const size_t plain = bytes();
-  c.keep_weights = false;
+  c.plan.save_p = false;
   EXPECT_EQ(bytes(), plain);
 }
 
@@ -726,7 +725,7 @@ TEST(NestStepGpuTest, ManyRowsAreNearPlainProducts) {
   NestStepConfig c = small(Dtype::kBF16);
   c.layers = 1;
   c.feed_forward = 2048;
-  c.recompute = false;
+  c.plan.recompute = false;
   const Outcome e = run(plain, c, samples, false, 0), a = run(*backend, c, samples, false, 0);
   EXPECT_EQ(a.rows, e.rows);
   EXPECT_NEAR(a.loss, e.loss, 1e-3 * e.loss);

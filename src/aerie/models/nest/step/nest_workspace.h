@@ -3,20 +3,23 @@
 #pragma once
 
 #include <cmath>
-#include <functional>
 #include <initializer_list>
 #include <utility>
 #include <vector>
 
 #include "aerie/base/check.h"
 #include "aerie/models/nest/step/nest_memory.h"
+#include "aerie/models/nest/step/overlap_schedule.h"
 
 namespace aerie::kernels {
 
 struct NestStep::Workspace : NestMemory {
   Workspace(const KernelTable& table, const NestStepConfig& config, const Joined& joined,
             unsigned char* base, void* cuda_stream)
-      : NestMemory(config, joined.pos_step, base), kernels(&table), stream(cuda_stream) {}
+      : NestMemory(config, joined.pos_step, base),
+        kernels(&table),
+        stream(cuda_stream),
+        overlap(config.plan.overlap, cuda_stream) {}
 
   int before_part(int part) const { return inputs.before_part ? inputs.before_part(part) : kOk; }
   // Work behind that which writes gradients of `count` parts, from `last` down.
@@ -32,49 +35,11 @@ struct NestStep::Workspace : NestMemory {
     return inputs.exchange ? inputs.exchange(sums, stream) : kOk;
   }
 
-  // The second queue, where there is one. It sees what was queued before begin_side(); the pass
-  // sees what is on it behind end_side().
-  void* side() const { return inputs.side.begin ? inputs.side.stream : stream; }
-  int begin_side() const { return inputs.side.begin ? inputs.side.begin() : kOk; }
-  int end_side() const { return inputs.side.begin ? inputs.side.end() : kOk; }
-  // Work that only the end of the pass waits for: at once, or beside it (NestStepConfig::beside),
-  // where it is queued by start_waiting(). Each time a queue waits for another costs a few
-  // microseconds.
-  template <typename Work>
-  int at_leisure(Work work) {
-    if (!c.beside) return work(stream);
-    beside_.push_back(work);
-    return kOk;
-  }
-  // The same for sums that trail the pass (NestStepConfig::trailing): they run beside the next
-  // gradients of weights, which leave some multiprocessors idle, and what follows.
-  template <typename Work>
-  int trail(Work work) {
-    if (!c.trailing) return at_leisure(work);
-    trailing_.push_back(work);
-    return kOk;
-  }
-  int start_trailing() {
-    if (trailing_.empty()) return kOk;
-    trails_ = true;
-    int code = begin_side();
-    for (const auto& work : std::exchange(trailing_, {}))
-      if (code == kOk) code = work(side());
-    return code;
-  }
-  int wait_for_trailing() { return std::exchange(trails_, false) ? end_side() : kOk; }
-  int start_waiting() {
-    if (beside_.empty()) return kOk;
-    int code = begin_side();
-    for (const auto& work : std::exchange(beside_, {}))
-      if (code == kOk) code = work(side());
-    return code;
-  }
-
   // What is read soon and is not in the cache any more: the next product of the pass asks for it.
   void ahead(std::initializer_list<GemmAhead> all) {
     for (const GemmAhead& one : all)
-      if (one.data != nullptr && one.bytes <= kMostAhead && ahead_count_ < Gemm::kMostAhead)
+      if (one.data != nullptr && one.bytes <= c.plan.prefetch_bytes &&
+          ahead_count_ < Gemm::kMostAhead)
         ahead_[ahead_count_++] = one;
   }
   void take_ahead(Gemm& g) {
@@ -131,7 +96,7 @@ struct NestStep::Workspace : NestMemory {
     WeightGradients one;
     describe(one, count, accumulate);
     const Gemm g = gemm_of(one, {n, k, grad, n, in, weight.grad});
-    return at_leisure([this, g](void* on) { return kernels->gemm(g, on); });
+    return overlap.run([this, g](void* on) { return kernels->gemm(g, on); });
   }
   // A layer's gradients of weights wait for each other, where nothing overwrites what they read
   // until add_gradients(): alone they would not fill a device, and beside the pass they are few
@@ -153,8 +118,8 @@ struct NestStep::Workspace : NestMemory {
   int add_gradients() {
     describe(waiting_gradients_, rows, c.accumulate);
     const WeightGradients all = std::exchange(waiting_gradients_, {});
-    if (const int code = start_trailing(); code != kOk) return code;
-    return at_leisure([this, all](void* on) { return add_gradients(all, on); });
+    if (const int code = overlap.flush_reductions(); code != kOk) return code;
+    return overlap.run([this, all](void* on) { return add_gradients(all, on); });
   }
   int add_gradients(WeightGradients all, void* on) {
     size_t used = squares_used;
@@ -163,7 +128,7 @@ struct NestStep::Workspace : NestMemory {
       p.squares = outputs.squares + used;
       used += weight_gradient_squares(p.outputs, p.inputs);
     }
-    if (c.beside) all.share = kSideShare;
+    if (c.plan.overlaps_wgrad()) all.share = c.plan.wgrad_sm_share;
     int code = kernels->weight_gradients(all, on);
     if (code == kOk && outputs.squares != nullptr) {
       squares_used = used;
@@ -238,10 +203,10 @@ struct NestStep::Workspace : NestMemory {
     };
     if (wait) {
       wait_for_sums(b, bias_gradient_scratch(n));
-      return trail(work(b));
+      return overlap.run_reduction(work(b));
     }
     b.partial = partial;
-    return at_leisure(work(b));
+    return overlap.run(work(b));
   }
 
   // Scratch of a kernel that sums over rows, and the list that its second stage goes to; both are
@@ -266,14 +231,14 @@ struct NestStep::Workspace : NestMemory {
       waiting_.count = 0;
       return added == kOk ? after(on) : added;
     };
-    if (!c.trailing || last) {
-      if (!c.beside) later_used_ = 0;
-      return at_leisure(add);
+    if (!c.plan.defers_reductions() || last) {
+      if (!c.plan.overlaps_wgrad()) later_used_ = 0;
+      return overlap.run(add);
     }
     // The next layer fills the other half meanwhile; the one after it finds this one free.
     later_used_ = 0;
     later_half_ = 1 - later_half_;
-    return trail([this, after, sums = std::exchange(waiting_, {})](void* on) {
+    return overlap.run_reduction([this, after, sums = std::exchange(waiting_, {})](void* on) {
       const int added = sums.count > 0 ? kernels->add_partials(sums, on) : kOk;
       return added == kOk ? after(on) : added;
     });
@@ -384,7 +349,7 @@ struct NestStep::Workspace : NestMemory {
     b.weight = place.norm->weight.value;
     b.bias = place.norm->bias.value;
     if (n.kind != kNormOut) {
-      if (c.recompute) b.out = n.out;
+      if (c.plan.recompute) b.out = n.out;
       b.grad_out = grad_in;
       b.grad_sum = grad_stream;
     } else if (layer + 1 == c.layers) {
@@ -392,8 +357,8 @@ struct NestStep::Workspace : NestMemory {
     } else {
       const NormBuffers& next = layers[size(layer) + 1].norms[kNormFeedForward1];
       const NestLayerParams::Norm& norm = p.layers[size(layer) + 1].norm_feed_forward1;
-      b.next = {norm.weight.value, norm.bias.value, c.recompute ? next.out : nullptr, next.mean,
-                next.rstd};
+      b.next = {norm.weight.value, norm.bias.value, c.plan.recompute ? next.out : nullptr,
+                next.mean, next.rstd};
       b.grad_next_out = grad_in;
       b.grad_next_weight = norm.weight.grad;
       b.grad_next_bias = norm.bias.grad;
@@ -466,6 +431,7 @@ struct NestStep::Workspace : NestMemory {
 
   const KernelTable* kernels;
   void* stream;
+  OverlapSchedule overlap;
   NestStepInputs inputs;
   NestStepOutputs outputs;
   // Gradients whose sums of squares are there, and how many sums.
@@ -473,9 +439,6 @@ struct NestStep::Workspace : NestMemory {
   size_t squares_used = 0;
 
  private:
-  // Of the multiprocessors, one in so many makes gradients of weights beside the pass.
-  static constexpr int kSideShare = 2;
-
   // What a norm adds to the stream, and its own parameters.
   struct Place {
     const NestLayerParams::Norm* norm;
@@ -504,14 +467,9 @@ struct NestStep::Workspace : NestMemory {
     return {&p.norm_out, p.feed_forward2.second.bias, sites + 6, c.dropout, 0.5f};
   }
 
-  // More comes no faster this way: 9 MB of attention's weights cost the product what they gained.
-  static constexpr size_t kMostAhead = size_t{8} << 20;
   GemmAhead ahead_[Gemm::kMostAhead];
   int ahead_count_ = 0;
   WeightGradients waiting_gradients_;
-  std::vector<std::function<int(void* on)>> beside_;
-  std::vector<std::function<int(void* on)>> trailing_;
-  bool trails_ = false;
   PartialSums waiting_;
   int layers_waiting_ = 0;
   size_t later_used_ = 0, later_half_ = 0;

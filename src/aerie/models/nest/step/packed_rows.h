@@ -1,5 +1,5 @@
-// How many rows a batch is given in a step, and which ways of a step pay for it: plain functions of
-// sizes, asked before a NestStep is made.
+// How many packed rows a batch is given in a step: plain functions of sizes, asked before a
+// NestStep is made.
 #pragma once
 
 #include <vector>
@@ -11,23 +11,14 @@ namespace aerie::kernels {
 // Rows that an item of so many valid encoder frames must have: padding counts where the convolution
 // reaches over the end, and where masking does.
 int encoder_rows(const NestStepConfig& config, int valid);
-// What a batch that needs so many rows is given, so that batches share recordings: about two
-// percent of the padded batch more at most. Matrix products like round numbers, too.
+// What a batch that needs so many rows is given, so that batches share graphs: about two
+// percent of the padded batch more at most. GEMMs like round numbers, too.
 int shared_rows(int needed, int padded);
 // The encoder's rows of a batch: as laid out for it, or all of the padded one.
 int step_rows(const NestStepConfig& config);
-// Whether a batch of so many rows leaves a device idle enough for NestStepConfig::beside.
-bool gradients_beside(int rows);
-// The same for NestStepConfig::trailing.
-bool sums_trail(const NestStepConfig& config);
 // How many rows each item of a batch has, all of config.rows together; what is more than needed is
 // padding of the first items that have room for it.
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid);
-// Whether computing again what norms and SiLU put out (NestStepConfig::recompute) costs little:
-// while such a tensor stays in the device's cache.
-bool cheap_to_recompute(const NestStepConfig& config);
-// Whether NestStepConfig::keep_weights makes a training step faster.
-bool weights_pay(const NestStepConfig& config);
 // Room for that many frames in the loss, shared in the same way: half the rows (with usual settings
 // a third of the frames is in the loss), or all of them.
 int shared_room(int masked, int rows);

@@ -1,4 +1,4 @@
-#include "aerie/models/nest/step/nest_choices.h"
+#include "aerie/models/nest/step/packed_rows.h"
 
 #include <algorithm>
 
@@ -23,46 +23,9 @@ int step_rows(const NestStepConfig& config) {
   return config.rows > 0 ? config.rows : config.batch * (config.frames / 8);
 }
 
-bool cheap_to_recompute(const NestStepConfig& config) {
-  constexpr size_t kNear = size_t{16} << 20;
-  return static_cast<size_t>(step_rows(config)) * static_cast<size_t>(config.feed_forward) *
-             dtype_size(config.dtype) <=
-         kNear;
-}
-
-bool weights_pay(const NestStepConfig& config) {
-  if (!config.training || config.dtype == Dtype::kF32) return false;
-  AttentionBackward b;
-  b.forward.dtype = config.dtype;
-  b.forward.batch = config.batch;
-  b.forward.frames = config.frames / 8;
-  b.forward.heads = config.heads;
-  b.forward.dim = config.width / config.heads;
-  // Both ways together, H200: 16 x 188 frames of 8 heads with 64 values 52.6 to 38.1 us (64 x 188:
-  // 169 to 140), where backward stays on chip with them; with 128 values 84 to 75 (64 x 188: 295 to
-  // 260), 2 x 188 with 64 values 26.4 to 24.0. Squares that leave the cache gain little for their
-  // memory otherwise (68 x 375 frames, 160 MB for a layer: 521 to 512 us).
-  constexpr size_t kNear = size_t{48} << 20;
-  const size_t square = attention_square(config.batch, config.heads, b.forward.frames);
-  return attention_resident(b) || square * dtype_size(config.dtype) <= kNear;
-}
-
 int shared_room(int masked, int rows) {
   const int half = (rows / 2 + 7) / 8 * 8;
   return masked <= half ? half : rows;
-}
-
-bool gradients_beside(int rows) {
-  // NEST-L, H200: 2 x 15 s (352 rows) 4.64 to 4.37 ms, 8 x 15 s (1,408) 5.54 to 5.28 without the
-  // update. More rows gain as well, but memory of their own becomes too much.
-  constexpr int kMostRows = 1536;
-  return rows <= kMostRows;
-}
-
-bool sums_trail(const NestStepConfig& config) {
-  // Forward and backward as one graph, H200: 16 x 15 s 7,361 to 7,169 us, 64 x 15 s 0.4 to 2 %
-  // less, for a tensor of the feed-forward modules' inner width. Not tried in float32.
-  return config.dtype != Dtype::kF32;
 }
 
 std::vector<int> item_rows(const NestStepConfig& config, const std::vector<int>& valid) {
