@@ -4,7 +4,7 @@
 // (GpuModule::make_arena); host_arena() does the same with host memory.
 //
 // Where a driver cannot map memory, growing replaces the block: data() changes, what was in it is
-// lost and everything that was queued has ended. Callers that keep addresses compare data().
+// lost and everything that was launched has ended. Callers that keep addresses compare data().
 //
 // One thread.
 #pragma once

@@ -76,10 +76,9 @@ class GpuModule {
   // Kernels as functions on device memory (aerie/kernels/kernel_table.h).
   virtual const kernels::KernelTable& kernels() const = 0;
 
-  // A stream over one of the caller's (a cudaStream_t, which must outlive it) or, with null, on
-  // one of its own. On the current device. `urgent`: work on such a stream of its own comes before
-  // that of others.
-  virtual Result<std::unique_ptr<Stream>> make_stream(void* stream, bool urgent = false) = 0;
+  // A stream over one of the caller's (a cudaStream_t, which must outlive it) or, with null, on one
+  // of its own. On the current device. `high_priority`: high priority for a stream of its own.
+  virtual Result<std::unique_ptr<Stream>> make_stream(void* stream, bool high_priority = false) = 0;
 
   // Memory of the current device that grows in place.
   virtual Result<std::unique_ptr<Arena>> make_arena() = 0;
@@ -89,9 +88,9 @@ class GpuModule {
   virtual void free_device(void* pointer) = 0;
   virtual Status copy_to_device(void* device, const void* host, size_t bytes) = 0;
   virtual Status copy_from_device(void* host, const void* device, size_t bytes) = 0;
-  // Time of what `queue` puts on the stream it is given, in microseconds: captured `copies` times
+  // Time of what `launch` puts on the stream it is given, in microseconds: captured `copies` times
   // into a graph; median over `replays` replays, per copy.
-  virtual Result<double> time_us(const std::function<int(void* stream)>& queue, int copies,
+  virtual Result<double> time_us(const std::function<int(void* stream)>& launch, int copies,
                                  int replays) = 0;
 };
 

@@ -41,9 +41,9 @@ class Stream {
   // Host memory on either side must be page-locked or the call may wait.
   virtual Status copy(void* to, const void* from, size_t bytes) = 0;
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
-  // Work queued from now on starts behind an event of another stream.
+  // Work launched from now on starts behind an event of another stream.
   virtual Status wait_for(Event& event) = 0;
-  // Calls `work` once with the stream to queue on. Nothing of it runs before Graph::launch(),
+  // Calls `work` once with the stream to launch on. Nothing of it runs before Graph::launch(),
   // which repeats the same calls with the same arguments. `work` returns 0 or a kernel's error.
   virtual Result<std::unique_ptr<Graph>> capture(std::function<int(void* stream)> work) = 0;
   virtual Status synchronize() = 0;

@@ -193,13 +193,13 @@ class CudaModule final : public device::GpuModule {
 
   const KernelTable& kernels() const override { return kCudaKernels; }
 
-  Result<std::unique_ptr<device::Stream>> make_stream(void* stream, bool urgent) override {
+  Result<std::unique_ptr<device::Stream>> make_stream(void* stream, bool high_priority) override {
     cudaStream_t handle = static_cast<cudaStream_t>(stream);
     if (handle == nullptr) {
       int least = 0, greatest = 0;
       AERIE_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-      AERIE_CUDA(
-          cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, urgent ? greatest : least));
+      AERIE_CUDA(cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking,
+                                              high_priority ? greatest : least));
     }
     return std::unique_ptr<device::Stream>(std::make_unique<CudaStream>(handle, stream == nullptr));
   }
@@ -223,7 +223,7 @@ class CudaModule final : public device::GpuModule {
     return ok_status();
   }
 
-  Result<double> time_us(const std::function<int(void* stream)>& queue, int copies,
+  Result<double> time_us(const std::function<int(void* stream)>& launch, int copies,
                          int replays) override {
     Owned<cudaStream_t, cudaStreamDestroy> stream;
     Owned<cudaGraph_t, cudaGraphDestroy> graph;
@@ -233,17 +233,17 @@ class CudaModule final : public device::GpuModule {
     AERIE_CUDA(cudaEventCreate(&begin.handle));
     AERIE_CUDA(cudaEventCreate(&end.handle));
     // Once outside the capture: loads the code and shows errors of the kernel itself.
-    AERIE_CUDA(static_cast<cudaError_t>(queue(stream.handle)));
+    AERIE_CUDA(static_cast<cudaError_t>(launch(stream.handle)));
     AERIE_CUDA(cudaStreamSynchronize(stream.handle));
     AERIE_CUDA(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal));
     int failed = 0;
-    for (int i = 0; i < copies && failed == 0; ++i) failed = queue(stream.handle);
+    for (int i = 0; i < copies && failed == 0; ++i) failed = launch(stream.handle);
     AERIE_CUDA(cudaStreamEndCapture(stream.handle, &graph.handle));
     AERIE_CUDA(static_cast<cudaError_t>(failed));
     AERIE_CUDA(cudaGraphInstantiate(&executable.handle, graph.handle, 0));
     std::vector<double> times;
     for (int i = 0; i < replays + 2; ++i) {
-      // Launched while another replay runs, as work that is queued ahead is.
+      // Launched while another replay runs, as work that is launched ahead is.
       AERIE_CUDA(cudaGraphLaunch(executable.handle, stream.handle));
       AERIE_CUDA(cudaEventRecord(begin.handle, stream.handle));
       AERIE_CUDA(cudaGraphLaunch(executable.handle, stream.handle));

@@ -1,5 +1,5 @@
-// A queue beside a main one, for work that need not be in line with it. The main queue outlives it;
-// all calls come from the thread that queues the step's work.
+// A side stream beside a main one, for work that need not be in order with it. The main stream
+// outlives it; all calls come from the thread that launches the step's work.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@ namespace aerie::kernels {
 // What a step of kernels sees of it.
 struct SideWork {
   void* stream = nullptr;
-  std::function<int()> begin;  // what follows on it waits for what is queued on the main one
+  std::function<int()> begin;  // what follows on it waits for what was launched on the main one
   std::function<int()> end;    // and the other way round
 };
 
 inline int code_of(const Status& status) {
   return status.ok() ? kOk : kUnsupported;
 }
-// A queue waits for what is queued on another now, whose fence this is.
+// A stream waits for what was launched on another so far, whose event this is.
 inline int waits_for(device::Stream& stream, device::Event& other) {
   const Status recorded = other.record();
   return code_of(recorded.ok() ? stream.wait_for(other) : recorded);
@@ -39,7 +39,7 @@ class SideStream {
     return out;
   }
 
-  // Valid as long as this queue.
+  // Valid as long as this.
   SideWork as_side() {
     return {side_->handle(), [this] { return waits_for(*side_, *begin_); },
             [this] { return waits_for(*main_, *end_); }};

@@ -1,5 +1,5 @@
 // Phases of a step as spans (base/spans.h), on the host and, where a GPU does the work later, on
-// the device: events are queued with the work and read after the next synchronisation, so that
+// the device: events are recorded with the work and read after the next synchronisation, so that
 // measuring adds none.
 //
 // One thread, on one stream. Costs nothing while spans are off.

@@ -101,7 +101,7 @@ float* FlatOptimizer::seen_whole(const at::Tensor& moments) const {
                                   (own_ ? static_cast<uintptr_t>(own_->begin) * sizeof(float) : 0));
 }
 
-Result<bool> FlatOptimizer::refresh(optim::GradScaler* scaler, const at::Tensor& shadow,
+Result<bool> FlatOptimizer::refresh(optim::GradScaler* scaler, const at::Tensor& compute_weights,
                                     kernels::Dtype dtype, kernels::AdamwControl* control,
                                     const float* bad_loss) {
   make_segments();
@@ -113,9 +113,9 @@ Result<bool> FlatOptimizer::refresh(optim::GradScaler* scaler, const at::Tensor&
   a.grads = registry.flat_grads().const_data_ptr<float>();
   a.exp_avg = seen_whole(moments[0]);
   a.exp_avg_sq = seen_whole(moments[1]);
-  if (shadow.defined()) {
-    a.shadow = shadow.mutable_data_ptr();
-    a.shadow_dtype = dtype;
+  if (compute_weights.defined()) {
+    a.shadow = compute_weights.mutable_data_ptr();
+    a.compute_weights_dtype = dtype;
   }
   a.count = registry.flat_params().numel();
   a.segments = static_cast<const kernels::AdamwSegment*>(segments_device_.const_data_ptr());

@@ -5,7 +5,7 @@
 // A step is decided at its end; the weights follow with the next pass through the model, each part
 // (flat_parts.h) just before it is read, or all at once.
 //
-// One thread, the one that queues the computation. Everything it is made with outlives it.
+// One thread, the one that launches the computation. Everything it is made with outlives it.
 #pragma once
 
 #include <optional>
@@ -47,20 +47,20 @@ class FlatOptimizer {
   // moments of just these (optim::Optimizer::keep()). Before refresh().
   void own(FlatRange range);
 
-  // From the present state. `scaler`: null without loss scaling; `shadow`: the 16-bit weights,
-  // undefined in float32; `control` and `bad_loss` (not finite: skip the step) in device memory.
-  // Returns whether recorded calls of update_part() are as they were.
-  Result<bool> refresh(optim::GradScaler* scaler, const at::Tensor& shadow, kernels::Dtype dtype,
-                       kernels::AdamwControl* control, const float* bad_loss);
-  // Queues norm and decision on the flat gradients, which stay as they are until the update.
+  // From the present state. `scaler`: null without loss scaling; `compute_weights`: the compute
+  // weights, undefined in float32; `control` and `bad_loss` (not finite: skip the step) in device
+  // memory. Returns whether captured calls of update_part() are as they were.
+  Result<bool> refresh(optim::GradScaler* scaler, const at::Tensor& compute_weights,
+                       kernels::Dtype dtype, kernels::AdamwControl* control, const float* bad_loss);
+  // Launches norm and decision on the flat gradients, which stay as they are until the update.
   // `squares`: sums of squares of some of them (device); empty: of none, the norm is taken from the
   // gradients as they are now. `squared`: of which.
   using Squared = std::vector<std::pair<const float*, size_t>>;
   Status decide(std::span<const double> learning_rates, std::optional<double> momentum,
                 std::span<const double> squares, const Squared& squared);
-  // Queues the update of all weights.
+  // Launches the update of all weights.
   Status update();
-  // Queues the update of one part's weights on one SM in `sm_share` unless `wanted` (device) is
+  // Launches the update of one part's weights on one SM in `sm_share` unless `wanted` (device) is
   // zero. Returns a kernel's error.
   int update_part(int part, const uint32_t* wanted, int sm_share, void* stream) const;
   // Step counts into the optimizer it stands in for.

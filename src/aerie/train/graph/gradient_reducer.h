@@ -2,10 +2,10 @@
 // of a part (flat_parts.h) are written, which is while the backward pass goes on; norm, decision
 // and update follow behind finish(), on what was added up.
 //
-// All calls but unite() only queue work behind what is on `stream` and may come while it is being
-// recorded: nothing waits, and what is done beside `stream` ends before finish() does. They return
+// All calls but unite() only launch work behind what is on `stream` and may come while it is being
+// captured: nothing waits, and what is done beside `stream` ends before finish() does. They return
 // 0 or an error. Every rank makes the same calls in the same order. Calls come from the thread that
-// queues the step, or from autograd's during its backward pass.
+// launches the step, or from autograd's during its backward pass.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace aerie::train {
 
-// What adding up has cost since the start. Of work that is recorded in graphs only the recording is
+// What adding up has cost since the start. Of work that is captured in graphs only the capture is
 // counted.
 struct ReducerCounters {
   int64_t steps = 0;
@@ -24,7 +24,7 @@ struct ReducerCounters {
   int64_t bytes = 0;         // of one step, as one rank hands them over
   double waited_s = 0.0;     // the host has waited for the other ranks behind its backward passes
   double under_way_s = 0.0;  // from the first bucket of a step to the end of its last
-  // Of the time under way, what was beside the backward pass.
+  // Of the time under way, what overlapped the backward pass.
   double overlap() const { return under_way_s > 0.0 ? 1.0 - waited_s / under_way_s : 0.0; }
 };
 
@@ -39,7 +39,7 @@ class GradientReducer {
 
   // The gradients of a part are complete; from the last part to the first, each once a step.
   virtual int begin(int part, void* stream) = 0;
-  // Behind all parts: what is queued on `stream` from now on finds the sums.
+  // Behind all parts: what is launched on `stream` from now on finds the sums.
   virtual int finish(void* stream) = 0;
   // Replaces a few values in device memory by their sums over the ranks.
   virtual int add_up(float* values, int64_t count, void* stream) = 0;

@@ -1,5 +1,5 @@
-// Device memory that recorded graphs hold addresses of. Where it cannot grow in place (arena.h),
-// the recordings go; where there is no room, memory that others keep for later gives way once.
+// Device memory that captured graphs hold addresses of. Where it cannot grow in place (arena.h),
+// the graphs go; where there is no room, memory that others keep for later gives way once.
 //
 // One thread. Owns its arena.
 #pragma once

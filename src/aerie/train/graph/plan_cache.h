@@ -1,11 +1,11 @@
 // What an engine runs for a shape of batch (a plan), made when the shape comes for the first time
-// and recorded as a graph when it comes again.
+// and captured as a graph when it comes again.
 //
 // The number of plans and of graphs is bounded: the plan that was not used for longest goes; a
-// graph goes only if it has not been of use for long, because making recordings again and again
-// costs more than running a shape kernel by kernel.
+// graph goes only if it has not been of use for long, because capturing again and again costs more
+// than running a shape kernel by kernel.
 //
-// One thread, the one that queues the computation. Owns plans and graphs; the stream outlives it.
+// One thread, the one that launches the computation. Owns plans and graphs; the stream outlives it.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@
 
 namespace aerie::train {
 
-// The recordings of a plan, one for each way to run it. Member `recordings` of every plan.
-struct Recordings {
-  explicit Recordings(size_t ways = 1) : graphs(ways), runs(ways) {}
+// The graphs of a plan, one for each way to run it. Member `graphs` of every plan.
+struct PlanGraphs {
+  explicit PlanGraphs(size_t ways = 1) : graphs(ways), runs(ways) {}
   // Graphs refer to the plan's memory and commands: they are destroyed before them.
   std::vector<std::unique_ptr<device::Graph>> graphs;
   std::vector<int64_t> runs;  // before there was a graph
@@ -62,19 +62,19 @@ class PlanCache {
       AERIE_ASSIGN_OR_RETURN(std::unique_ptr<Plan> made, make());
       at = plans_.emplace(shape, std::move(made)).first;
     }
-    at->second->recordings.last_used = ++clock_;
+    at->second->graphs.last_used = ++clock_;
     return at->second.get();
   }
 
   // Whether a run of this plan takes longer than later ones: it loads kernels or is recorded.
-  static bool is_early(const Plan& plan, size_t way) { return plan.recordings.runs[way] < 2; }
+  static bool is_early(const Plan& plan, size_t way) { return plan.graphs.runs[way] < 2; }
 
-  // Runs a plan in one of its ways, which queues the same work every time: as a graph where there
-  // is one. A shape that comes once is not worth a recording; the first run also loads the kernels.
+  // Runs a plan in one of its ways, which launches the same work every time: as a graph where there
+  // is one. A shape that comes once is not worth a capture; the first run also loads the kernels.
   // `record` false: never as a graph.
   Status run(Plan& plan, size_t way, const std::function<int(void* stream)>& work,
              bool record = true) {
-    Recordings& known = plan.recordings;
+    PlanGraphs& known = plan.graphs;
     std::unique_ptr<device::Graph>& graph = known.graphs[way];
     if (graph == nullptr && known.runs[way]++ > 0 && record && room_for_graph()) {
       auto made = stream_.capture(work);
@@ -94,38 +94,37 @@ class PlanCache {
   size_t size() const { return plans_.size(); }
   int64_t num_graphs() const {
     int64_t count = 0;
-    for (const auto& [shape, plan] : plans_) count += plan->recordings.num_graphs();
+    for (const auto& [shape, plan] : plans_) count += plan->graphs.num_graphs();
     return count;
   }
   // What graphs hold has changed; plans stay.
   void drop_graphs() {
     if (num_graphs() > 0) (void)stream_.synchronize();
-    for (auto& [shape, plan] : plans_) plan->recordings.drop();
+    for (auto& [shape, plan] : plans_) plan->graphs.drop();
   }
-  // The caller has waited for what is queued, where that matters.
+  // The caller has waited for what was launched, where that matters.
   void clear() { plans_.clear(); }
 
  private:
-  // Makes room if there is none and one of the recordings has not been used for long.
+  // Makes room if there is none and one of the graphs has not been used for long.
   bool room_for_graph() {
     if (no_more_graphs_) return false;
     if (num_graphs() < limits_.graphs) return true;
     Plan* oldest = nullptr;
     for (auto& [shape, plan] : plans_)
-      if (plan->recordings.num_graphs() > 0 &&
-          (oldest == nullptr || plan->recordings.last_used < oldest->recordings.last_used))
+      if (plan->graphs.num_graphs() > 0 &&
+          (oldest == nullptr || plan->graphs.last_used < oldest->graphs.last_used))
         oldest = plan.get();
-    if (clock_ - oldest->recordings.last_used < limits_.graph_rests) return false;
+    if (clock_ - oldest->graphs.last_used < limits_.graph_rests) return false;
     (void)stream_.synchronize();
-    oldest->recordings.drop();
+    oldest->graphs.drop();
     return true;
   }
 
   void forget_oldest() {
     auto oldest = plans_.end();
     for (auto at = plans_.begin(); at != plans_.end(); ++at)
-      if (oldest == plans_.end() ||
-          at->second->recordings.last_used < oldest->second->recordings.last_used)
+      if (oldest == plans_.end() || at->second->graphs.last_used < oldest->second->graphs.last_used)
         oldest = at;
     if (oldest == plans_.end()) return;
     (void)stream_.synchronize();

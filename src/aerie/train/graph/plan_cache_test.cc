@@ -12,7 +12,7 @@ namespace {
 
 struct Plan {
   int shape = 0;
-  Recordings recordings{2};
+  PlanGraphs graphs{2};
 };
 
 class PlanCacheTest : public ::testing::Test {
@@ -94,10 +94,10 @@ TEST_F(PlanCacheTest, AGraphMakesRoomOnlyAfterALongRest) {
   PlanCache<int, Plan> cache(*stream, limits);
   for (const int shape : {1, 1, 2, 2, 3, 3}) use(cache, shape);
   EXPECT_EQ(cache.num_graphs(), 2);
-  EXPECT_EQ(use(cache, 3).recordings.num_graphs(), 0);
+  EXPECT_EQ(use(cache, 3).graphs.num_graphs(), 0);
   for (int i = 0; i < 10; ++i) use(cache, 2);
-  EXPECT_EQ(use(cache, 3).recordings.num_graphs(), 1);
-  EXPECT_EQ(use(cache, 2).recordings.num_graphs(), 1);
+  EXPECT_EQ(use(cache, 3).graphs.num_graphs(), 1);
+  EXPECT_EQ(use(cache, 2).graphs.num_graphs(), 1);
   EXPECT_EQ(cache.num_graphs(), 2);
 }
 

@@ -1,7 +1,7 @@
 // Results of steps on their way to the host: a step ends with a copy of its results into one of a
 // few blocks of host memory, and somebody looks when the event behind it has passed.
 //
-// One thread, the one that queues the computation. The stream outlives it.
+// One thread, the one that launches the computation. The stream outlives it.
 #pragma once
 
 #include <deque>

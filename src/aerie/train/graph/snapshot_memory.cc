@@ -176,7 +176,7 @@ void SnapshotMemory::read(const std::vector<at::Tensor>& from, const std::vector
   }
   for (size_t b = 0; b < from.size(); ++b) {
     if (pinned || !from[b].is_cuda() || from[b].numel() == 0) {
-      // Page-locked copies are queued one behind the other; the last one waits for all.
+      // Page-locked copies are launched one behind the other; the last one waits for all.
       to[b].copy_(from[b], /*non_blocking=*/pinned && b + 1 < from.size());
       continue;
     }

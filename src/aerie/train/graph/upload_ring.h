@@ -2,7 +2,7 @@
 // for it: each is copied aside first, into one of a few blocks of host memory. A block that is
 // still being read is waited for.
 //
-// One thread, the one that queues the computation. The stream outlives it.
+// One thread, the one that launches the computation. The stream outlives it.
 #pragma once
 
 #include <cstdint>

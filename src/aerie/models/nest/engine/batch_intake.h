@@ -1,9 +1,9 @@
 // Brings batches from host memory to the device while the device computes: raw arrays go to a slot
-// on a queue of their own, then become the (2B,N) float rows that NestStep reads, widened and mixed
-// on the device where the loader left that to it. A slot is free again as soon as its step begins,
-// so that one is enough.
+// on a stream of their own, then become the (2B,N) float rows that NestStep reads, widened and
+// mixed on the device where the loader left that to it. A slot is free again as soon as its step
+// begins, so that one is enough.
 //
-// One thread. The queues must outlive it.
+// One thread. The streams must outlive it.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ class BatchIntake {
   // Device memory that load() of such a batch takes, if it is not there yet. kOutOfMemory: nothing
   // has changed.
   Status reserve(const data::SpeechBatch& batch);
-  // Queues the copy and what makes rows of it: clean rows to out, noisy ones behind them.
+  // Launches the copy and what makes rows of it: clean rows to out, noisy ones behind them.
   Status load(const data::SpeechBatch& batch, float* out);
   size_t device_bytes() const { return slot_->size(); }
   // Waits until nothing reads the memory of batches any more.

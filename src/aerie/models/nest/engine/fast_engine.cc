@@ -80,8 +80,9 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
     engine->previous_stream_ = guard.exchangeStream(*engine->stream_);
     AERIE_ASSIGN_OR_RETURN(auto compute, module->make_stream(engine->stream_->native_handle()));
     AERIE_RETURN_IF_ERROR(engine->start(
-        std::move(compute), {[module](bool urgent) { return module->make_stream(nullptr, urgent); },
-                             [module] { return module->make_arena(); }}));
+        std::move(compute),
+        {[module](bool high_priority) { return module->make_stream(nullptr, high_priority); },
+         [module] { return module->make_arena(); }}));
     return engine;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
@@ -101,9 +102,9 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
 
 Status FastEngine::start(std::unique_ptr<device::Stream> compute, const Source& source) {
   compute_ = std::move(compute);
-  AERIE_ASSIGN_OR_RETURN(copy_, source.make_stream(/*urgent=*/false));
-  AERIE_ASSIGN_OR_RETURN(auto side, source.make_stream(/*urgent=*/false));
-  AERIE_ASSIGN_OR_RETURN(update_, source.make_stream(/*urgent=*/true));
+  AERIE_ASSIGN_OR_RETURN(copy_, source.make_stream(/*high_priority=*/false));
+  AERIE_ASSIGN_OR_RETURN(auto side, source.make_stream(/*high_priority=*/false));
+  AERIE_ASSIGN_OR_RETURN(update_, source.make_stream(/*high_priority=*/true));
   plans_ = std::make_unique<PlanCache<Shape, Plan>>(*compute_);
   for (auto* memory : {&memory_, &inputs_, &squares_, &whole_}) {
     AERIE_ASSIGN_OR_RETURN(auto arena, source.make_arena());
@@ -244,14 +245,14 @@ Status FastEngine::refresh() {
     if (dtype != dtype_) {
       plans_->clear();
       positions_.clear();
-      shadow_ = at::Tensor();
+      compute_weights_ = at::Tensor();
       dtype_ = dtype;
     }
     if (dtype != kernels::Dtype::kF32) {
-      if (!shadow_.defined())
-        shadow_ = at::empty_like(registry.flat_params(),
-                                 registry.flat_params().options().dtype(torch_type(dtype)));
-      shadow_.copy_(registry.flat_params());
+      if (!compute_weights_.defined())
+        compute_weights_ = at::empty_like(
+            registry.flat_params(), registry.flat_params().options().dtype(torch_type(dtype)));
+      compute_weights_.copy_(registry.flat_params());
     }
     for (int64_t i = 0; i < statistics_.size(0); ++i) {
       const std::string at = str_cat("encoder.layers.", i, ".conv.batch_norm.");
@@ -271,7 +272,7 @@ Status FastEngine::refresh() {
     }
     auto* results = results_.mutable_data_ptr<uint8_t>();
     AERIE_ASSIGN_OR_RETURN(const bool same,
-                           optimizer_->refresh(core_->scaler(), shadow_, dtype_,
+                           optimizer_->refresh(core_->scaler(), compute_weights_, dtype_,
                                                reinterpret_cast<kernels::AdamwControl*>(results),
                                                reinterpret_cast<const float*>(results + kBadLoss)));
     // Graphs hold addresses and settings.
@@ -450,7 +451,7 @@ Status FastEngine::exchange_nothing(int64_t passes) {
   return ok_status();
 }
 
-// The frames that a global loss is divided by, before anything of the request is queued.
+// The frames that a global loss is divided by, before anything of the request is launched.
 Status FastEngine::weigh(const StepRequest& request) {
   if (!core_->global_loss()) return ok_status();
   int64_t frames = 0;
@@ -563,8 +564,8 @@ Status FastEngine::gather_weights() {
   at::NoGradGuard no_grad;
   const nn::ParameterRegistry& registry = core_->model().parameters();
   const at::Tensor weights = registry.flat_params().detach();
-  if (!shadow_.defined()) return gather(weights);
-  AERIE_RETURN_IF_ERROR(gather(shadow_));
+  if (!compute_weights_.defined()) return gather(weights);
+  AERIE_RETURN_IF_ERROR(gather(compute_weights_));
   if (!float_weights_.defined()) {
     std::vector<at::Tensor> ranges;
     for (const int64_t index : registry.trainable()) {

@@ -1,22 +1,22 @@
 // train::Engine for NEST on the kernels of aerie/kernels: the step from waveforms to updated
-// weights is a fixed sequence over preallocated memory, recorded per shape of batch as a CUDA
+// weights is a fixed sequence over preallocated memory, captured per shape of batch as a CUDA
 // graph. State (weights, moments, averages, scale) is the core's, so that checkpoints, imports and
 // everything that is not the step are those of the reference engine.
 //
-//   submit()   copies the batch beside the running computation, queues step and optimizer, returns
+//   submit()   copies the batch while the device computes, launches step and optimizer, returns
 //              when the batch's memory is free again; nothing waits for results
-//   collect()  results of steps whose fence has passed
+//   collect()  results of steps whose event has passed
 //
-// A step ends with the decision about its update. The update itself runs beside the next pass
-// through the model, on a few multiprocessors and just ahead of the layers that read the weights;
-// whatever else looks at the state has it finished first (finish_update()). The numbers are those
-// of one after the other.
+// A step ends with the decision about its update. The update itself overlaps the next pass through
+// the model, on a few SMs and just ahead of the layers that read the weights; whatever else looks
+// at the state has it finished first (finish_update()). The numbers are those of one after the
+// other.
 //
-// Not in the core between steps: 16-bit weights, BatchNorm statistics (one flat buffer, so that a
+// Not in the core between steps: compute weights, BatchNorm statistics (one flat buffer, so that a
 // skipped step is undone by one kernel) and step counts (one per segment). write_state() and
 // state_written() carry them over.
 //
-// Out of memory can happen only before anything is queued. A batch that is cut runs part by part
+// Out of memory can happen only before anything is launched. A batch that is cut runs part by part
 // with the whole batch's number of masked frames as divisor.
 #pragma once
 
@@ -70,7 +70,7 @@ class FastEngine final : public CoreEngine {
   Status set_reducer(GradientReducer* reducer) override;
   Status set_exchange(kernels::ExchangeSums exchange, bool recordable) override;
 
-  // Recorded sequences at hand; for tests and reports.
+  // Graphs at hand; for tests and reports.
   int64_t num_graphs() const;
 
  private:
@@ -95,7 +95,7 @@ class FastEngine final : public CoreEngine {
     // The first micro-batch of a step writes gradients, the others add to them.
     std::array<std::unique_ptr<kernels::NestStep>, 2> step;
     // Ways to run it: either of these, and the same with gradients that are added up over ranks.
-    Recordings recordings{4};
+    PlanGraphs graphs{4};
   };
   struct MicroInfo {
     int64_t frames = 0;    // valid, behind the encoder
@@ -113,9 +113,9 @@ class FastEngine final : public CoreEngine {
   };
 
   FastEngine(const config::RunConfig& config, at::Device device);
-  // Where this engine's queues and memory come from.
+  // Where this engine's streams and memory come from.
   struct Source {
-    std::function<Result<std::unique_ptr<device::Stream>>(bool urgent)> make_stream;
+    std::function<Result<std::unique_ptr<device::Stream>>(bool high_priority)> make_stream;
     std::function<Result<std::unique_ptr<device::Arena>>()> make_arena;
   };
   Status start(std::unique_ptr<device::Stream> compute, const Source& source);
@@ -153,7 +153,7 @@ class FastEngine final : public CoreEngine {
   Status add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
                    const StepRequest& request, const nn::RandomKey& key, bool last);
   Status run_and_record(Plan& plan, bool add, bool last);
-  // All memory that a request needs, before anything is queued.
+  // All memory that a request needs, before anything is launched.
   Status prepare_all(const StepRequest& request, std::vector<std::vector<Shape>>& shapes,
                      size_t& last);
   // Passes of a batch of so many rows: with an exchange all ranks make the same.
@@ -182,8 +182,8 @@ class FastEngine final : public CoreEngine {
   std::unique_ptr<BatchIntake> intake_;
 
   kernels::Dtype dtype_ = kernels::Dtype::kF32;
-  bool stale_ = true;  // what is derived from the core must be made again
-  at::Tensor shadow_;  // 16-bit weights; undefined in float32
+  bool stale_ = true;           // what is derived from the core must be made again
+  at::Tensor compute_weights_;  // compute weights; undefined in float32
   at::Tensor statistics_, saved_statistics_, counters_, saved_counters_;
   at::Tensor codebooks_, twiddles_, bands_, silent_tokens_;
   // Relative positions (2T-1 rows) of T encoder frames. A longer table holds those of fewer frames

@@ -1,4 +1,4 @@
-// Shapes of micro-batches: what each runs, its memory and inputs, and the recordings of it.
+// Shapes of micro-batches: what each runs, its memory and inputs, and its graphs.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -112,7 +112,7 @@ Result<std::unique_ptr<FastEngine::Plan>> FastEngine::make_plan(const Shape& sha
     out.compute = out.value;
     if (offset < 0) return out;
     if (dtype_ != kernels::Dtype::kF32)
-      out.compute = static_cast<const uint16_t*>(shadow_.const_data_ptr()) + offset;
+      out.compute = static_cast<const uint16_t*>(compute_weights_.const_data_ptr()) + offset;
     out.grad = registry.flat_grads().mutable_data_ptr<float>() + offset;
     return out;
   });
@@ -264,7 +264,7 @@ Status FastEngine::upload_inputs(const Plan& plan, const data::SpeechBatch& batc
   return uploads_->upload(inputs_->data(), bytes.data(), bytes.size());
 }
 
-// Queues a part's update beside the pass through the model, which waits for it.
+// Launches a part's update overlapping the pass through the model, which waits for it.
 int FastEngine::update_before(int part, const uint32_t* wanted) {
   device::Event& done = *part_updated_[static_cast<size_t>(part)];
   const int code =

@@ -161,12 +161,12 @@ double distance(CoreEngine& a, CoreEngine& b) {
   return worst;
 }
 
-// More shapes than recordings: those without one run all the same, and none pushes out another.
+// More shapes than graphs: those without one run all the same, and none pushes out another.
 AERIE_ENGINE_TEST(MoreShapesThanGraphs) {
   auto fast = engines.fast(fast_config());
   for (const bool again : {false, true})
     for (int64_t i = 0; i < 70; ++i) {
-      // The shortest first: memory grows in place and takes no recording with it.
+      // The shortest first: memory grows in place and takes no graph with it.
       const data::SyntheticBatch batch = make_rows(1, 5, 2000 + 80 * i);
       const auto out = fast->evaluate(batch.batch(), 3, 4);
       ASSERT_TRUE(out.ok()) << out.status().to_string();
@@ -322,8 +322,8 @@ AERIE_ENGINE_TEST(RestoredRunContinuesBitForBit) {
   }
 }
 
-// Updates that run beside the next pass through the model against updates that are finished before
-// it: whole windows and cut ones, parts, a skipped step, evaluation and snapshots in between.
+// Updates that overlap the next pass through the model against updates that are finished before it:
+// whole windows and cut ones, parts, a skipped step, evaluation and snapshots in between.
 AERIE_ENGINE_TEST(UpdatesBesideTheNextStepChangeNothing) {
   config::RunConfig config = fast_config();
   config.trainer.precision = config::Precision::k16Mixed;
@@ -369,9 +369,9 @@ AERIE_ENGINE_TEST(UpdatesBesideTheNextStepChangeNothing) {
     return std::pair(seen, state_of(*fast));
   };
   const auto [waited, state_waited] = run(true);
-  const auto [beside, state_beside] = run(false);
-  EXPECT_EQ(beside, waited);
-  EXPECT_EQ(first_difference(state_beside, state_waited), "");
+  const auto [overlapped, state_overlapped] = run(false);
+  EXPECT_EQ(overlapped, waited);
+  EXPECT_EQ(first_difference(state_overlapped, state_waited), "");
 }
 
 // With a state that was written while an update was still to come, either would be lost.
