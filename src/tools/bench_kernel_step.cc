@@ -14,7 +14,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/device/gpu.h"
-#include "aerie/kernels/adamw/adamw_stretches.h"
+#include "aerie/kernels/adamw/adamw_ranges.h"
 #include "aerie/kernels/side_stream.h"
 #include "aerie/models/nest/step/packed_rows.h"
 #include "bench_memory.h"
@@ -114,7 +114,8 @@ Cost cost_of(const kernels::AdamwStep& a) {
   // Each sum of squares is that of so many gradients, which are not read.
   const double each =
       128.0 * 128.0 / static_cast<double>(kernels::weight_gradient_squares(128, 128));
-  const double squares = a.squares != nullptr ? static_cast<double>(a.num_squares) : 0.0;
+  const double squares =
+      a.square_partials != nullptr ? static_cast<double>(a.num_square_partials) : 0.0;
   return {8.0 * squares + 4.0 * (static_cast<double>(a.count) - each * squares), 0.0};
 }
 Cost cost_of(const kernels::AdamwUpdate& a) {
@@ -442,7 +443,7 @@ kernels::AdamwStep make_adamw(size_t count, float* values, float* grads, Bf16* c
   a.grads = grads;
   a.exp_avg = m.take<float>(count, 1e-3f);
   a.exp_avg_sq = m.upload(std::vector<float>(count, 1e-3f));
-  a.shadow = compute;
+  a.compute_weights = compute;
   a.segments =
       m.upload(std::vector<kernels::AdamwSegment>{{0, a.count, 0, true, 0.9, 0.98, 1e-8, 1e-3}});
   a.num_segments = 1;
@@ -503,12 +504,12 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   kernels::NestStep recorded(kRecordingKernels, config, params);
   const int failed = recorded.run(block, inputs, outputs, nullptr);
   if (failed == kernels::kOk) {
-    if (recorded.num_squares() > 0) {
-      const auto stretches = kernels::adamw_stretches(grads, adamw.count, recorded.squared());
-      adamw.squares = outputs.squares;
-      adamw.num_squares = static_cast<int64_t>(recorded.num_squares());
-      adamw.stretches = memory.upload(stretches);
-      adamw.num_stretches = static_cast<int32_t>(stretches.size());
+    if (recorded.num_square_partials() > 0) {
+      const auto ranges = kernels::adamw_ranges(grads, adamw.count, recorded.squared());
+      adamw.square_partials = outputs.squares;
+      adamw.num_square_partials = static_cast<int64_t>(recorded.num_square_partials());
+      adamw.ranges = memory.upload(ranges);
+      adamw.num_ranges = static_cast<int32_t>(ranges.size());
     }
     kRecordingKernels.adamw_decide(adamw, nullptr);
     kRecordingKernels.adamw_update(update, nullptr);
@@ -539,7 +540,7 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   };
   // A step on one queue and one on two must leave the same bits.
   const auto download_squares = [&]() -> Result<std::vector<double>> {
-    std::vector<double> out(plain.num_squares());
+    std::vector<double> out(plain.num_square_partials());
     AERIE_RETURN_IF_ERROR(
         module->copy_from_device(out.data(), outputs.squares, out.size() * sizeof(double)));
     return out;

@@ -80,7 +80,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   adamw.grads = m.take<float>(p);
   adamw.exp_avg = m.take<float>(p);
   adamw.exp_avg_sq = m.take<float>(p);
-  adamw.shadow = m.take<Bf16>(p);
+  adamw.compute_weights = m.take<Bf16>(p);
   adamw.segments = m.upload(
       std::vector<kernels::AdamwSegment>{{0, adamw.count, 0, true, 0.9, 0.98, 1e-8, 1e-3}});
   adamw.num_segments = 1;

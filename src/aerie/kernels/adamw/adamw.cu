@@ -2,10 +2,9 @@
 // memory: 4 bytes per parameter for the norm, then 28, 2 more for the 16-bit copy and 8 for the
 // moving average.
 //
-// A list of chunks is updated by few large blocks, each of which has a multiprocessor to itself,
-// past the cache, which belongs to the work beside. Alone, many small blocks are faster (H200: 4.1
-// TB/s; with two groups of values per thread 4.0, past the cache 3.8, in large blocks that stay
-// 4.0).
+// A list of chunks is updated by few large blocks, each of which has an SM to itself, past L2,
+// which belongs to the work that it overlaps. Alone, many small blocks are faster (H200: 4.1 TB/s;
+// with two groups of values per thread 4.0, past L2 3.8, in large blocks that stay 4.0).
 #include "aerie/kernels/adamw/adamw.h"
 #include "aerie/kernels/device.h"
 
@@ -16,8 +15,9 @@ constexpr int kThreads = 256;
 
 // Blocks of the first launch; depends on the number of elements alone, as the sum's order must.
 __host__ __device__ inline int num_parts(const AdamwStep& a) {
-  const int64_t wanted = a.squares != nullptr ? a.num_stretches + a.num_squares / 1024 + 1
-                                              : (a.count + kThreads * 8 - 1) / (kThreads * 8);
+  const int64_t wanted = a.square_partials != nullptr
+                             ? a.num_ranges + a.num_square_partials / 1024 + 1
+                             : (a.count + kThreads * 8 - 1) / (kThreads * 8);
   return wanted < kAdamwParts ? int(wanted) : kAdamwParts;
 }
 
@@ -31,13 +31,13 @@ __global__ void __launch_bounds__(kThreads) sum_squares(AdamwStep a) {
   };
   const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t threads = int64_t(gridDim.x) * kThreads;
-  if (a.squares == nullptr) {
+  if (a.square_partials == nullptr) {
     for (int64_t i = thread * 8; i < a.count; i += threads * 8) add(i);
   } else {
-    for (int64_t i = thread; i < a.num_squares; i += threads) sum += a.squares[i];
-    for (int s = blockIdx.x; s < a.num_stretches; s += gridDim.x) {
-      const AdamwStretch stretch = a.stretches[s];
-      for (int i = threadIdx.x * 8; i < stretch.count; i += kThreads * 8) add(stretch.begin + i);
+    for (int64_t i = thread; i < a.num_square_partials; i += threads) sum += a.square_partials[i];
+    for (int s = blockIdx.x; s < a.num_ranges; s += gridDim.x) {
+      const AdamwRange range = a.ranges[s];
+      for (int i = threadIdx.x * 8; i < range.count; i += kThreads * 8) add(range.begin + i);
     }
   }
   sum = warp_sum(sum);
@@ -170,7 +170,7 @@ __device__ inline void store4(T* p, const Four& x) {
   *reinterpret_cast<Two*>(p) = {pack2<T>(x.v[0], x.v[1]), pack2<T>(x.v[2], x.v[3])};
 }
 
-// What is not read again before all else has passed through the cache.
+// What is not read again before all else has passed through L2.
 #ifdef __CUDACC__
 __device__ inline Four load4_once(const float* p) {
   const float4 x = __ldcs(reinterpret_cast<const float4*>(p));
@@ -191,7 +191,7 @@ __device__ inline void store4_once(float* p, const Four& x) {
 struct Values {
   Four grad, param, exp_avg, exp_avg_sq;
 };
-// kOnce: past the cache.
+// kOnce: past L2.
 template <bool kOnce>
 __device__ inline Values load_values(const AdamwStep& a, int64_t i) {
   const auto load = [i](const float* from) {
@@ -200,7 +200,7 @@ __device__ inline Values load_values(const AdamwStep& a, int64_t i) {
   return {load(a.grads), load(a.params), load(a.exp_avg), load(a.exp_avg_sq)};
 }
 
-template <typename Shadow, bool kOnce>
+template <typename Compute, bool kOnce>
 __device__ inline void update4(const AdamwStep& a, const AdamwControl& c, const Rule& rule,
                                int64_t i, const Values& values) {
   if (!rule.known) return;
@@ -225,7 +225,7 @@ __device__ inline void update4(const AdamwStep& a, const AdamwControl& c, const 
   store(a.params, p);
   store(a.exp_avg, m);
   store(a.exp_avg_sq, v);
-  if (a.shadow != nullptr) store4(static_cast<Shadow*>(a.shadow) + i, p);
+  if (a.compute_weights != nullptr) store4(static_cast<Compute*>(a.compute_weights) + i, p);
   if (a.ema != nullptr && c.ema_weight != 0.0f) {
     Four average = load4(a.ema + i);
     AERIE_UNROLL
@@ -234,21 +234,21 @@ __device__ inline void update4(const AdamwStep& a, const AdamwControl& c, const 
   }
 }
 
-template <typename Shadow>
+template <typename Compute>
 __global__ void __launch_bounds__(kThreads) update(AdamwStep a, const uint32_t* wanted) {
   const AdamwControl c = *a.control;
   if (c.skip != 0 || (wanted != nullptr && *wanted == 0)) return;
   const int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * 4;
   if (i >= a.count) return;
   const Values values = load_values<false>(a, i);
-  update4<Shadow, false>(a, c, rule_at(a, i), i, values);
+  update4<Compute, false>(a, c, rule_at(a, i), i, values);
 }
 
-// All registers of a multiprocessor: a block has it to itself.
+// All registers of an SM: a block has it to itself.
 constexpr int kChunkThreads = kAdamwChunk / 4;
 
 // The loads of the next chunk are under way while this one is computed.
-template <typename Shadow>
+template <typename Compute>
 __global__ void __launch_bounds__(kChunkThreads, 1)
     update_chunks(AdamwStep a, const int32_t* chunks, int count, const uint32_t* wanted) {
   const AdamwControl c = *a.control;
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1)
     if (next_i < a.count) next_values = load_values<true>(a, next_i);
     if (i < a.count) {
       if (i < rule.begin || i >= rule.end) rule = rule_at(a, i);
-      update4<Shadow, true>(a, c, rule, i, values);
+      update4<Compute, true>(a, c, rule, i, values);
     }
     n = next;
     i = next_i;
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kChunkThreads, 1)
 }  // namespace
 
 int adamw_decide(const AdamwStep& a, void* stream) {
-  if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kF32) return kUnsupported;
+  if (a.count % 8 != 0 || a.compute_dtype == Dtype::kF32) return kUnsupported;
   if (a.count == 0) return kOk;
   AERIE_TRY(launch(stream, {dim3(unsigned(num_parts(a))), dim3(kThreads)}, sum_squares, a));
   return launch(stream, {dim3(1), dim3(kThreads)}, decide, a);
@@ -286,8 +286,8 @@ int adamw_decide(const AdamwStep& a, void* stream) {
 
 int adamw_update(const AdamwUpdate& u, void* stream) {
   const AdamwStep& a = u.step;
-  if (a.count % 8 != 0 || a.shadow_dtype == Dtype::kF32) return kUnsupported;
-  const bool half = a.shadow_dtype == Dtype::kF16;
+  if (a.count % 8 != 0 || a.compute_dtype == Dtype::kF32) return kUnsupported;
+  const bool half = a.compute_dtype == Dtype::kF16;
   if (u.num_chunks < 0) {
     if (a.count == 0) return kOk;
     const LaunchShape shape{dim3(unsigned(ceil_div(a.count, int64_t(kThreads) * 4))),

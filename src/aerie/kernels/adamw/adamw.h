@@ -1,9 +1,9 @@
 // One optimizer step over flat float32 buffers: norm of the gradients, the decision to skip, loss
 // scale, bias corrections (device side), then a single pass that unscales, clips, updates with
-// AdamW or Adam (torch's arithmetic), writes the 16-bit copy of the weights and the moving average.
+// AdamW or Adam (torch's arithmetic), writes the compute (16-bit) weights and the EMA.
 //
 // adamw_decide() and adamw_update() are its halves: the second needs memory's bandwidth and little
-// else, so that it may run part by part beside work of another kind.
+// else, so that it may overlap, part by part, work of another kind.
 //
 // A step whose gradients or loss are not finite changes nothing but the loss scale. Everything that
 // changes from step to step is read from and written to device memory. The norm's summation order
@@ -42,7 +42,7 @@ struct AdamwControl {
 };
 
 // Neighbouring gradients: begin and count are multiples of 8.
-struct AdamwStretch {
+struct AdamwRange {
   static constexpr int32_t kMost = 8192;
   int64_t begin = 0;
   int32_t count = 0;  // at most kMost
@@ -53,8 +53,8 @@ struct AdamwStep {
   const float* grads = nullptr;
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;
-  void* shadow = nullptr;  // 16-bit copy, same offsets; null: none
-  Dtype shadow_dtype = Dtype::kBF16;
+  void* compute_weights = nullptr;  // 16-bit, same offsets; null: none
+  Dtype compute_dtype = Dtype::kBF16;
   float* ema = nullptr;  // null: none
   int64_t count = 0;     // elements of the buffers; multiple of 8
 
@@ -64,12 +64,12 @@ struct AdamwStep {
   const double* learning_rates = nullptr;  // device
   AdamwFactors* factors = nullptr;         // per segment, scratch
   double* partial = nullptr;               // kAdamwParts, scratch
-  // Where sums of squares of some gradients are known already (grouped_wgrad.h): these, and the
-  // stretches of all others; null: none are.
-  const double* squares = nullptr;
-  int64_t num_squares = 0;
-  const AdamwStretch* stretches = nullptr;  // device
-  int32_t num_stretches = 0;
+  // Where sum-of-squares partials of some gradients are there already (grouped_wgrad.h): these,
+  // and the ranges of all others; null: none are.
+  const double* square_partials = nullptr;
+  int64_t num_square_partials = 0;
+  const AdamwRange* ranges = nullptr;  // device
+  int32_t num_ranges = 0;
   AdamwControl* control = nullptr;  // result
 
   const float* loss = nullptr;  // not finite: the step is skipped; null: not looked at
@@ -81,7 +81,7 @@ struct AdamwStep {
   bool dynamic_scale = true;
   float growth = 2.0f, backoff = 0.5f;
   int32_t growth_interval = 2000;
-  // Moving average after every n-th step taken.
+  // EMA after every n-th step taken.
   double ema_decay = 0.999;
   int64_t ema_every = 1;
   int64_t* ema_count = nullptr;
@@ -96,7 +96,7 @@ struct AdamwUpdate {
   AdamwStep step;
   const int32_t* chunks = nullptr;   // device: numbers of chunks, kAdamwChunk neighbours each
   int32_t num_chunks = -1;           // of them; -1: all elements
-  int32_t share = 1;                 // a list of chunks keeps one multiprocessor in `share` busy
+  int32_t share = 1;                 // a list of chunks keeps one SM in `share` busy
   const uint32_t* wanted = nullptr;  // device; zero: nothing is done; null: as if it were not
 };
 

@@ -26,9 +26,10 @@ void update(const AdamwStep& a, const AdamwSegment& g, const AdamwFactors& f, in
     const float v = a.exp_avg_sq[i] = beta2 * a.exp_avg_sq[i] + (1.0f - beta2) * grad * grad;
     p -= f.step_size * m / (std::sqrt(v) * f.inv_sqrt_c2 + static_cast<float>(g.eps));
     a.params[i] = p;
-    if (a.shadow != nullptr) {
-      uint16_t* shadow = static_cast<uint16_t*>(a.shadow);
-      shadow[i] = a.shadow_dtype == Dtype::kF16 ? float_to_half_bits(p) : float_to_bf16_bits(p);
+    if (a.compute_weights != nullptr) {
+      uint16_t* compute_weights = static_cast<uint16_t*>(a.compute_weights);
+      compute_weights[i] =
+          a.compute_dtype == Dtype::kF16 ? float_to_half_bits(p) : float_to_bf16_bits(p);
     }
     if (a.ema != nullptr && c.ema_weight != 0.0f) a.ema[i] += (p - a.ema[i]) * c.ema_weight;
   }
@@ -42,11 +43,11 @@ int adamw_decide(const AdamwStep& a, void*) {
     for (int64_t i = begin; i < begin + count; ++i)
       squares += static_cast<double>(a.grads[i]) * static_cast<double>(a.grads[i]);
   };
-  if (a.squares == nullptr) {
+  if (a.square_partials == nullptr) {
     add(0, a.count);
   } else {
-    for (int64_t i = 0; i < a.num_squares; ++i) squares += a.squares[i];
-    for (int32_t i = 0; i < a.num_stretches; ++i) add(a.stretches[i].begin, a.stretches[i].count);
+    for (int64_t i = 0; i < a.num_square_partials; ++i) squares += a.square_partials[i];
+    for (int32_t i = 0; i < a.num_ranges; ++i) add(a.ranges[i].begin, a.ranges[i].count);
   }
   AdamwControl& c = *a.control;
   c.loss_scale = a.loss_scale != nullptr ? *a.loss_scale : 1.0f;

@@ -11,7 +11,7 @@ using testing::Backend;
 
 struct State {
   std::vector<float> params, exp_avg, exp_avg_sq, ema, steps, grads;
-  std::vector<uint16_t> shadow;
+  std::vector<uint16_t> compute_weights;
   AdamwControl control{};
   float loss_scale = 0.0f;
   int32_t growth = 0;
@@ -46,7 +46,7 @@ int do_step(Backend& b, const AdamwStep& a, int num_parts) {
 }
 
 // Several steps: plain, clipped, one that is not finite, one after it.
-State run(Backend& b, Dtype shadow, bool by_value, double clip, bool scaled, int64_t count,
+State run(Backend& b, Dtype compute_dtype, bool by_value, double clip, bool scaled, int64_t count,
           int num_parts = 0) {
   const std::vector<AdamwSegment> segments = {
       {0, 64, 0, true, 0.9, 0.98, 1e-8, 1e-3},
@@ -62,8 +62,8 @@ State run(Backend& b, Dtype shadow, bool by_value, double clip, bool scaled, int
   for (float& v : squares) v = v * v;
   a.exp_avg_sq = b.upload(squares);
   a.ema = b.upload(testing::random_values(n, 4));
-  a.shadow = b.upload(std::vector<uint16_t>(n, 7));
-  a.shadow_dtype = shadow;
+  a.compute_weights = b.upload(std::vector<uint16_t>(n, 7));
+  a.compute_dtype = compute_dtype;
   a.segments = b.upload(segments);
   a.num_segments = static_cast<int32_t>(segments.size());
   a.steps = b.upload(std::vector<float>{4.0f, 0.0f, 1999.0f});
@@ -95,7 +95,7 @@ State run(Backend& b, Dtype shadow, bool by_value, double clip, bool scaled, int
   out.exp_avg = b.download(a.exp_avg, n);
   out.exp_avg_sq = b.download(a.exp_avg_sq, n);
   out.ema = b.download(a.ema, n);
-  out.shadow = b.download(static_cast<uint16_t*>(a.shadow), n);
+  out.compute_weights = b.download(static_cast<uint16_t*>(a.compute_weights), n);
   out.steps = b.download(a.steps, segments.size());
   out.ema_count = b.download(a.ema_count, 1)[0];
   if (scaled) {
@@ -108,7 +108,7 @@ State run(Backend& b, Dtype shadow, bool by_value, double clip, bool scaled, int
 AERIE_KERNEL_TEST(Adamw, StepsEqualTheReference) {
   const auto reference = testing::reference_backend();
   struct Case {
-    Dtype shadow;
+    Dtype compute_dtype;
     bool by_value;
     double clip;
     bool scaled;
@@ -117,8 +117,8 @@ AERIE_KERNEL_TEST(Adamw, StepsEqualTheReference) {
   for (const Case& c :
        {Case{Dtype::kBF16, false, 0.0, false, 128}, Case{Dtype::kF16, false, 0.5, true, 5000},
         Case{Dtype::kBF16, true, 0.05, false, 4096}}) {
-    const State e = run(*reference, c.shadow, c.by_value, c.clip, c.scaled, c.count);
-    const State a = run(backend, c.shadow, c.by_value, c.clip, c.scaled, c.count);
+    const State e = run(*reference, c.compute_dtype, c.by_value, c.clip, c.scaled, c.count);
+    const State a = run(backend, c.compute_dtype, c.by_value, c.clip, c.scaled, c.count);
     testing::expect_close(a.params, e.params, 1e-6, 0, "params");
     testing::expect_close(a.exp_avg, e.exp_avg, 1e-6, 0, "exp_avg");
     testing::expect_close(a.exp_avg_sq, e.exp_avg_sq, 1e-6, 0, "exp_avg_sq");
@@ -130,12 +130,12 @@ AERIE_KERNEL_TEST(Adamw, StepsEqualTheReference) {
     EXPECT_EQ(a.ema_count, e.ema_count);
     // Written outside the segments: nothing.
     const size_t gap = static_cast<size_t>(c.count / 2 / 8 * 8);
-    for (size_t i = gap; i < gap + 8; ++i) EXPECT_EQ(a.shadow[i], 7);
+    for (size_t i = gap; i < gap + 8; ++i) EXPECT_EQ(a.compute_weights[i], 7);
     for (size_t i = 0; i < a.params.size(); ++i) {
       if (i >= gap && i < gap + 8) continue;
-      const uint16_t want = c.shadow == Dtype::kF16 ? float_to_half_bits(a.params[i])
-                                                    : float_to_bf16_bits(a.params[i]);
-      ASSERT_EQ(a.shadow[i], want) << i;
+      const uint16_t want = c.compute_dtype == Dtype::kF16 ? float_to_half_bits(a.params[i])
+                                                           : float_to_bf16_bits(a.params[i]);
+      ASSERT_EQ(a.compute_weights[i], want) << i;
     }
   }
 }
@@ -148,21 +148,21 @@ AERIE_KERNEL_TEST(Adamw, PartsAreTheWholeBitForBit) {
     EXPECT_EQ(parts.exp_avg, whole.exp_avg);
     EXPECT_EQ(parts.exp_avg_sq, whole.exp_avg_sq);
     EXPECT_EQ(parts.ema, whole.ema);
-    EXPECT_EQ(parts.shadow, whole.shadow);
+    EXPECT_EQ(parts.compute_weights, whole.compute_weights);
     EXPECT_EQ(parts.steps, whole.steps);
     EXPECT_EQ(parts.loss_scale, whole.loss_scale);
   }
 }
 
-// Some sums of squares are known, and stretches cover the rest.
+// Some sums of squares are known, and ranges cover the rest.
 AERIE_KERNEL_TEST(Adamw, NormFromKnownSquares) {
   const size_t n = 40000;
   const std::vector<float> grads = testing::random_values(n, 5);
   std::vector<double> known(3000);
-  std::vector<AdamwStretch> stretches;
+  std::vector<AdamwRange> ranges;
   for (int64_t begin = 0; begin < 40000; begin += 8000) {
-    // Two thirds of each stretch of 8000 are known.
-    stretches.push_back({begin, 2664});
+    // Two thirds of each range of 8000 are known.
+    ranges.push_back({begin, 2664});
     for (int64_t i = begin + 2664; i < begin + 8000; ++i) {
       const double value = grads[static_cast<size_t>(i)];
       known[static_cast<size_t>(i) % known.size()] += value * value;
@@ -177,16 +177,16 @@ AERIE_KERNEL_TEST(Adamw, NormFromKnownSquares) {
     a.grads = b->upload(grads);
     a.partial = b->scratch<double>(kAdamwParts);
     a.control = b->scratch<AdamwControl>(1);
-    a.squares = b->upload(known);
-    a.num_squares = static_cast<int64_t>(known.size());
-    a.stretches = b->upload(stretches);
-    a.num_stretches = static_cast<int32_t>(stretches.size());
+    a.square_partials = b->upload(known);
+    a.num_square_partials = static_cast<int64_t>(known.size());
+    a.ranges = b->upload(ranges);
+    a.num_ranges = static_cast<int32_t>(ranges.size());
     ASSERT_EQ(b->kernels().adamw_decide(a, nullptr), kOk);
     const AdamwControl control = b->download(a.control, 1)[0];
     EXPECT_NEAR(control.norm, std::sqrt(squares), 1e-12 * squares);
     EXPECT_EQ(control.skip, 0u);
     known[77] = std::numeric_limits<double>::infinity();
-    a.squares = b->upload(known);
+    a.square_partials = b->upload(known);
     ASSERT_EQ(b->kernels().adamw_decide(a, nullptr), kOk);
     EXPECT_EQ(b->download(a.control, 1)[0].skip, 1u);
     known[77] = 0.0;

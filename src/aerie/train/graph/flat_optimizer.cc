@@ -10,7 +10,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include "aerie/kernels/adamw/adamw_stretches.h"
+#include "aerie/kernels/adamw/adamw_ranges.h"
 
 namespace aerie::train {
 
@@ -114,8 +114,8 @@ Result<bool> FlatOptimizer::refresh(optim::GradScaler* scaler, const at::Tensor&
   a.exp_avg = seen_whole(moments[0]);
   a.exp_avg_sq = seen_whole(moments[1]);
   if (compute_weights.defined()) {
-    a.shadow = compute_weights.mutable_data_ptr();
-    a.compute_weights_dtype = dtype;
+    a.compute_weights = compute_weights.mutable_data_ptr();
+    a.compute_dtype = dtype;
   }
   a.count = registry.flat_params().numel();
   a.segments = static_cast<const kernels::AdamwSegment*>(segments_device_.const_data_ptr());
@@ -153,12 +153,12 @@ Status FlatOptimizer::upload_segments() {
 
 void FlatOptimizer::make_stretches(const Squared& squared) {
   squared_ = squared;
-  const std::vector<kernels::AdamwStretch> stretches =
-      kernels::adamw_stretches(adamw_.grads, adamw_.count, squared);
-  const auto bytes = static_cast<int64_t>(stretches.size() * sizeof(kernels::AdamwStretch));
-  stretches_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
-  std::memcpy(stretches_.mutable_data_ptr(), stretches.data(), static_cast<size_t>(bytes));
-  stretches_ = stretches_.to(of_.registry.device());
+  const std::vector<kernels::AdamwRange> ranges =
+      kernels::adamw_ranges(adamw_.grads, adamw_.count, squared);
+  const auto bytes = static_cast<int64_t>(ranges.size() * sizeof(kernels::AdamwRange));
+  ranges_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
+  std::memcpy(ranges_.mutable_data_ptr(), ranges.data(), static_cast<size_t>(bytes));
+  ranges_ = ranges_.to(of_.registry.device());
 }
 
 Status FlatOptimizer::decide(std::span<const double> learning_rates, std::optional<double> momentum,
@@ -174,11 +174,11 @@ Status FlatOptimizer::decide(std::span<const double> learning_rates, std::option
   kernels::AdamwStep step = adamw_;
   if (!squares.empty()) {
     if (squared != squared_) make_stretches(squared);
-    step.squares = squares.data();
-    step.num_squares = static_cast<int64_t>(squares.size());
-    step.stretches = static_cast<const kernels::AdamwStretch*>(stretches_.const_data_ptr());
-    step.num_stretches = static_cast<int32_t>(static_cast<size_t>(stretches_.numel()) /
-                                              sizeof(kernels::AdamwStretch));
+    step.square_partials = squares.data();
+    step.num_square_partials = static_cast<int64_t>(squares.size());
+    step.ranges = static_cast<const kernels::AdamwRange*>(ranges_.const_data_ptr());
+    step.num_ranges =
+        static_cast<int32_t>(static_cast<size_t>(ranges_.numel()) / sizeof(kernels::AdamwRange));
   }
   return stream_.status_of(stream_.kernels().adamw_decide(step, stream_.handle()), "optimizer");
 }

@@ -83,9 +83,9 @@ class FlatOptimizer {
   std::vector<kernels::AdamwSegment> segments_;
   at::Tensor segments_device_, steps_, factors_, rates_, partial_, segment_of_;
   kernels::AdamwStep adamw_;
-  at::Tensor stretches_;  // of gradients whose squares nobody has summed:
-  Squared squared_;       // all but these
-  at::Tensor chunks_;     // by part
+  at::Tensor ranges_;  // of gradients whose squares nobody has summed:
+  Squared squared_;    // all but these
+  at::Tensor chunks_;  // by part
   std::optional<FlatRange> own_;
   at::Tensor own_chunks_;
 };

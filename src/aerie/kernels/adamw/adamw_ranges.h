@@ -1,5 +1,5 @@
 // What the norm of gradients still has to read where sums of squares of some come with them
-// (weight_gradients.h): everything else, in stretches.
+// (weight_gradients.h): everything else, in ranges.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace aerie::kernels {
 
 // `squared`: where gradients whose squares are known begin, and how many values; none of them
 // overlap. All of them lie in the `count` values from `grads` on.
-inline std::vector<AdamwStretch> adamw_stretches(
+inline std::vector<AdamwRange> adamw_ranges(
     const float* grads, int64_t count,
     const std::vector<std::pair<const float*, size_t>>& squared) {
   std::vector<std::pair<int64_t, int64_t>> known;
@@ -23,11 +23,11 @@ inline std::vector<AdamwStretch> adamw_stretches(
   }
   known.push_back({count, count});
   std::sort(known.begin(), known.end());
-  std::vector<AdamwStretch> out;
+  std::vector<AdamwRange> out;
   int64_t at = 0;
   for (const auto& [begin, end] : known) {
-    for (; at < begin; at += AdamwStretch::kMost)
-      out.push_back({at, static_cast<int32_t>(std::min<int64_t>(AdamwStretch::kMost, begin - at))});
+    for (; at < begin; at += AdamwRange::kMost)
+      out.push_back({at, static_cast<int32_t>(std::min<int64_t>(AdamwRange::kMost, begin - at))});
     at = end;
   }
   return out;
