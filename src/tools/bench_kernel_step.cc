@@ -495,7 +495,7 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   outputs.masked_rows = memory.take<int32_t>(1);
   kernels::NestStep plain(module->kernels(), config, params);
   void* block = memory.take<uint8_t>(plain.memory_bytes());
-  outputs.squares = memory.take<double>(plain.max_squares());
+  outputs.square_partials = memory.take<double>(plain.max_square_partials());
   AERIE_RETURN_IF_ERROR(memory.status());
 
   Recording calls;
@@ -506,7 +506,7 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   if (failed == kernels::kOk) {
     if (recorded.num_square_partials() > 0) {
       const auto ranges = kernels::adamw_ranges(grads, adamw.count, recorded.squared());
-      adamw.square_partials = outputs.squares;
+      adamw.square_partials = outputs.square_partials;
       adamw.num_square_partials = static_cast<int64_t>(recorded.num_square_partials());
       adamw.ranges = memory.upload(ranges);
       adamw.num_ranges = static_cast<int32_t>(ranges.size());
@@ -542,7 +542,7 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
   const auto download_squares = [&]() -> Result<std::vector<double>> {
     std::vector<double> out(plain.num_square_partials());
     AERIE_RETURN_IF_ERROR(
-        module->copy_from_device(out.data(), outputs.squares, out.size() * sizeof(double)));
+        module->copy_from_device(out.data(), outputs.square_partials, out.size() * sizeof(double)));
     return out;
   };
   if (plain.run(block, inputs, outputs, nullptr) != kernels::kOk)
@@ -580,9 +580,9 @@ Status run_bench_kernel_step(device::GpuModule* module, const KernelBenchOptions
     if (name == "adamw_decide") {
       AERIE_RETURN_IF_ERROR(module->copy_to_device(grads, std::vector<float>(count, 1e-3f).data(),
                                                    count * sizeof(float)));
-      const std::vector<double> squares(plain.max_squares(), 1e-3);
-      AERIE_RETURN_IF_ERROR(
-          module->copy_to_device(outputs.squares, squares.data(), squares.size() * sizeof(double)));
+      const std::vector<double> squares(plain.max_square_partials(), 1e-3);
+      AERIE_RETURN_IF_ERROR(module->copy_to_device(outputs.square_partials, squares.data(),
+                                                   squares.size() * sizeof(double)));
     }
     AERIE_ASSIGN_OR_RETURN(const double us, module->time_us(
                                                 [&](void* stream) {

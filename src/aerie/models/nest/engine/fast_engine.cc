@@ -106,7 +106,7 @@ Status FastEngine::start(std::unique_ptr<device::Stream> compute, const Source& 
   AERIE_ASSIGN_OR_RETURN(auto side, source.make_stream(/*high_priority=*/false));
   AERIE_ASSIGN_OR_RETURN(update_, source.make_stream(/*high_priority=*/true));
   plans_ = std::make_unique<PlanCache<Shape, Plan>>(*compute_);
-  for (auto* memory : {&memory_, &inputs_, &squares_, &whole_}) {
+  for (auto* memory : {&memory_, &inputs_, &square_partials_, &whole_}) {
     AERIE_ASSIGN_OR_RETURN(auto arena, source.make_arena());
     GraphMemory::Hooks hooks;
     hooks.moved = [this] { plans_->drop_graphs(); };
@@ -204,7 +204,7 @@ Status FastEngine::probe() {
 }
 
 size_t FastEngine::own_memory_bytes() const {
-  return memory_->size() + inputs_->size() + squares_->size() + whole_->size() +
+  return memory_->size() + inputs_->size() + square_partials_->size() + whole_->size() +
          intake_->device_bytes();
 }
 
@@ -347,7 +347,7 @@ Status FastEngine::run_and_record(Plan& plan, bool add, bool last) {
   record.first = !window_has_gradients_;
   record.bad_loss = reinterpret_cast<float*>(results + kBadLoss);
   const kernels::NestStep& step = *plan.step[window_has_gradients_ ? 1 : 0];
-  window_squares_ = step.num_squares();
+  window_square_partials_ = step.num_square_partials();
   window_squared_ = step.squared();
   window_has_gradients_ = true;
   return compute_->status_of(compute_->kernels().record_loss(record, compute_->handle()),
@@ -647,19 +647,19 @@ Status FastEngine::finish_step(const StepRequest& request) {
     core_->model().parameters().flat_grads().mul_(static_cast<double>(window_divisor_) /
                                                   static_cast<double>(window_frames_));
   // Sums of squares that came with the gradients are those of this rank's.
-  std::span<const double> squares(static_cast<const double*>(squares_->data()),
-                                  reduces || scaled ? 0 : window_squares_);
+  std::span<const double> squares(static_cast<const double*>(square_partials_->data()),
+                                  reduces || scaled ? 0 : window_square_partials_);
   FlatOptimizer::Squared squared = window_squared_;
   if (shards()) {
     // Of all gradients, each rank having those of its own.
     const at::Tensor& grads = core_->model().parameters().flat_grads();
     const FlatRange own = core_->reducer()->owned();
-    squares_over_ranks_ = optim::l2_norm(grads.narrow(0, own.begin, own.count)).square();
-    squares_over_ranks_ = squares_over_ranks_.to(device_).reshape({1});
-    const int code = core_->reducer()->add_up_wide(squares_over_ranks_.mutable_data_ptr<double>(),
-                                                   1, compute_->handle());
+    squared_norm_over_ranks_ = optim::l2_norm(grads.narrow(0, own.begin, own.count)).square();
+    squared_norm_over_ranks_ = squared_norm_over_ranks_.to(device_).reshape({1});
+    const int code = core_->reducer()->add_up_wide(
+        squared_norm_over_ranks_.mutable_data_ptr<double>(), 1, compute_->handle());
     if (code != 0) return core_->reducer()->error(code);
-    squares = {squares_over_ranks_.const_data_ptr<double>(), 1};
+    squares = {squared_norm_over_ranks_.const_data_ptr<double>(), 1};
     squared = {{grads.const_data_ptr<float>(), static_cast<size_t>(grads.numel())}};
   }
   AERIE_RETURN_IF_ERROR(

@@ -196,10 +196,11 @@ class FastEngine final : public CoreEngine {
   std::unique_ptr<device::Event> update_begin_;
   std::vector<std::unique_ptr<device::Event>> part_updated_;
 
-  std::unique_ptr<GraphMemory> memory_;   // activations, shared by all plans
-  std::unique_ptr<GraphMemory> inputs_;   // lengths and random state of a micro-batch
-  std::unique_ptr<GraphMemory> squares_;  // sums of squares of its gradients (NestStepOutputs)
-  std::unique_ptr<GraphMemory> whole_;    // audio of a batch that is cut into parts
+  std::unique_ptr<GraphMemory> memory_;  // activations, shared by all plans
+  std::unique_ptr<GraphMemory> inputs_;  // lengths and random state of a micro-batch
+  std::unique_ptr<GraphMemory>
+      square_partials_;  // sum-of-squares partials of its gradients (NestStepOutputs)
+  std::unique_ptr<GraphMemory> whole_;  // audio of a batch that is cut into parts
   std::unique_ptr<PlanCache<Shape, Plan>> plans_;
   bool recompute_ = false;  // activations, since memory ran out
   at::Tensor outputs_;      // loss and number of masked frames of a micro-batch
@@ -211,13 +212,13 @@ class FastEngine final : public CoreEngine {
   bool window_open_ = false;
   bool window_has_gradients_ = false;
   bool window_reduced_ = false;  // the last pass has added them up over ranks
-  // What is in squares_, from the micro-batch that wrote the gradients last.
-  size_t window_squares_ = 0;
+  // What is in square_partials_, from the micro-batch that wrote the gradients last.
+  size_t window_square_partials_ = 0;
   FlatOptimizer::Squared window_squared_;
   std::vector<MicroInfo> window_;
   int64_t window_first_runs_ = 0;
   int64_t window_divisor_ = 0, window_frames_ = 0;  // of a global loss: used so far, known now
-  at::Tensor squares_over_ranks_;                   // of sharded gradients
+  at::Tensor squared_norm_over_ranks_;              // of sharded gradients
   at::Tensor float_weights_;  // elements of the flat weights that passes read in float32
 };
 

@@ -175,7 +175,8 @@ Status FastEngine::reserve(const Plan& plan) {
                             .with_context(str_cat("memory for ", shape.batch, " clips of ",
                                                   shape.samples, " samples")));
   AERIE_RETURN_IF_ERROR(inputs_->grow(input_bytes(shape.batch, shape.rows)));
-  return squares_->grow(std::max<size_t>(1, plan.step[0]->max_squares()) * sizeof(double));
+  return square_partials_->grow(std::max<size_t>(1, plan.step[0]->max_square_partials()) *
+                                sizeof(double));
 }
 
 Status FastEngine::prepare(const Shape& shape) {
@@ -297,7 +298,7 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate, bool last) {
     const int code = plan.step[which]->run(
         memory_->data(), inputs,
         {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float)),
-         reducer == nullptr ? static_cast<double*>(squares_->data()) : nullptr},
+         reducer == nullptr ? static_cast<double*>(square_partials_->data()) : nullptr},
         stream);
     return code == kernels::kOk && reduces ? reducer->finish(stream) : code;
   };

@@ -35,14 +35,14 @@ struct LayerBuffers {
   void *qkv, *pos, *grad_pos, *attended, *gates, *conv, *normed;
   float *log_sum, *bn_mean, *bn_rstd;
   float* bn_share = nullptr;  // of all batches' frames; where sums are exchanged
-  // Of attention, for backward: weights and their shifts, or the decisions of dropout alone.
+  // Of attention, for backward: saved P and its tile max, or dropout's decisions alone.
   void* attention_saved = nullptr;
   float* attention_shifts = nullptr;
   uint32_t* attention_keep = nullptr;
 };
 
-// Memory that is given out in turns: what was given out before is still in use.
-struct Turns {
+// Buffers that rotate: what was given out before is still in use.
+struct Rotation {
   std::vector<void*> all;
   size_t at = 0;
   void* next() { return all[at++ % all.size()]; }
@@ -122,7 +122,7 @@ struct NestMemory {
     grad_conv2_in = c.plan.overlaps_wgrad() ? take_compute(size(conv2_rows) * channels) : conv2_out;
     grad_in = take_compute(n * width);
     partial = take<float>(bias_gradient_scratch(c.classes * c.books));
-    // Sums over positions read it beside the pass.
+    // The reduction of dR reads it while the pass goes on.
     if (c.plan.defers_reductions()) take_attention_scratch();
     alternatives(
         [&] {
@@ -167,24 +167,25 @@ struct NestMemory {
   void *grad_in = nullptr, *grad_branch = nullptr, *grad_hidden = nullptr, *grad_conv = nullptr;
   void *grad_qkv = nullptr, *grad_gates = nullptr;
   void* grad_chosen = nullptr;  // of chosen_rows
-  // Of those above that gradients of weights are made of: beside the pass, each has its own memory.
-  Turns branches, conv_branches, hiddens, gates;
+  // Of those above that wgrad reads: where it overlaps the pass, each has its own memory.
+  Rotation branches, conv_branches, hiddens, gates;
   void *grad_conv1 = nullptr, *grad_conv2 = nullptr, *grad_conv2_in = nullptr;
   float *norm_partial = nullptr, *out_weight_grad = nullptr, *partial = nullptr,
         *front_partial = nullptr;
-  void *attention_weights = nullptr, *attention_grads = nullptr, *attention_skew = nullptr;
+  void *attention_p = nullptr, *attention_ds = nullptr, *attention_ds_shifted = nullptr;
   float* attention_p_partial = nullptr;
   void *gemm_workspace = nullptr, *side_workspace = nullptr;
   // BatchNorm's sums as all batches have them (NestStepConfig::exchange), for one layer at a time.
   double* exchanged_sums = nullptr;
   float *exchanged_mean = nullptr, *exchanged_variance = nullptr, *exchanged_partial = nullptr;
-  // Parts of sums that wait for their second stage.
-  float* later = nullptr;
-  size_t later_size = 0;
+  // Partials that wait for their second stage.
+  float* partials = nullptr;
+  size_t partials_size = 0;
 
   static constexpr size_t kGemmWorkspace = size_t{32} << 20;
-  // For the second stage of sums, whose scratch has two halves where that stage trails the pass.
-  int layers_wait() const { return c.plan.defers_reductions() ? 1 : 2; }
+  // For the second stage of reductions, whose partials have two halves where that stage is
+  // deferred.
+  int layers_deferred() const { return c.plan.defers_reductions() ? 1 : 2; }
 
   static size_t size(int value) { return static_cast<size_t>(value); }
 
@@ -246,7 +247,7 @@ struct NestMemory {
 
   void take_shared() {
     const size_t n = size(rows), width = size(c.width);
-    // Signs of the weights tell backward; forward has them here for a moment.
+    // Signs of the saved P tell backward; forward has them here for a moment.
     if (saves_p()) shared_keep = take_keep();
     residual = grad_stream = take<float>(n * width);
     const size_t active_begin = used_;
@@ -254,44 +255,46 @@ struct NestMemory {
       shared_active = take_compute(n * size(c.feed_forward));
     }
     const size_t each = c.plan.overlaps_wgrad() ? size(c.layers) : 1;
-    const auto take_turns = [&](Turns& turns, size_t count, size_t values) {
-      turns.all.clear();
-      for (size_t i = 0; i < count; ++i) turns.all.push_back(take_compute(n * values));
+    const auto take_rotation = [&](Rotation& rotation, size_t count, size_t values) {
+      rotation.all.clear();
+      for (size_t i = 0; i < count; ++i) rotation.all.push_back(take_compute(n * values));
     };
     // Between the two feed-forward modules, in either direction.
     overlay(active_begin, used_, [&] {
       if (c.plan.recompute) shared_conv_out = take_compute(n * width);
       if (!c.training) return;
-      take_turns(conv_branches, each, width);
-      take_turns(gates, each, 2 * width);
+      take_rotation(conv_branches, each, width);
+      take_rotation(gates, each, 2 * width);
     });
     if (c.plan.recompute) {
       shared_normed = take_compute(n * width);
       shared_out = take_compute(n * width);
     }
     if (!c.training) return;
-    take_turns(branches, c.plan.overlaps_wgrad() ? 3 * each + 1 : 2, width);
-    take_turns(hiddens,
-               c.plan.overlaps_wgrad()      ? 3 * each
-               : c.plan.defers_reductions() ? 2
-                                            : 1,
-               std::max(size(c.feed_forward), 3 * width));
+    take_rotation(branches, c.plan.overlaps_wgrad() ? 3 * each + 1 : 2, width);
+    take_rotation(hiddens,
+                  c.plan.overlaps_wgrad()      ? 3 * each
+                  : c.plan.defers_reductions() ? 2
+                                               : 1,
+                  std::max(size(c.feed_forward), 3 * width));
     grad_conv = take_compute(n * width);
-    // Sums of layers wait for their second stage; beside the pass, nobody waits for that.
+    // Reductions of layers wait for their second stage; where wgrad overlaps, nobody waits for
+    // that.
     const size_t layer_sums = size(kNumNorms) * layer_norm_scratch(c.width) +
                               2 * silu_product_scratch(rows, c.feed_forward) +
                               gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
                               batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
                               attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);
-    later_size = (c.plan.overlaps_wgrad() ? size(c.layers) : size(layers_wait())) * layer_sums;
-    later = take<float>((c.plan.defers_reductions() ? 2 : 1) * later_size);
+    partials_size =
+        (c.plan.overlaps_wgrad() ? size(c.layers) : size(layers_deferred())) * layer_sums;
+    partials = take<float>((c.plan.defers_reductions() ? 2 : 1) * partials_size);
   }
 
   void take_attention_scratch() {
-    attention_weights = take_compute(attention_square(c.batch, c.heads, frames));
-    attention_grads = take_compute(attention_square(c.batch, c.heads, frames));
+    attention_p = take_compute(attention_square(c.batch, c.heads, frames));
+    attention_ds = take_compute(attention_square(c.batch, c.heads, frames));
     if (c.dtype != Dtype::kF32)
-      attention_skew = take_compute(attention_skewed(c.batch, c.heads, frames));
+      attention_ds_shifted = take_compute(attention_skewed(c.batch, c.heads, frames));
     attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
   }
 
@@ -305,7 +308,7 @@ struct NestMemory {
   }
 
   // Takes memory from [begin, end), which something else uses at other times; beside it if it is
-  // too small, or if work beside the pass may still use it.
+  // too small, or if overlapping work may still use it.
   template <typename Body>
   void overlay(size_t begin, size_t end, Body body) {
     if (c.plan.overlaps_wgrad()) return body();

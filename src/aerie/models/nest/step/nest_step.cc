@@ -21,7 +21,7 @@ NestStep::NestStep(const KernelTable& kernels, const NestStepConfig& config,
   Workspace w(*kernels_, config_, joined_, nullptr, nullptr);
   memory_bytes_ = w.used();
   audio_offset_ = w.audio_offset;
-  max_squares_ = config.training ? w.squares_of_layers() : 0;
+  max_square_partials_ = config.training ? w.max_wgrad_square_partials() : 0;
 }
 
 NestStep::Joined NestStep::find_joined(const NestStepConfig& config, const NestStepParams& params) {
@@ -59,7 +59,7 @@ NestStep::Joined NestStep::find_joined(const NestStepConfig& config, const NestS
     }
     out.pos_step = here;
   }
-  // Strides of matrix products: overlapping or misaligned weights are no pattern.
+  // Strides of GEMMs: overlapping or misaligned weights are no pattern.
   if (std::abs(out.pos_step) < width * width || out.pos_step % 8 != 0) out.pos_step = 0;
   return out;
 }
@@ -81,7 +81,7 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   selected_ = w.selected;
   encoded_ = w.encoded;
   AERIE_TRY(front(w));
-  if (!config_.plan.overlaps_wgrad()) AERIE_TRY(position_products(w));
+  if (!config_.plan.overlaps_wgrad()) AERIE_TRY(position_gemms(w));
   for (int i = 0; i < config_.layers; ++i) {
     AERIE_TRY(w.before_part(nest_layer_part(i)));
     if (i == 0) AERIE_TRY(w.overlap.join());
@@ -93,10 +93,10 @@ int NestStep::execute(Workspace& w, const NestStepInputs& inputs, const NestStep
   for (int i = config_.layers - 1; i >= 0; --i) {
     AERIE_TRY(layer_backward(w, i));
     if (i == 0) AERIE_TRY(position_gradients(w));
-    if (w.sums_added()) AERIE_TRY(w.overlap.flush());
+    if (w.layers_reduced()) AERIE_TRY(w.overlap.flush());
   }
   squared_ = w.squared;
-  num_squares_ = w.squares_used;
+  num_square_partials_ = w.square_partials_used;
   AERIE_TRY(front_backward(w));
   if (config_.plan.overlaps_wgrad()) AERIE_TRY(w.overlap.join());
   return inputs.after_part ? inputs.after_part(0, w.stream) : kOk;
@@ -183,13 +183,13 @@ int NestStep::front(Workspace& w) {
   AERIE_TRY(w.before_part(0));
   AERIE_TRY(w.overlap.fork());
   AERIE_TRY(tokens(w));
-  if (c.plan.overlaps_wgrad()) AERIE_TRY(position_products(w));
+  if (c.plan.overlaps_wgrad()) AERIE_TRY(position_gemms(w));
   AERIE_TRY(kernels_->subsample_first(w.first(params_), w.stream));
-  AERIE_TRY(w.product(w.conv1, params_.conv3.weight.compute, w.conv1_mixed, w.conv1_rows,
-                      c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.fprop(w.conv1, params_.conv3.weight.compute, w.conv1_mixed, w.conv1_rows,
+                    c.sub_channels, c.sub_channels));
   AERIE_TRY(kernels_->subsample_next(w.next(params_), w.stream));
-  AERIE_TRY(w.product(w.conv2, params_.conv6.weight.compute, w.conv2_out, w.conv2_rows,
-                      c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.fprop(w.conv2, params_.conv6.weight.compute, w.conv2_out, w.conv2_rows,
+                    c.sub_channels, c.sub_channels));
   Relu relu = w.last(params_);
   relu.out = w.conv2_out;
   AERIE_TRY(kernels_->relu(relu, w.stream));
@@ -202,8 +202,8 @@ int NestStep::front(Workspace& w) {
   swap.x = params_.pre_encode_out.weight.value;
   swap.out = w.out_weight;
   AERIE_TRY(kernels_->swap_inner(swap, w.stream));
-  AERIE_TRY(w.product(w.conv2_out, w.out_weight, w.front_branch, w.padded_rows, c.width,
-                      w.bins3 * c.sub_channels));
+  AERIE_TRY(w.fprop(w.conv2_out, w.out_weight, w.front_branch, w.padded_rows, c.width,
+                    w.bins3 * c.sub_channels));
   return w.repack(w.front_branch, {}, w.branch, w.inputs.layout);
 }
 
@@ -211,8 +211,8 @@ int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, 
                            void* hidden, void* activated, uint8_t* keep, uint32_t site,
                            const GemmAhead& next) {
   const NestStepConfig& c = config_;
-  w.ahead({w.weight(p.second.weight, c.width, c.feed_forward)});
-  AERIE_TRY(w.product(in, p.first.weight.compute, hidden, w.rows, c.feed_forward, c.width));
+  w.prefetch({w.weight(p.second.weight, c.width, c.feed_forward)});
+  AERIE_TRY(w.fprop(in, p.first.weight.compute, hidden, w.rows, c.feed_forward, c.width));
   SiluForward silu;
   silu.dtype = c.dtype;
   silu.batch = c.batch;
@@ -225,8 +225,8 @@ int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, 
   silu.keep = keep;
   silu.out = activated;
   AERIE_TRY(kernels_->silu_forward(silu, w.stream));
-  w.ahead({next});
-  return w.product(activated, p.second.weight.compute, w.branch, w.rows, c.width, c.feed_forward);
+  w.prefetch({next});
+  return w.fprop(activated, p.second.weight.compute, w.branch, w.rows, c.width, c.feed_forward);
 }
 
 // Query, key and value of a layer side by side.
@@ -235,13 +235,14 @@ int NestStep::project(Workspace& w, int index) {
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
   const void* in = s.norms[kNormSelfAtt].out;
-  w.ahead({w.weight(p.out.weight, width, width), {s.pos, w.pos_size * dtype_size(config_.dtype)}});
+  w.prefetch(
+      {w.weight(p.out.weight, width, width), {s.pos, w.pos_size * dtype_size(config_.dtype)}});
   if (joined_.qkv)
-    return w.product(in, p.q.weight.compute, s.qkv, w.rows, 3 * width, width, 0, p.q.bias.compute);
+    return w.fprop(in, p.q.weight.compute, s.qkv, w.rows, 3 * width, width, 0, p.q.bias.compute);
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v})
-    AERIE_TRY(w.product(in, linear->weight.compute, w.part(s.qkv, i++), w.rows, width, width,
-                        3 * width, linear->bias.compute));
+    AERIE_TRY(w.fprop(in, linear->weight.compute, w.part(s.qkv, i++), w.rows, width, width,
+                      3 * width, linear->bias.compute));
   return kOk;
 }
 
@@ -250,14 +251,14 @@ int NestStep::project_backward(Workspace& w, int index) {
   const int width = config_.width;
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
-  w.ahead({w.activations(s.norms[kNormSelfAtt].normalized, width),
-           w.weight(p.feed_forward1.second.weight, width, config_.feed_forward)});
+  w.prefetch({w.activations(s.norms[kNormSelfAtt].normalized, width),
+              w.weight(p.feed_forward1.second.weight, width, config_.feed_forward)});
   if (joined_.qkv_weights)
-    return w.input_gradient(w.grad_qkv, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
+    return w.dgrad(w.grad_qkv, p.q.weight.compute, w.grad_in, w.rows, 3 * width, width);
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v}) {
-    AERIE_TRY(w.input_gradient(w.part(w.grad_qkv, i), linear->weight.compute, w.grad_in, w.rows,
-                               width, width, 3 * width, i > 0));
+    AERIE_TRY(w.dgrad(w.part(w.grad_qkv, i), linear->weight.compute, w.grad_in, w.rows, width,
+                      width, 3 * width, i > 0));
     ++i;
   }
   return kOk;
@@ -278,14 +279,14 @@ void NestStep::project_weights(Workspace& w, int index) {
   const int width = config_.width;
   const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
   const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
-  if (joined_.qkv_weights) return w.later_gradient(w.grad_qkv, in, p.q.weight, 3 * width, width);
+  if (joined_.qkv_weights) return w.defer_wgrad(w.grad_qkv, in, p.q.weight, 3 * width, width);
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v})
-    w.later_gradient(w.part(w.grad_qkv, i++), in, linear->weight, width, width, 3 * width);
+    w.defer_wgrad(w.part(w.grad_qkv, i++), in, linear->weight, width, width, 3 * width);
 }
 
 // What every layer makes of the positions.
-int NestStep::position_products(Workspace& w) {
+int NestStep::position_gemms(Workspace& w) {
   const int count = 2 * w.frames - 1, width = config_.width;
   const auto multiply = [&](Gemm g) {
     if (!config_.plan.overlaps_wgrad()) return kernels_->gemm(g, w.stream);
@@ -294,7 +295,7 @@ int NestStep::position_products(Workspace& w) {
   };
   if (joined_.pos_step == 0) {
     for (size_t i = 0; i < w.layers.size(); ++i)
-      AERIE_TRY(multiply(w.product_of(params_.positions, params_.layers[i].pos.weight.compute,
+      AERIE_TRY(multiply(w.fprop_gemm(params_.positions, params_.layers[i].pos.weight.compute,
                                       w.layers[i].pos, count, width, width)));
     return kOk;
   }
@@ -316,8 +317,8 @@ int NestStep::position_gradients(Workspace& w) {
   const int count = 2 * w.frames - 1, width = config_.width;
   if (joined_.pos_step == 0) {
     for (size_t i = 0; i < w.layers.size(); ++i)
-      AERIE_TRY(w.weight_gradient(w.layers[i].grad_pos, params_.positions,
-                                  params_.layers[i].pos.weight, count, width, width));
+      AERIE_TRY(w.wgrad(w.layers[i].grad_pos, params_.positions, params_.layers[i].pos.weight,
+                        count, width, width));
     return kOk;
   }
   const size_t first = joined_.pos_step < 0 ? w.layers.size() - 1 : 0;
@@ -431,7 +432,7 @@ int NestStep::normalize_conv_backward(Workspace& w, int index) {
   bn.grad_weight = p.batch_norm.weight.grad;
   bn.grad_bias = p.batch_norm.bias.grad;
   bn.accumulate = config_.accumulate;
-  w.wait_for_sums(bn, batch_norm_scratch(config_.width));
+  w.defer_reduction(bn, batch_norm_scratch(config_.width));
   w.norm_partial = bn.partial;
   AERIE_TRY(kernels_->batch_norm_reduce(bn, w.stream));
   return config_.exchange ? exchange_gradient_sums(w, index) : kOk;
@@ -454,17 +455,17 @@ int NestStep::layer_forward(Workspace& w, int index) {
   AERIE_TRY(norm(s.norms[kNormSelfAtt]));
   AERIE_TRY(project(w, index));
   AERIE_TRY(kernels_->attention(w.attention(s, p, w.dropout(sites + 2, c.dropout_att)), w.stream));
-  w.ahead({w.weight(p.pointwise1.weight, 2 * c.width, c.width)});
-  AERIE_TRY(w.product(s.attended, p.out.weight.compute, w.branch, w.rows, c.width, c.width));
+  w.prefetch({w.weight(p.pointwise1.weight, 2 * c.width, c.width)});
+  AERIE_TRY(w.fprop(s.attended, p.out.weight.compute, w.branch, w.rows, c.width, c.width));
 
   AERIE_TRY(norm(s.norms[kNormConv]));
-  w.ahead({w.weight(p.pointwise2.weight, c.width, c.width)});
-  AERIE_TRY(w.product(s.norms[kNormConv].out, p.pointwise1.weight.compute, s.gates, w.rows,
-                      2 * c.width, c.width));
+  w.prefetch({w.weight(p.pointwise2.weight, c.width, c.width)});
+  AERIE_TRY(w.fprop(s.norms[kNormConv].out, p.pointwise1.weight.compute, s.gates, w.rows,
+                    2 * c.width, c.width));
   AERIE_TRY(kernels_->gated_conv(w.conv(s, p), w.stream));
   AERIE_TRY(normalize_conv(w, index));
-  w.ahead({w.weight(p.feed_forward2.first.weight, c.feed_forward, c.width)});
-  AERIE_TRY(w.product(s.normed, p.pointwise2.weight.compute, w.branch, w.rows, c.width, c.width));
+  w.prefetch({w.weight(p.feed_forward2.first.weight, c.feed_forward, c.width)});
+  AERIE_TRY(w.fprop(s.normed, p.pointwise2.weight.compute, w.branch, w.rows, c.width, c.width));
 
   AERIE_TRY(norm(s.norms[kNormFeedForward2]));
   GemmAhead next;
@@ -488,8 +489,8 @@ int NestStep::head(Workspace& w) {
   gather.x = w.encoded;
   gather.out = w.chosen_rows;
   AERIE_TRY(kernels_->gather_rows(gather, w.stream));
-  AERIE_TRY(w.product(w.chosen_rows, params_.decoder.weight.compute, w.logits, w.capacity, outputs,
-                      c.width));
+  AERIE_TRY(w.fprop(w.chosen_rows, params_.decoder.weight.compute, w.logits, w.capacity, outputs,
+                    c.width));
   CrossEntropy loss;
   loss.dtype = c.dtype;
   loss.capacity = w.capacity;
@@ -503,20 +504,19 @@ int NestStep::head(Workspace& w) {
   loss.loss_scale = w.inputs.loss_scale;
   loss.weight = c.loss_weight;
   loss.backward = c.training;
-  loss.rest_is_zero = true;  // products of the rows that gather_rows left empty
+  loss.rest_is_zero = true;  // GEMMs read the rows that gather_rows left empty
   loss.nan_when_empty = c.nan_when_empty;
   loss.row_loss = w.row_loss;
   loss.loss = w.outputs.loss;
   AERIE_TRY(kernels_->cross_entropy(loss, w.stream));
   if (!c.training) return kOk;
 
-  AERIE_TRY(w.weight_gradient(w.logits, w.chosen_rows, params_.decoder.weight, w.capacity, outputs,
-                              c.width));
+  AERIE_TRY(w.wgrad(w.logits, w.chosen_rows, params_.decoder.weight, w.capacity, outputs, c.width));
   AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.capacity, outputs, outputs, false,
                             w.outputs.masked_rows));
   AERIE_TRY(w.overlap.run(w.after_parts(nest_layer_part(c.layers), 1)));
-  AERIE_TRY(w.input_gradient(w.logits, params_.decoder.weight.compute, w.grad_chosen, w.capacity,
-                             outputs, c.width));
+  AERIE_TRY(w.dgrad(w.logits, params_.decoder.weight.compute, w.grad_chosen, w.capacity, outputs,
+                    c.width));
   gather.count = w.rows;
   gather.rows = w.slots;
   gather.x = w.grad_chosen;
@@ -524,19 +524,19 @@ int NestStep::head(Workspace& w) {
   return kernels_->gather_rows(gather, w.stream);
 }
 
-// From the gradient of the branch (w.grad_branch) to that of the input (w.grad_in). The gradient of
-// the second weight waits for that of the first, whose input may be there only behind the norm's
-// backward.
+// From the gradient of the branch (w.grad_branch) to that of the input (w.grad_in). The wgrad of
+// the second weight is deferred to that of the first, whose input may be there only behind the
+// norm's backward.
 int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p,
                                     const void* hidden, void* activated, uint8_t* keep,
                                     uint32_t site, std::initializer_list<GemmAhead> next) {
   const NestStepConfig& c = config_;
   w.grad_hidden = w.hiddens.next();
-  w.ahead({w.weight(p.first.weight, c.feed_forward, c.width)});
+  w.prefetch({w.weight(p.first.weight, c.feed_forward, c.width)});
   SiluProductBackward both;
-  both.product = w.gradient_of(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows,
-                               c.width, c.feed_forward);
-  w.take_ahead(both.product);
+  both.product = w.dgrad_gemm(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows,
+                              c.width, c.feed_forward);
+  w.take_prefetch(both.product);
   SiluBackward& silu = both.silu;
   silu.dtype = c.dtype;
   silu.batch = c.batch;
@@ -552,7 +552,7 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   if (c.plan.recompute) silu.out = activated;
   silu.grad_bias = p.first.bias.grad;
   silu.accumulate = c.accumulate;
-  w.wait_for_sums(silu, silu_product_scratch(w.rows, c.feed_forward));
+  w.defer_reduction(silu, silu_product_scratch(w.rows, c.feed_forward));
   const int together = kernels_->silu_product_backward(both, w.stream);
   if (together == kUnsupported) {
     AERIE_TRY(kernels_->gemm(both.product, w.stream));
@@ -560,10 +560,9 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   } else {
     AERIE_TRY(together);
   }
-  w.later_gradient(w.grad_branch, activated, p.second.weight, c.width, c.feed_forward);
-  w.ahead(next);
-  return w.input_gradient(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward,
-                          c.width);
+  w.defer_wgrad(w.grad_branch, activated, p.second.weight, c.width, c.feed_forward);
+  w.prefetch(next);
+  return w.dgrad(w.grad_hidden, p.first.weight.compute, w.grad_in, w.rows, c.feed_forward, c.width);
 }
 
 int NestStep::layer_backward(Workspace& w, int index) {
@@ -575,11 +574,10 @@ int NestStep::layer_backward(Workspace& w, int index) {
   };
   const uint32_t sites = static_cast<uint32_t>(index + 1) * 16;
 
-  // A norm's backward may be what gives its output once more: gradients of weights that multiply it
-  // follow.
+  // A norm's backward may be what recomputes its output: wgrads that read it follow.
   const auto first_weight = [&](const NestLayerParams::FeedForward& ff, NormKind kind) {
-    w.later_gradient(w.grad_hidden, s.norms[kind].out, ff.first.weight, c.feed_forward, c.width);
-    return c.plan.overlaps_wgrad() ? kOk : w.add_gradients();
+    w.defer_wgrad(w.grad_hidden, s.norms[kind].out, ff.first.weight, c.feed_forward, c.width);
+    return c.plan.overlaps_wgrad() ? kOk : w.flush_wgrads();
   };
   if (index + 1 == c.layers) AERIE_TRY(norm(s.norms[kNormOut], index));
   AERIE_TRY(w.overlap.join_reductions());
@@ -590,12 +588,12 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(norm(s.norms[kNormFeedForward2], index));
   AERIE_TRY(first_weight(p.feed_forward2, kNormFeedForward2));
 
-  w.ahead({w.activations(s.conv, c.width), w.activations(s.gates, 2 * c.width),
-           w.weight(p.pointwise1.weight, 2 * c.width, c.width)});
-  AERIE_TRY(w.input_gradient(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows,
-                             c.width, c.width));
+  w.prefetch({w.activations(s.conv, c.width), w.activations(s.gates, 2 * c.width),
+              w.weight(p.pointwise1.weight, 2 * c.width, c.width)});
+  AERIE_TRY(
+      w.dgrad(w.grad_branch, p.pointwise2.weight.compute, w.grad_conv, w.rows, c.width, c.width));
   AERIE_TRY(normalize_conv_backward(w, index));
-  w.later_gradient(w.grad_branch, s.normed, p.pointwise2.weight, c.width, c.width);
+  w.defer_wgrad(w.grad_branch, s.normed, p.pointwise2.weight, c.width, c.width);
   w.grad_gates = w.gates.next();
   GatedConvBackward conv;
   conv.forward = w.conv(s, p);
@@ -610,20 +608,19 @@ int NestStep::layer_backward(Workspace& w, int index) {
   conv.grad_bias = p.depthwise.bias.grad;
   conv.grad_gate_bias = p.pointwise1.bias.grad;
   conv.accumulate = c.accumulate;
-  w.wait_for_sums(conv, gated_conv_scratch(c.batch, w.frames, c.width, c.conv_kernel));
+  w.defer_reduction(conv, gated_conv_scratch(c.batch, w.frames, c.width, c.conv_kernel));
   AERIE_TRY(kernels_->gated_conv_backward(conv, w.stream));
-  w.ahead({w.activations(s.norms[kNormConv].normalized, c.width),
-           w.weight(p.out.weight, c.width, c.width)});
-  AERIE_TRY(w.input_gradient(w.grad_gates, p.pointwise1.weight.compute, w.grad_in, w.rows,
-                             2 * c.width, c.width));
-  AERIE_TRY(norm(s.norms[kNormConv], index));
-  w.later_gradient(w.grad_gates, s.norms[kNormConv].out, p.pointwise1.weight, 2 * c.width, c.width);
-
-  w.later_gradient(w.grad_branch, s.attended, p.out.weight, c.width, c.width);
-  w.ahead({{s.pos, w.pos_size * dtype_size(c.dtype)},
-           w.weight(p.q.weight, joined_.qkv_weights ? 3 * c.width : c.width, c.width)});
+  w.prefetch({w.activations(s.norms[kNormConv].normalized, c.width),
+              w.weight(p.out.weight, c.width, c.width)});
   AERIE_TRY(
-      w.input_gradient(w.grad_branch, p.out.weight.compute, w.grad_conv, w.rows, c.width, c.width));
+      w.dgrad(w.grad_gates, p.pointwise1.weight.compute, w.grad_in, w.rows, 2 * c.width, c.width));
+  AERIE_TRY(norm(s.norms[kNormConv], index));
+  w.defer_wgrad(w.grad_gates, s.norms[kNormConv].out, p.pointwise1.weight, 2 * c.width, c.width);
+
+  w.defer_wgrad(w.grad_branch, s.attended, p.out.weight, c.width, c.width);
+  w.prefetch({{s.pos, w.pos_size * dtype_size(c.dtype)},
+              w.weight(p.q.weight, joined_.qkv_weights ? 3 * c.width : c.width, c.width)});
+  AERIE_TRY(w.dgrad(w.grad_branch, p.out.weight.compute, w.grad_conv, w.rows, c.width, c.width));
   w.grad_qkv = w.hiddens.next();
   AttentionBackward attention;
   attention.forward = w.attention(s, p, w.dropout(sites + 2, c.dropout_att));
@@ -638,11 +635,12 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.grad_bias_v = p.bias_v.grad;
   attention.accumulate = c.accumulate;
   attention.multiprocessors = c.plan.sms;
-  attention.weights = w.attention_weights;
-  attention.grad_scores = w.attention_grads;
-  attention.grad_skewed = w.attention_skew;
+  attention.weights = w.attention_p;
+  attention.grad_scores = w.attention_ds;
+  attention.grad_skewed = w.attention_ds_shifted;
   attention.p_partial = w.attention_p_partial;
-  w.wait_for_sums(attention, attention_bias_scratch(c.batch, w.frames, c.heads, c.width / c.heads));
+  w.defer_reduction(attention,
+                    attention_bias_scratch(c.batch, w.frames, c.heads, c.width / c.heads));
   attention.positions_later = c.plan.defers_reductions();
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   if (attention.positions_later) {
@@ -655,7 +653,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(norm(s.norms[kNormSelfAtt], index));
   if (!c.plan.overlaps_wgrad()) {
     project_weights(w, index);
-    AERIE_TRY(w.add_gradients());
+    AERIE_TRY(w.flush_wgrads());
   }
 
   GemmAhead next;
@@ -670,10 +668,10 @@ int NestStep::layer_backward(Workspace& w, int index) {
   AERIE_TRY(first_weight(p.feed_forward1, kNormFeedForward1));
   if (c.plan.overlaps_wgrad()) {
     project_weights(w, index);
-    AERIE_TRY(w.add_gradients());
+    AERIE_TRY(w.flush_wgrads());
   }
   if (index == 0) AERIE_TRY(w.overlap.join_reductions());
-  return w.add_waiting(index);
+  return w.reduce_layers(index);
 }
 
 int NestStep::front_backward(Workspace& w) {
@@ -684,8 +682,7 @@ int NestStep::front_backward(Workspace& w) {
   // The gradient of the swapped weight, then back to its own order.
   NestParam swapped;
   swapped.grad = w.out_weight_grad;
-  AERIE_TRY(
-      w.weight_gradient(grad_branch, w.conv2_out, swapped, w.padded_rows, c.width, inputs, false));
+  AERIE_TRY(w.wgrad(grad_branch, w.conv2_out, swapped, w.padded_rows, c.width, inputs, false));
   SwapInner swap;
   swap.rows = c.width;
   swap.a = w.bins3;
@@ -694,8 +691,7 @@ int NestStep::front_backward(Workspace& w) {
   swap.out = params_.pre_encode_out.weight.grad;
   swap.accumulate = c.accumulate;
   AERIE_TRY(w.overlap.run([this, swap](void* on) { return kernels_->swap_inner(swap, on); }));
-  AERIE_TRY(
-      w.input_gradient(grad_branch, w.out_weight, w.grad_conv2, w.padded_rows, c.width, inputs));
+  AERIE_TRY(w.dgrad(grad_branch, w.out_weight, w.grad_conv2, w.padded_rows, c.width, inputs));
 
   Relu relu = w.last(params_);
   relu.bias = nullptr;  // what was positive still is
@@ -705,10 +701,10 @@ int NestStep::front_backward(Workspace& w) {
   relu.accumulate = c.accumulate;
   relu.partial = w.front_partial;
   AERIE_TRY(kernels_->relu(relu, w.stream));
-  AERIE_TRY(w.weight_gradient(w.grad_conv2, w.conv2, params_.conv6.weight, w.conv2_rows,
-                              c.sub_channels, c.sub_channels));
-  AERIE_TRY(w.input_gradient(w.grad_conv2, params_.conv6.weight.compute, w.grad_conv2_in,
-                             w.conv2_rows, c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.wgrad(w.grad_conv2, w.conv2, params_.conv6.weight, w.conv2_rows, c.sub_channels,
+                    c.sub_channels));
+  AERIE_TRY(w.dgrad(w.grad_conv2, params_.conv6.weight.compute, w.grad_conv2_in, w.conv2_rows,
+                    c.sub_channels, c.sub_channels));
   SubsampleNextBackward next;
   next.forward = w.next(params_);
   next.grad_out = w.grad_conv2_in;
@@ -719,11 +715,11 @@ int NestStep::front_backward(Workspace& w) {
   next.accumulate = c.accumulate;
   next.partial = w.front_partial;
   AERIE_TRY(kernels_->subsample_next_backward(next, w.stream));
-  AERIE_TRY(w.weight_gradient(w.grad_conv1, w.conv1, params_.conv3.weight, w.conv1_rows,
-                              c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.wgrad(w.grad_conv1, w.conv1, params_.conv3.weight, w.conv1_rows, c.sub_channels,
+                    c.sub_channels));
   AERIE_TRY(w.overlap.flush());
-  AERIE_TRY(w.input_gradient(w.grad_conv1, params_.conv3.weight.compute, w.conv1_mixed,
-                             w.conv1_rows, c.sub_channels, c.sub_channels));
+  AERIE_TRY(w.dgrad(w.grad_conv1, params_.conv3.weight.compute, w.conv1_mixed, w.conv1_rows,
+                    c.sub_channels, c.sub_channels));
   SubsampleFirstBackward first;
   first.forward = w.first(params_);
   first.grad_out = w.conv1_mixed;

@@ -7,8 +7,8 @@
 // values.
 //
 // Weights that lie well in memory are multiplied at once: q, k and v when their weights are
-// adjacent (and their biases, if any), and the positional products of all layers when these lie at
-// a constant distance from each other. Other layouts take more products, with the same results.
+// adjacent (and their biases, if any), and the positional GEMMs of all layers when these lie at a
+// constant distance from each other. Other layouts take more GEMMs, with the same results.
 //
 // All activations come from one block of memory whose size is known beforehand. Nothing is owned
 // here; nothing allocates, waits or looks at device memory. One thread.
@@ -26,8 +26,8 @@
 
 namespace aerie::kernels {
 
-// A parameter: float32 master, the copy matrix products read (the master itself in float32), and
-// where its gradient goes. Null where a model has no such bias.
+// A parameter: float32 master, the compute weights that GEMMs read (the master itself in float32),
+// and where its gradient goes. Null where a model has no such bias.
 struct NestParam {
   const float* value = nullptr;
   const void* compute = nullptr;
@@ -98,7 +98,7 @@ struct NestStepConfig {
   bool nan_when_empty = false;
   float loss_weight = 1.0f;  // 1/accumulate
   bool accumulate = false;   // adds to the gradients that are there
-  bool tune = false;         // products: Gemm::tune; other processes may then choose others
+  bool tune = false;         // GEMMs: Gemm::tune; other processes may then choose others
   StepPlan plan;             // make_step_plan()
   // BatchNorm's statistics and the sums of its gradients go through NestStepInputs::exchange, and
   // what comes back is used instead.
@@ -130,12 +130,12 @@ struct NestStepInputs {
   const float* loss_scale = nullptr;  // scalar; null: 1
   // Scalar: masked encoder frames of the whole batch, where this is a part of it; null: it is not.
   const int32_t* loss_rows = nullptr;
-  // Called before work is queued that reads parameters of a part, in the order of parts; returns 0
-  // or an error. Empty: all parameters may be read.
+  // Called before work is launched that reads parameters of a part, in the order of parts; returns
+  // 0 or an error. Empty: all parameters may be read.
   std::function<int(int part)> before_part;
-  // Called in training as soon as all work is queued that writes gradients of a part, from the last
-  // part to the first: what is queued on `stream` from then on finds them. Returns 0 or an error.
-  // May be empty.
+  // Called in training as soon as all work is launched that writes gradients of a part, from the
+  // last part to the first: what is launched on `stream` from then on finds them. Returns 0 or an
+  // error. May be empty.
   std::function<int(int part, void* stream)> after_part;
   // With NestStepConfig::exchange and in training: called for every layer forward, and from the
   // last to the first backward. Empty: the batch's own sums are used.
@@ -147,9 +147,9 @@ struct NestStepInputs {
 struct NestStepOutputs {
   float* loss = nullptr;           // scalar
   int32_t* masked_rows = nullptr;  // scalar: encoder frames in the loss; those without room count
-  // max_squares() of NestStep: sums of squares of the gradients that NestStep::squared() names;
-  // null: not wanted.
-  double* squares = nullptr;
+  // max_square_partials() of NestStep: sum-of-squares partials of the gradients that
+  // NestStep::squared() names; null: not wanted.
+  double* square_partials = nullptr;
 };
 
 class NestStep {
@@ -159,14 +159,14 @@ class NestStep {
   size_t memory_bytes() const { return memory_bytes_; }
   // Where in that memory the rows of audio may lie: it is used for other things only after them.
   size_t audio_offset() const { return audio_offset_; }
-  // Queues the micro-batch. `memory`: memory_bytes() of device memory, 256-byte aligned. Returns
+  // Launches the micro-batch. `memory`: memory_bytes() of device memory, 256-byte aligned. Returns
   // the first error of a kernel.
   int run(void* memory, const NestStepInputs& inputs, const NestStepOutputs& outputs, void* stream);
 
-  // Room for sums of squares of gradients that come with them. After run(): how many there are, and
+  // Room for sum-of-squares partials that come with gradients. After run(): how many there are, and
   // of which gradients (where these begin, and how many values); none where kernels make none.
-  size_t max_squares() const { return max_squares_; }
-  size_t num_squares() const { return num_squares_; }
+  size_t max_square_partials() const { return max_square_partials_; }
+  size_t num_square_partials() const { return num_square_partials_; }
   const std::vector<std::pair<const float*, size_t>>& squared() const { return squared_; }
 
   // For tests: where intermediate results lie, valid after run().
@@ -176,7 +176,7 @@ class NestStep {
   const void* encoded() const { return encoded_; }       // (rows,d), compute dtype
 
  private:
-  // Weights that lie so that one product serves several.
+  // Weights that lie so that one GEMM serves several.
   struct Joined {
     bool qkv = false;          // weights and biases, of every layer
     bool qkv_weights = false;  // weights at least
@@ -194,7 +194,7 @@ class NestStep {
   int feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
                    void* hidden, void* activated, uint8_t* keep, uint32_t site,
                    const GemmAhead& next);
-  int position_products(Workspace& w);
+  int position_gemms(Workspace& w);
   int position_gradients(Workspace& w);
   int project(Workspace& w, int index);
   int project_backward(Workspace& w, int index);
@@ -214,7 +214,7 @@ class NestStep {
   Joined joined_;
   size_t memory_bytes_ = 0;
   size_t audio_offset_ = 0;
-  size_t max_squares_ = 0, num_squares_ = 0;
+  size_t max_square_partials_ = 0, num_square_partials_ = 0;
   std::vector<std::pair<const float*, size_t>> squared_;
   const float* features_ = nullptr;
   const int32_t* tokens_ = nullptr;

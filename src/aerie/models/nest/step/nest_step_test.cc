@@ -290,13 +290,13 @@ Outcome run(Backend& b, NestStepConfig c, std::vector<int32_t> samples, bool fla
   }
   if (adjust) adjust(in, make);
   NestStep step(late ? kLateSideKernels : b.kernels(), c, p);
-  out.squares = b.scratch<double>(step.max_squares());
+  out.square_partials = b.scratch<double>(step.max_square_partials());
   // NaN everywhere: nothing may be read before it is written.
   void* memory = b.scratch<unsigned char>(step.memory_bytes());
   EXPECT_EQ(step.run(memory, in, out, nullptr), kOk);
   EXPECT_TRUE(!late || late_side.done == late_side.calls.size());
   double squares = 0.0, wanted = 0.0;
-  for (const double sum : b.download(out.squares, step.num_squares())) squares += sum;
+  for (const double sum : b.download(out.square_partials, step.num_square_partials())) squares += sum;
   for (const auto& [grad, count] : step.squared())
     for (const float value : b.download(grad, count))
       wanted += static_cast<double>(value) * static_cast<double>(value);

@@ -35,16 +35,16 @@ struct NestStep::Workspace : NestMemory {
     return inputs.exchange ? inputs.exchange(sums, stream) : kOk;
   }
 
-  // What is read soon and is not in the cache any more: the next product of the pass asks for it.
-  void ahead(std::initializer_list<GemmAhead> all) {
+  // L2 prefetch by the next GEMM of the pass: what is read soon and is in L2 no more.
+  void prefetch(std::initializer_list<GemmAhead> all) {
     for (const GemmAhead& one : all)
       if (one.data != nullptr && one.bytes <= c.plan.prefetch_bytes &&
-          ahead_count_ < Gemm::kMostAhead)
-        ahead_[ahead_count_++] = one;
+          prefetch_count_ < Gemm::kMostAhead)
+        prefetch_[prefetch_count_++] = one;
   }
-  void take_ahead(Gemm& g) {
-    std::copy_n(ahead_, ahead_count_, g.ahead);
-    ahead_count_ = 0;
+  void take_prefetch(Gemm& g) {
+    std::copy_n(prefetch_, prefetch_count_, g.ahead);
+    prefetch_count_ = 0;
   }
   GemmAhead weight(const NestParam& weight, int n, int k) const {
     return {weight.compute, size(n) * size(k) * dtype_size(c.dtype)};
@@ -66,14 +66,14 @@ struct NestStep::Workspace : NestMemory {
     return g;
   }
 
-  // Products with a weight (n,k): forward, and the gradients of weight, input and bias.
-  int product(const void* in, const void* weight, void* out, int count, int n, int k,
-              int stride = 0, const void* bias = nullptr) {
-    Gemm g = product_of(in, weight, out, count, n, k, stride, bias);
-    take_ahead(g);
+  // GEMMs with a weight (n,k): fprop, wgrad, dgrad, and the gradient of the bias.
+  int fprop(const void* in, const void* weight, void* out, int count, int n, int k, int stride = 0,
+            const void* bias = nullptr) {
+    Gemm g = fprop_gemm(in, weight, out, count, n, k, stride, bias);
+    take_prefetch(g);
     return kernels->gemm(g, stream);
   }
-  Gemm product_of(const void* in, const void* weight, void* out, int count, int n, int k,
+  Gemm fprop_gemm(const void* in, const void* weight, void* out, int count, int n, int k,
                   int stride = 0, const void* bias = nullptr) const {
     Gemm g = gemm(count, n, k);
     g.a = in;
@@ -87,51 +87,49 @@ struct NestStep::Workspace : NestMemory {
     g.bias = bias;
     return g;
   }
-  int weight_gradient(const void* grad, const void* in, const NestParam& weight, int count, int n,
-                      int k) {
-    return weight_gradient(grad, in, weight, count, n, k, c.accumulate);
+  int wgrad(const void* grad, const void* in, const NestParam& weight, int count, int n, int k) {
+    return wgrad(grad, in, weight, count, n, k, c.accumulate);
   }
-  int weight_gradient(const void* grad, const void* in, const NestParam& weight, int count, int n,
-                      int k, bool accumulate) {
+  int wgrad(const void* grad, const void* in, const NestParam& weight, int count, int n, int k,
+            bool accumulate) {
     WeightGradients one;
     describe(one, count, accumulate);
     const Gemm g = gemm_of(one, {n, k, grad, n, in, weight.grad});
     return overlap.run([this, g](void* on) { return kernels->gemm(g, on); });
   }
-  // A layer's gradients of weights wait for each other, where nothing overwrites what they read
-  // until add_gradients(): alone they would not fill a device, and beside the pass they are few
-  // launches.
-  void later_gradient(const void* grad, const void* in, const NestParam& weight, int n, int k,
-                      int stride = 0) {
-    AERIE_CHECK(waiting_gradients_.count < WeightGradients::kMost, "too many gradients wait");
-    waiting_gradients_.products[waiting_gradients_.count++] = {
+  // A layer's wgrads are deferred, where nothing overwrites what they read until flush_wgrads():
+  // alone they would not fill a device, and overlapping the pass they are few launches.
+  void defer_wgrad(const void* grad, const void* in, const NestParam& weight, int n, int k,
+                   int stride = 0) {
+    AERIE_CHECK(deferred_wgrads_.count < WeightGradients::kMost, "too many gradients wait");
+    deferred_wgrads_.products[deferred_wgrads_.count++] = {
         n, k, grad, stride > 0 ? stride : n, in, weight.grad};
   }
-  // Room for the sums of squares of gradients that layers make in groups; q, k and v together take
-  // no more than each of them.
-  size_t squares_of_layers() const {
+  // Room for the sum-of-squares partials of grouped wgrads; q, k and v together take no more than
+  // each of them.
+  size_t max_wgrad_square_partials() const {
     const auto of = [](int n, int k) { return weight_gradient_squares(n, k); };
     const int width = c.width, hidden = c.feed_forward;
     return size(c.layers) * (2 * (of(hidden, width) + of(width, hidden)) + 5 * of(width, width) +
                              of(2 * width, width));
   }
-  int add_gradients() {
-    describe(waiting_gradients_, rows, c.accumulate);
-    const WeightGradients all = std::exchange(waiting_gradients_, {});
+  int flush_wgrads() {
+    describe(deferred_wgrads_, rows, c.accumulate);
+    const WeightGradients all = std::exchange(deferred_wgrads_, {});
     if (const int code = overlap.flush_reductions(); code != kOk) return code;
-    return overlap.run([this, all](void* on) { return add_gradients(all, on); });
+    return overlap.run([this, all](void* on) { return flush_wgrads(all, on); });
   }
-  int add_gradients(WeightGradients all, void* on) {
-    size_t used = squares_used;
-    for (int i = 0; i < all.count && outputs.squares != nullptr; ++i) {
+  int flush_wgrads(WeightGradients all, void* on) {
+    size_t used = square_partials_used;
+    for (int i = 0; i < all.count && outputs.square_partials != nullptr; ++i) {
       WeightGradient& p = all.products[i];
-      p.squares = outputs.squares + used;
+      p.squares = outputs.square_partials + used;
       used += weight_gradient_squares(p.outputs, p.inputs);
     }
     if (c.plan.overlaps_wgrad()) all.share = c.plan.wgrad_sm_share;
     int code = kernels->weight_gradients(all, on);
-    if (code == kOk && outputs.squares != nullptr) {
-      squares_used = used;
+    if (code == kOk && outputs.square_partials != nullptr) {
+      square_partials_used = used;
       for (int i = 0; i < all.count; ++i)
         squared.push_back(
             {all.products[i].out, size(all.products[i].outputs) * size(all.products[i].inputs)});
@@ -143,7 +141,7 @@ struct NestStep::Workspace : NestMemory {
     }
     return code;
   }
-  // Everything but the products.
+  // Everything but the GEMMs.
   void describe(WeightGradients& g, int count, bool accumulate) const {
     g.dtype = c.dtype;
     g.rows = count;
@@ -153,14 +151,14 @@ struct NestStep::Workspace : NestMemory {
     g.workspace = side_workspace;
     g.workspace_bytes = side_workspace != nullptr ? kGemmWorkspace : 0;
   }
-  int input_gradient(const void* grad, const void* weight, void* out, int count, int n, int k,
-                     int stride = 0, bool accumulate = false) {
-    Gemm g = gradient_of(grad, weight, out, count, n, k, stride, accumulate);
-    take_ahead(g);
+  int dgrad(const void* grad, const void* weight, void* out, int count, int n, int k,
+            int stride = 0, bool accumulate = false) {
+    Gemm g = dgrad_gemm(grad, weight, out, count, n, k, stride, accumulate);
+    take_prefetch(g);
     return kernels->gemm(g, stream);
   }
-  Gemm gradient_of(const void* grad, const void* weight, void* out, int count, int n, int k,
-                   int stride = 0, bool accumulate = false) const {
+  Gemm dgrad_gemm(const void* grad, const void* weight, void* out, int count, int n, int k,
+                  int stride = 0, bool accumulate = false) const {
     Gemm g = gemm(count, k, n);
     g.a = grad;
     g.lda = stride > 0 ? stride : n;
@@ -184,7 +182,7 @@ struct NestStep::Workspace : NestMemory {
     r.out = out;
     return kernels->repack_rows(r, stream);
   }
-  // `wait`: with the sums of a layer. `used`: how many rows count, when that is known on the
+  // `wait`: with the reductions of a layer. `used`: how many rows count, when that is known on the
   // device.
   int bias_gradient(const void* grad, const NestParam& bias, int count, int n, int stride,
                     bool wait, const int32_t* used = nullptr) {
@@ -202,43 +200,44 @@ struct NestStep::Workspace : NestMemory {
       return [this, sum](void* on) { return kernels->bias_gradient(sum, on); };
     };
     if (wait) {
-      wait_for_sums(b, bias_gradient_scratch(n));
+      defer_reduction(b, bias_gradient_scratch(n));
       return overlap.run_reduction(work(b));
     }
     b.partial = partial;
     return overlap.run(work(b));
   }
 
-  // Scratch of a kernel that sums over rows, and the list that its second stage goes to; both are
-  // used up by add_waiting().
+  // Partials of a kernel that reduces over rows, and the list of second stages; both are used up by
+  // reduce_layers().
   template <typename Args>
-  void wait_for_sums(Args& args, size_t scratch) {
-    AERIE_CHECK(later_used_ + scratch <= later_size, "a layer's sums do not fit their scratch");
-    args.partial = later + later_half_ * later_size + later_used_;
-    args.later = &waiting_;
-    later_used_ += scratch;
+  void defer_reduction(Args& args, size_t scratch) {
+    AERIE_CHECK(partials_used_ + scratch <= partials_size,
+                "a layer's sums do not fit their scratch");
+    args.partial = partials + partials_half_ * partials_size + partials_used_;
+    args.later = &deferred_;
+    partials_used_ += scratch;
   }
-  bool sums_added() const { return layers_waiting_ == 0; }
-  // Behind a layer: adds what waits of so many of them; behind the first one in any case. That ends
-  // the gradients of these layers.
-  int add_waiting(int layer) {
+  bool layers_reduced() const { return layers_deferred_ == 0; }
+  // Behind a layer: adds the deferred partials of so many of them; behind the first one in any
+  // case. That ends the gradients of these layers.
+  int reduce_layers(int layer) {
     const bool last = layer == 0;
-    if (++layers_waiting_ < layers_wait() && !last) return kOk;
-    const int layers_done = std::exchange(layers_waiting_, 0);
+    if (++layers_deferred_ < layers_deferred() && !last) return kOk;
+    const int layers_done = std::exchange(layers_deferred_, 0);
     const auto after = after_parts(nest_layer_part(layer + layers_done - 1), layers_done);
     const auto add = [this, after](void* on) {
-      const int added = waiting_.count > 0 ? kernels->add_partials(waiting_, on) : kOk;
-      waiting_.count = 0;
+      const int added = deferred_.count > 0 ? kernels->add_partials(deferred_, on) : kOk;
+      deferred_.count = 0;
       return added == kOk ? after(on) : added;
     };
     if (!c.plan.defers_reductions() || last) {
-      if (!c.plan.overlaps_wgrad()) later_used_ = 0;
+      if (!c.plan.overlaps_wgrad()) partials_used_ = 0;
       return overlap.run(add);
     }
     // The next layer fills the other half meanwhile; the one after it finds this one free.
-    later_used_ = 0;
-    later_half_ = 1 - later_half_;
-    return overlap.run_reduction([this, after, sums = std::exchange(waiting_, {})](void* on) {
+    partials_used_ = 0;
+    partials_half_ = 1 - partials_half_;
+    return overlap.run_reduction([this, after, sums = std::exchange(deferred_, {})](void* on) {
       const int added = sums.count > 0 ? kernels->add_partials(sums, on) : kOk;
       return added == kOk ? after(on) : added;
     });
@@ -368,14 +367,15 @@ struct NestStep::Workspace : NestMemory {
     b.dropout = dropout(place.site, place.p);
     b.keep = b.dropout.threshold != 0 ? n.keep : nullptr;
     b.scale = place.scale;
-    // The gradient so far may be waited for. Behind conv's and attention's branches, two do.
+    // A deferred wgrad may read the gradient so far. Behind conv's and attention's branches, two
+    // do.
     grad_branch = n.kind == kNormConv ? conv_branches.next() : branches.next();
     b.grad_y = grad_branch;
     b.grad_y_bias = place.y_bias.grad;
     b.grad_weight = place.norm->weight.grad;
     b.grad_bias = place.norm->bias.grad;
     b.accumulate = c.accumulate;
-    wait_for_sums(b, layer_norm_scratch(c.width));
+    defer_reduction(b, layer_norm_scratch(c.width));
     return b;
   }
 
@@ -434,9 +434,9 @@ struct NestStep::Workspace : NestMemory {
   OverlapSchedule overlap;
   NestStepInputs inputs;
   NestStepOutputs outputs;
-  // Gradients whose sums of squares are there, and how many sums.
+  // Gradients whose sum-of-squares partials are there, and how many partials.
   std::vector<std::pair<const float*, size_t>> squared;
-  size_t squares_used = 0;
+  size_t square_partials_used = 0;
 
  private:
   // What a norm adds to the stream, and its own parameters.
@@ -467,12 +467,12 @@ struct NestStep::Workspace : NestMemory {
     return {&p.norm_out, p.feed_forward2.second.bias, sites + 6, c.dropout, 0.5f};
   }
 
-  GemmAhead ahead_[Gemm::kMostAhead];
-  int ahead_count_ = 0;
-  WeightGradients waiting_gradients_;
-  PartialSums waiting_;
-  int layers_waiting_ = 0;
-  size_t later_used_ = 0, later_half_ = 0;
+  GemmAhead prefetch_[Gemm::kMostAhead];
+  int prefetch_count_ = 0;
+  WeightGradients deferred_wgrads_;
+  PartialSums deferred_;
+  int layers_deferred_ = 0;
+  size_t partials_used_ = 0, partials_half_ = 0;
 };
 
 }  // namespace aerie::kernels
