@@ -233,18 +233,18 @@ int record(const char* name, int (*kernel)(const Args&, void*), const Args& args
   entry->second.cost.bytes += cost.bytes;
   entry->second.cost.flops += cost.flops;
   entry->second.calls.push_back([args, kernel](void* s) {
-    if constexpr (requires { args.later; }) {
+    if constexpr (requires { args.deferred; }) {
       // The step's list is gone; what goes on it is a call of its own.
       static kernels::PartialSums list;
       list.count = 0;
       Args again = args;
-      if (again.later != nullptr) again.later = &list;
+      if (again.deferred != nullptr) again.deferred = &list;
       return kernel(again, s);
-    } else if constexpr (requires { args.silu.later; }) {
+    } else if constexpr (requires { args.silu.deferred; }) {
       static kernels::PartialSums list;
       list.count = 0;
       Args again = args;
-      if (again.silu.later != nullptr) again.silu.later = &list;
+      if (again.silu.deferred != nullptr) again.silu.deferred = &list;
       return kernel(again, s);
     } else {
       return kernel(args, s);
@@ -413,7 +413,7 @@ kernels::NestStepInputs make_inputs(const kernels::NestStepConfig& c, BenchMemor
       if (signal == 0) quarter.push_back(kernels::strided(kernels::strided(length / 160)));
     }
   std::vector<int32_t> begin = {0};
-  std::vector<kernels::RowPlace> places;
+  std::vector<kernels::RowPosition> places;
   const std::vector<int> rows = kernels::item_rows(c, eighth);
   for (size_t item = 0; item < items; ++item) {
     begin.push_back(begin.back() + rows[item]);
@@ -426,8 +426,8 @@ kernels::NestStepInputs make_inputs(const kernels::NestStepConfig& c, BenchMemor
   in.frames_quarter = m.upload(quarter);
   in.frames_encoder = m.upload(eighth);
   in.frames_counted = m.upload(std::vector<int32_t>{eighth.front()});
-  in.layout.begin = m.upload(begin);
-  in.layout.places = m.upload(places);
+  in.layout.cu_seqlens = m.upload(begin);
+  in.layout.positions = m.upload(places);
   in.random = m.upload(std::vector<kernels::RandomState>{{philox_key(1, Purpose::kDropout),
                                                           philox_key(1, Purpose::kMask),
                                                           philox_key(1, Purpose::kDither), 0, 0}});

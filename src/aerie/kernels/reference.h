@@ -54,7 +54,7 @@ struct Place {
 };
 template <typename Args>
 Place place_of(const Args& a, size_t row) {
-  const RowPlace place = kernels::place_of(a.layout, static_cast<int>(row), a.frames);
+  const RowPosition place = kernels::position_of(a.layout, static_cast<int>(row), a.frames);
   return {static_cast<size_t>(place.item), static_cast<size_t>(place.frame)};
 }
 

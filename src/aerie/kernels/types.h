@@ -73,28 +73,31 @@ inline Dropout dropout_at(const RandomState* state, uint32_t site, double p) {
   return {state, site, dropout_threshold(p), dropout_scale(p)};
 }
 
-// Where the frames of a batch lie in activations (rows,C): frame t of item b is row begin[b] + t,
-// and the item has begin[b+1] - begin[b] rows, at least one and at most `frames`, valid ones first;
-// what it would have beyond is not there. Without begin every item has `frames` rows.
-struct alignas(8) RowPlace {
+// Packed (varlen) rows: where the frames of a batch lie in activations (rows,C). Frame t of item b
+// is row cu_seqlens[b] + t, and the item has cu_seqlens[b+1] - cu_seqlens[b] rows, at least one and
+// at most `frames`, valid ones first; what it would have beyond is not there. Without cu_seqlens
+// every item has `frames` rows.
+struct alignas(8) RowPosition {
   int32_t item, frame;
 };
 struct RowLayout {
-  int rows = 0;                      // in all
-  const int32_t* begin = nullptr;    // (B+1)
-  const RowPlace* places = nullptr;  // (rows): what a row is
+  int rows = 0;                            // in all
+  const int32_t* cu_seqlens = nullptr;     // (B+1)
+  const RowPosition* positions = nullptr;  // (rows): what a row is
 };
 AERIE_HD int num_rows(const RowLayout& layout, int batch, int frames) {
-  return layout.begin != nullptr ? layout.rows : batch * frames;
+  return layout.cu_seqlens != nullptr ? layout.rows : batch * frames;
 }
 AERIE_HD int first_row(const RowLayout& layout, int item, int frames) {
-  return layout.begin != nullptr ? layout.begin[item] : item * frames;
+  return layout.cu_seqlens != nullptr ? layout.cu_seqlens[item] : item * frames;
 }
 AERIE_HD int rows_of(const RowLayout& layout, int item, int frames) {
-  return layout.begin != nullptr ? layout.begin[item + 1] - layout.begin[item] : frames;
+  return layout.cu_seqlens != nullptr ? layout.cu_seqlens[item + 1] - layout.cu_seqlens[item]
+                                      : frames;
 }
-AERIE_HD RowPlace place_of(const RowLayout& layout, int row, int frames) {
-  return layout.begin != nullptr ? layout.places[row] : RowPlace{row / frames, row % frames};
+AERIE_HD RowPosition position_of(const RowLayout& layout, int row, int frames) {
+  return layout.cu_seqlens != nullptr ? layout.positions[row]
+                                      : RowPosition{row / frames, row % frames};
 }
 
 // Round to nearest even; NaN stays NaN.

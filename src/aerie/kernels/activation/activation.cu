@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 5) silu_forward_kernel(SiluForward a
   const float scale = kDraws ? a.dropout.scale : 1.0f;
   const Vec8 bias = a.bias != nullptr ? load8(a.bias + column) : Vec8{};
   Raw8<T> next = {};
-  RowPlace next_place = {};
+  RowPosition next_place = {};
   const T* const x_begin = static_cast<const T*>(a.x);
   int row = int(blockIdx.x);
   size_t at = size_t(row) * a.channels + column;
@@ -78,14 +78,14 @@ __global__ void __launch_bounds__(kThreads, 5) silu_forward_kernel(SiluForward a
   // registers that have to wait for it, and places are asked for ahead.
   const int zero = column < 0 ? 1 : 0;
   next = load_raw(x_begin + at);
-  if constexpr (kDraws) next_place = place_of(a.layout, row + zero, a.frames);
+  if constexpr (kDraws) next_place = position_of(a.layout, row + zero, a.frames);
   for (; row < rows; row += int(gridDim.x), at += step) {
     Vec8 x = unpack(next);
-    const RowPlace place = next_place;
+    const RowPosition place = next_place;
     const int following = row + int(gridDim.x);
     if (following < rows) {
       next = load_raw(x_begin + at + step);
-      if constexpr (kDraws) next_place = place_of(a.layout, following + zero, a.frames);
+      if constexpr (kDraws) next_place = position_of(a.layout, following + zero, a.frames);
     }
     AERIE_UNROLL
     for (int k = 0; k < 8; ++k) {
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, 4) silu_backward_kernel(SiluBackward
       const size_t at = size_t(row) * a.channels + column;
       float factors[8];
       if constexpr (kDraws) {
-        const RowPlace place = place_of(a.layout, row, a.frames);
+        const RowPosition place = position_of(a.layout, row, a.frames);
         dropout8(a.dropout, uint64_t(place.item), uint64_t(place.frame) * a.channels + column,
                  factors);
       } else {
@@ -176,7 +176,7 @@ int parts_of(int rows) {
 }
 
 int sum_bias(void* stream, float* grad_bias, const float* partial, int rows, int columns,
-             bool accumulate, PartialSums* later) {
+             bool accumulate, PartialSums* deferred) {
   if (grad_bias == nullptr) return kOk;
   ColumnSums sums;
   sums.out[0] = grad_bias;
@@ -185,7 +185,7 @@ int sum_bias(void* stream, float* grad_bias, const float* partial, int rows, int
   sums.partial = partial;
   sums.parts = parts_of(rows);
   sums.accumulate = accumulate;
-  return finish_column_sums(stream, sums, later);
+  return finish_column_sums(stream, sums, deferred);
 }
 
 template <typename Args>
@@ -223,7 +223,7 @@ int silu_backward(const SiluBackward& a, void* stream) {
                ? launch(stream, shape, silu_backward_kernel<decltype(zero), true>, a)
                : launch(stream, shape, silu_backward_kernel<decltype(zero), false>, a);
   }));
-  return sum_bias(stream, a.grad_bias, a.partial, rows, a.channels, a.accumulate, a.later);
+  return sum_bias(stream, a.grad_bias, a.partial, rows, a.channels, a.accumulate, a.deferred);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

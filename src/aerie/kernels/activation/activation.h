@@ -1,4 +1,4 @@
-// Between the two products of a feed-forward module, on (B,T,C): out = dropout(silu(x + bias)).
+// Between the two GEMMs of a feed-forward module, on (B,T,C): out = dropout(silu(x + bias)).
 // Backward reads the same x again; sums over rows for the bias go through partial results.
 #pragma once
 
@@ -31,8 +31,8 @@ struct SiluBackward {
   void* out = nullptr;            // silu_forward's result once more; null: not wanted
   float* grad_bias = nullptr;     // null: not wanted
   bool accumulate = false;
-  float* partial = nullptr;      // scratch: activation_scratch(channels) floats
-  PartialSums* later = nullptr;  // null: the second stage follows at once
+  float* partial = nullptr;         // scratch: activation_scratch(channels) floats
+  PartialSums* deferred = nullptr;  // null: the second stage follows at once
 };
 
 constexpr int kActivationParts = 64;

@@ -1,5 +1,5 @@
 // What the norm of gradients still has to read where sums of squares of some come with them
-// (weight_gradients.h): everything else, in ranges.
+// (grouped_wgrad.h): everything else, in ranges.
 #pragma once
 
 #include <algorithm>

@@ -93,7 +93,7 @@ int attention_backward(const AttentionBackward& b, void* stream) {
   if (!covered(a) || !aligned(a, a.stride, a.p_stride) ||
       !aligned(a, b.grad_stride, b.grad_p_stride))
     return kUnsupported;
-  if (b.positions_later && (b.later == nullptr || b.later->count + 2 > PartialSums::kMost))
+  if (b.positions_later && (b.deferred == nullptr || b.deferred->count + 2 > PartialSums::kMost))
     return kUnsupported;
   AERIE_TRY(a.dtype == Dtype::kF32 ? backward_float(b, stream) : for_type(a, [&](auto type) {
     return backward_with<decltype(type)>(b, stream);
@@ -105,7 +105,7 @@ int attention_backward(const AttentionBackward& b, void* stream) {
       on_chip ? attention_slots(b) : a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);
   const int parts_v = plain ? parts_u : (on_chip ? 1 : attention_groups(a)) * 2 * tiles;
   PartialSums now, *sums = &now;
-  if (b.later != nullptr && b.later->count + 2 <= PartialSums::kMost) sums = b.later;
+  if (b.deferred != nullptr && b.deferred->count + 2 <= PartialSums::kMost) sums = b.deferred;
   sums->sums[sums->count++] = {b.partial, b.grad_bias_u, dense, parts_u, dense, b.accumulate};
   sums->sums[sums->count++] = {
       b.partial + size_t(parts_u) * dense, b.grad_bias_v, dense, parts_v, dense, b.accumulate};

@@ -59,14 +59,14 @@ struct AttentionBackward {
   int grad_p_stride = 0;
   float* grad_bias_u = nullptr;
   float* grad_bias_v = nullptr;
-  bool accumulate = false;       // of the two biases
-  void* weights = nullptr;       // scratch: attention_square(...) values of dtype
-  void* grad_scores = nullptr;   // scratch: as much again
-  void* grad_skewed = nullptr;   // scratch: attention_skewed(...) values, on tensor cores
-  float* partial = nullptr;      // scratch: attention_bias_scratch(...) floats
-  float* p_partial = nullptr;    // scratch: attention_p_scratch(...) floats
-  PartialSums* later = nullptr;  // adds the biases' parts with others, partial_sums.h
-  int multiprocessors = 132;     // that backward is laid out for
+  bool accumulate = false;          // of the two biases
+  void* weights = nullptr;          // scratch: attention_square(...) values of dtype
+  void* grad_scores = nullptr;      // scratch: as much again
+  void* grad_skewed = nullptr;      // scratch: attention_skewed(...) values, on tensor cores
+  float* partial = nullptr;         // scratch: attention_bias_scratch(...) floats
+  float* p_partial = nullptr;       // scratch: attention_p_scratch(...) floats
+  PartialSums* deferred = nullptr;  // adds the biases' parts with others, partial_sums.h
+  int sms = 132;                    // that backward is laid out for
   // With `later`: attention_positions() follows, before anybody writes to the scratch memory and
   // before those sums are added. Until then grad_p may be missing.
   bool positions_later = false;
@@ -75,7 +75,7 @@ struct AttentionBackward {
 constexpr int kAttentionTile = 64;
 constexpr int kAttentionFloatRows = 32;  // queries of a block in float32
 constexpr int kAttentionGroups = 8;      // of items, in the sums over positions: at most
-// What fits on a multiprocessor as a whole.
+// What fits on an SM as a whole.
 constexpr int kAttentionResidentFrames = 192, kAttentionResidentDim = 64;
 
 // Fewer groups make fewer and longer sums; on tensor cores that suits small batches.
@@ -153,7 +153,7 @@ inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) 
 AERIE_HD bool attention_resident(const AttentionBackward& b) {
   const Attention& a = b.forward;
   return a.dtype != Dtype::kF32 && a.dim <= kAttentionResidentDim && a.frames > kAttentionTile &&
-         a.frames <= kAttentionResidentFrames && 3 * a.batch * a.heads >= b.multiprocessors;
+         a.frames <= kAttentionResidentFrames && 3 * a.batch * a.heads >= b.sms;
 }
 // Tiles of queries that a block of backward has where it is not fused. Heads of 128 values: an SM
 // has room for three only where these share what they read; for a few items, more blocks are
@@ -162,11 +162,11 @@ AERIE_HD int attention_query_tiles(const AttentionBackward& b) {
   const Attention& a = b.forward;
   constexpr int kMost = 3;
   const int blocks = (a.frames + kMost * kAttentionTile - 1) / (kMost * kAttentionTile);
-  return a.dim == 128 && 3 * a.batch * a.heads * blocks >= b.multiprocessors ? kMost : 1;
+  return a.dim == 128 && 3 * a.batch * a.heads * blocks >= b.sms ? kMost : 1;
 }
 // The blocks of a head: as many as the device runs at a time, at most one for every item.
 AERIE_HD int attention_slots(const AttentionBackward& b) {
-  const int most = b.multiprocessors / b.forward.heads;
+  const int most = b.sms / b.forward.heads;
   return most < 1 ? 1 : most < b.forward.batch ? most : b.forward.batch;
 }
 // Sums over positions of every group, and behind them counters of the groups that are done.

@@ -580,7 +580,7 @@ template <int kDim>
 constexpr size_t query_shared() {
   return sizeof(uint16_t) * 7 * kTileSize<kDim>;
 }
-// Blocks per multiprocessor that registers are limited for.
+// Occupancy that registers are limited for: blocks per SM.
 template <int kDim>
 constexpr int kQueryBlocks = kDim == 64 ? 4 : 2;
 

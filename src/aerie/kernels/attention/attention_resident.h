@@ -403,8 +403,7 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
       fence_proxy_async<kDim>();
     }
     named_barrier_sync<kAmongQueries, kQueryThreads>();
-    // When all multiprocessors begin, what is wanted first comes sooner if nothing else is under
-    // way.
+    // When all SMs begin, what is wanted first comes sooner if nothing else is under way.
     if (first && jt == 0) q.copy_second(q.place());
     if (jt > 0 && q.group == 0) q.copy_keys(q.place(), jt);
     if (jt == 0) {

@@ -18,7 +18,7 @@ struct Case {
   int left = -1, right = -1, chunk = 0, left_chunks = 0;
   bool keep = true;                // decisions of dropout kept for backward
   std::vector<int32_t> rows = {};  // of every item; empty: as many as frames
-  int multiprocessors = AttentionBackward{}.multiprocessors;
+  int sms = AttentionBackward{}.sms;
   bool saves = false;  // weights for backward
 };
 constexpr size_t kGuardRows = 3;  // behind the last item
@@ -83,7 +83,7 @@ Outcome run(Backend& b, const Case& c) {
   f.frames = c.frames;
   f.heads = c.heads;
   f.dim = c.dim;
-  if (!c.rows.empty()) f.layout.begin = b.upload(packing.begin);
+  if (!c.rows.empty()) f.layout.cu_seqlens = b.upload(packing.begin);
   void* qkv = b.upload_as(c.dtype, packing.pack(random_values(rows * width * 3, 1), width * 3));
   f.q = part(qkv, 0);
   f.k = part(qkv, 1);
@@ -126,14 +126,14 @@ Outcome run(Backend& b, const Case& c) {
   g.grad_skewed = b.upload_as(
       c.dtype, std::vector<float>(attention_skewed(batch, c.heads, c.frames), std::nanf("")));
   g.partial = b.scratch<float>(attention_bias_scratch(batch, c.frames, c.heads, c.dim));
-  g.multiprocessors = c.multiprocessors;
+  g.sms = c.sms;
   g.p_partial = b.scratch<float>(attention_p_scratch(c.frames, c.heads, c.dim));
-  PartialSums later;
-  if (c.keep) g.later = &later;
+  PartialSums deferred;
+  if (c.keep) g.deferred = &deferred;
   g.positions_later = c.keep;
   EXPECT_EQ(b.kernels().attention_backward(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().attention_positions(g, nullptr), kOk);
-  EXPECT_EQ(b.kernels().add_partials(later, nullptr), kOk);
+  EXPECT_EQ(b.kernels().add_partials(deferred, nullptr), kOk);
   Outcome o;
   o.out = packing.unpack(b.download_as(c.dtype, f.out, packing.rows() * width), width);
   o.log_sum = b.download(f.log_sum, rows * static_cast<size_t>(c.heads));
@@ -345,8 +345,8 @@ TEST(AttentionTest, MoreItemsThanLanes) {
 
 // Small batches on a device that they fill, with the weights of forward.
 AERIE_KERNEL_TEST(Attention, SquaresOnChip) {
-  const auto on = [](int multiprocessors, Case c) {
-    c.multiprocessors = multiprocessors;
+  const auto on = [](int sms, Case c) {
+    c.sms = sms;
     c.saves = true;
     return c;
   };
@@ -364,7 +364,7 @@ AERIE_KERNEL_TEST(Attention, SquaresOnChip) {
 // Three tiles of queries in a block, of which some have no queries, or see no keys of a tile.
 AERIE_KERNEL_TEST(Attention, WideHeadsOnAFullDevice) {
   const auto full = [](Case c) {
-    c.multiprocessors = 1;
+    c.sms = 1;
     return c;
   };
   for (const Case& c : {full({Dtype::kBF16, 20, 1, 128, {20, 0, 3}, 0.1}),
@@ -377,8 +377,8 @@ AERIE_KERNEL_TEST(Attention, WideHeadsOnAFullDevice) {
 }
 
 AERIE_KERNEL_TEST(Attention, BackwardOfSavedWeights) {
-  const auto saved = [](int multiprocessors, Case c) {
-    c.multiprocessors = multiprocessors;
+  const auto saved = [](int sms, Case c) {
+    c.sms = sms;
     c.keep = false;
     c.saves = true;
     return c;
@@ -401,8 +401,8 @@ AERIE_KERNEL_TEST(Attention, BackwardOfSavedWeights) {
 // Heads that do not fill tiles, in every kernel: neighbours begin at multiples of 8 bytes only, and
 // what lies beside a head's columns belongs to others.
 AERIE_KERNEL_TEST(Attention, PaddedHeads) {
-  const auto with = [](int multiprocessors, bool saves, Case c) {
-    c.multiprocessors = multiprocessors;
+  const auto with = [](int sms, bool saves, Case c) {
+    c.sms = sms;
     c.saves = saves;
     return c;
   };

@@ -15,7 +15,7 @@ constexpr int kRows = kThreads / kVecs;    // frames of a block at a time
 constexpr int kGroups = kThreads / kCols;  // that share the parts of the statistics
 constexpr int kHeld = 4;                   // frames that a thread loads together
 constexpr int kBoth = 3;                   // the same where there are gradients as well
-constexpr int kForwardBlocks = 264;        // two for each of 132 multiprocessors
+constexpr int kForwardBlocks = 264;        // two for each of 132 SMs
 
 // Written once, so that computing it again gives the same bits; gain = rstd * weight.
 __device__ inline float before_silu(float x, float mean, float gain, float bias) {
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 2) reduce_kernel(BatchNormReduce a) 
         values[i] = load_raw(x + size_t(at) * a.channels);
         grads[i] = load_raw(grad_out + size_t(at) * a.channels);
       }
-      const RowPlace place = place_of(a.layout, at < rows ? at : 0, a.frames);
+      const RowPosition place = position_of(a.layout, at < rows ? at : 0, a.frames);
       counts[i] = place.frame < statistics_limit(a.counted, place.item, a.frames);
     }
     AERIE_UNROLL
@@ -247,7 +247,7 @@ int batch_norm_reduce(const BatchNormReduce& a, void* stream) {
   sums.partial = a.partial;
   sums.parts = parts;
   sums.accumulate = a.accumulate;
-  return finish_column_sums(stream, sums, a.later);
+  return finish_column_sums(stream, sums, a.deferred);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -50,7 +50,7 @@ struct BatchNormReduce {
   float* grad_weight = nullptr;
   float* grad_bias = nullptr;
   bool accumulate = false;
-  PartialSums* later = nullptr;  // null: grad_weight and grad_bias follow at once
+  PartialSums* deferred = nullptr;  // null: grad_weight and grad_bias follow at once
 };
 
 AERIE_DECLARE_KERNEL(batch_norm_forward, BatchNormForward)

@@ -90,7 +90,7 @@ int gated_conv_backward(const GatedConvBackward& a, void* stream) {
     sums.out[0] = target.out;
     sums.width = f.channels * target.width;
     sums.partial = a.partial + size_t(f.channels) * target.begin;
-    AERIE_TRY(finish_column_sums(stream, sums, a.later));
+    AERIE_TRY(finish_column_sums(stream, sums, a.deferred));
   }
   return kOk;
 }

@@ -1,4 +1,4 @@
-// The middle of the convolution module on (B,T,C), between its two pointwise products:
+// The middle of the convolution module on (B,T,C), between its two pointwise GEMMs:
 //   gated[t][c] = (a + bias_a) * sigmoid(b + bias_b), (a, b) = halves of x; zero at and beyond a
 //                 row's length
 //   out[t][c]   = bias[c] + sum over k of weight[c][k] * gated[t - left + k][c]
@@ -57,8 +57,8 @@ struct GatedConvBackward {
   float* grad_bias = nullptr;       // null: not wanted
   float* grad_gate_bias = nullptr;  // (2C); null: not wanted
   bool accumulate = false;
-  float* partial = nullptr;      // scratch: gated_conv_scratch(...) floats
-  PartialSums* later = nullptr;  // null: the second stage follows at once
+  float* partial = nullptr;         // scratch: gated_conv_scratch(...) floats
+  PartialSums* deferred = nullptr;  // null: the second stage follows at once
 };
 
 constexpr int conv_parts(int batch, int frames) {

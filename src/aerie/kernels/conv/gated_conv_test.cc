@@ -107,7 +107,7 @@ Outcome run(Backend& b, const Case& c, bool later) {
   r.accumulate = c.accumulate;
   r.partial = b.scratch<float>(batch_norm_scratch(c.channels));
   PartialSums list;
-  if (later) r.later = &list;
+  if (later) r.deferred = &list;
   EXPECT_EQ(b.kernels().batch_norm_reduce(r, nullptr), kOk);
   GatedConvBackward g;
   g.forward = f;
@@ -123,7 +123,7 @@ Outcome run(Backend& b, const Case& c, bool later) {
   g.grad_gate_bias = c.bias ? b.upload(random_values(2 * width, 7)) : nullptr;
   g.accumulate = c.accumulate;
   g.partial = b.scratch<float>(gated_conv_scratch(c.batch, c.frames, c.channels, c.kernel));
-  if (later) g.later = &list;
+  if (later) g.deferred = &list;
   EXPECT_EQ(b.kernels().gated_conv_backward(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().add_partials(list, nullptr), kOk);
   const size_t norm_parts = static_cast<size_t>(batch_norm_parts(static_cast<int>(n / width)));

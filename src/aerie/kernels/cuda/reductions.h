@@ -74,12 +74,12 @@ inline int launch_column_sums(void* stream, const ColumnSums& a) {
 }
 
 // The same later, in one launch with others (partial_sums.h), where there is a list with room.
-inline int finish_column_sums(void* stream, const ColumnSums& a, PartialSums* later) {
-  if (later == nullptr || later->count + a.sections > PartialSums::kMost)
+inline int finish_column_sums(void* stream, const ColumnSums& a, PartialSums* deferred) {
+  if (deferred == nullptr || deferred->count + a.sections > PartialSums::kMost)
     return launch_column_sums(stream, a);
   for (int s = 0; s < a.sections; ++s) {
     if (a.out[s] == nullptr) continue;
-    PartialSum& sum = later->sums[later->count++];
+    PartialSum& sum = deferred->sums[deferred->count++];
     sum.partial = a.partial + size_t(s) * a.width;
     sum.out = a.out[s];
     sum.stride = int64_t(a.stride > 0 ? a.stride : size_t(a.sections) * a.width);

@@ -28,7 +28,7 @@ int silu_product_backward(const SiluProductBackward& a, void* stream) {
   sums.partial = s.partial;
   sums.parts = ceil_div(g.m, g.tile.rows);
   sums.accumulate = s.accumulate;
-  return finish_column_sums(stream, sums, s.later);
+  return finish_column_sums(stream, sums, s.deferred);
 #else
   static_cast<void>(a);
   static_cast<void>(stream);

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) repack_kernel(RepackRows a) {
   const unsigned per_row = unsigned(a.channels / 8);
   const unsigned vec = blockIdx.x * kThreads + threadIdx.x;
   if (vec >= per_row * unsigned(num_rows(a.to, a.batch, a.frames))) return;
-  const RowPlace place = place_of(a.to, int(vec / per_row), a.frames);
+  const RowPosition place = position_of(a.to, int(vec / per_row), a.frames);
   Vec8 x = {};
   if (place.frame < rows_of(a.from, place.item, a.frames)) {
     const size_t from = first_row(a.from, place.item, a.frames) + place.frame;
@@ -87,7 +87,7 @@ int bias_gradient(const BiasGradient& a, void* stream) {
   sums.partial = a.partial;
   sums.parts = parts;
   sums.accumulate = a.accumulate;
-  return finish_column_sums(stream, sums, a.later);
+  return finish_column_sums(stream, sums, a.deferred);
 }
 
 int swap_inner(const SwapInner& s, void* stream) {

@@ -1,4 +1,4 @@
-// Small helpers around matrix products, and the way from one layout of rows to another.
+// Small helpers around GEMMs, and the way from one layout of rows to another.
 #pragma once
 
 #include "aerie/kernels/sums/partial_sums.h"
@@ -15,8 +15,8 @@ struct BiasGradient {
   int stride = 0;  // from row to row; a multiple of 8
   float* out = nullptr;
   bool accumulate = false;
-  float* partial = nullptr;      // scratch: bias_gradient_scratch(columns) floats
-  PartialSums* later = nullptr;  // null: the second stage follows at once
+  float* partial = nullptr;         // scratch: bias_gradient_scratch(columns) floats
+  PartialSums* deferred = nullptr;  // null: the second stage follows at once
 };
 constexpr int kBiasGradientParts = 64;
 constexpr size_t bias_gradient_scratch(int columns) {

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
     if (a.y_bias != nullptr) y_bias[j] = load8(a.y_bias + vec * 8);
   }
   const bool draws = a.dropout.threshold != 0 && a.y != nullptr;
-  const RowPlace place = draws ? place_of(a.layout, row, a.frames) : RowPlace{};
+  const RowPosition place = draws ? position_of(a.layout, row, a.frames) : RowPosition{};
   const RandomState state = draws ? *a.dropout.state : RandomState{};
   Dropout dropout = a.dropout;
   dropout.state = &state;
@@ -231,7 +231,7 @@ template <typename T, int kVecs, bool kNext, bool kFull, int kAtOnce>
 struct RowsBackward {
   static constexpr int kWidth = kVecs * 256;
   static constexpr int kBitsOfRow = kVecs * 32;
-  // What is needed again behind a sum over the row stays in registers, or is computed again.
+  // What is needed again behind a sum over the row stays in registers, or is recomputed.
   static constexpr bool kStays = kAtOnce == 1 && kVecs <= 4;
   static constexpr int kStaying = kStays ? kVecs : 1;
 
@@ -426,7 +426,7 @@ struct RowsBackward {
         if (a.grad_y == nullptr) continue;
         float factors[8];
         if (draws) {
-          const RowPlace drawn = place_of(a.layout, row[r], a.frames);
+          const RowPosition drawn = position_of(a.layout, row[r], a.frames);
           dropout8(a.dropout, uint64_t(drawn.item),
                    uint64_t(drawn.frame) * channels() + vec_of(j) * 8, factors);
         } else {
@@ -556,8 +556,8 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
       const auto start = [&](auto next, auto full, auto at_once) {
         constexpr bool kNext = decltype(next)::value, kFull = decltype(full)::value;
         constexpr int kAtOnce = decltype(at_once)::value;
-        // Few rows are spread over all multiprocessors, four warps of a block at least; more in
-        // turns of about the same size.
+        // Few rows are spread over all SMs, four warps of a block at least; more in turns of about
+        // the same size.
         constexpr int kMost = backward_warps(kVecs, kNext, kAtOnce);
         const int turns = ceil_div(rows, kLayerNormParts * kMost * kAtOnce);
         int warps = ceil_div(rows, kLayerNormParts * turns * kAtOnce);
@@ -571,7 +571,7 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
       };
       constexpr std::integral_constant<int, 1> kOne;
       constexpr std::integral_constant<int, sizeof(zero) == 2 && kVecs <= 2 ? 2 : 1> kPair;
-      constexpr int kManyRows = 8;  // of a multiprocessor
+      constexpr int kManyRows = 8;  // of an SM
       const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
       const bool full = !draws && a.channels == kVecs * 256 &&
                         (a.next.weight != nullptr || a.grad_out_float == nullptr);
@@ -594,7 +594,7 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
   sums.partial = a.partial;
   sums.parts = parts;
   sums.accumulate = a.accumulate;
-  return finish_column_sums(stream, sums, a.later);
+  return finish_column_sums(stream, sums, a.deferred);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

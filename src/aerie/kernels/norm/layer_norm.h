@@ -74,9 +74,9 @@ struct LayerNormBackward {
   const void* grad_next_out = nullptr;  // compute dtype
   float* grad_next_weight = nullptr;
   float* grad_next_bias = nullptr;
-  bool accumulate = false;       // adds to the sums over rows
-  float* partial = nullptr;      // scratch: layer_norm_scratch(channels) floats
-  PartialSums* later = nullptr;  // null: the second stage follows at once
+  bool accumulate = false;          // adds to the sums over rows
+  float* partial = nullptr;         // scratch: layer_norm_scratch(channels) floats
+  PartialSums* deferred = nullptr;  // null: the second stage follows at once
 };
 
 constexpr int kLayerNormParts = 132;

@@ -2,7 +2,7 @@
 // features -> conv 3x3/2 + ReLU -> depthwise 3x3/2. Here is what forward and backward share;
 // included by subsampling.cu alone.
 //
-// The convolution from one channel is a product of weights (channels x taps) and windows (taps x
+// The convolution from one channel is a GEMM of weights (channels x taps) and windows (taps x
 // places), whose result has a lane's channels and places where the depthwise convolution wants
 // them. Features and weights keep float32's meaning: each is the sum of two bf16 numbers (16 bits
 // of mantissa), and the taps' dimension, padded to 32, holds the products that matter:
@@ -18,8 +18,8 @@
 // kRun * t + kRun - 1 of the output: of tile j, one pair of bins in the middle.
 //
 // A scheduler is busy for one cycle with arithmetic of float32, for two with logic, comparisons and
-// conversions, for six with mma(). Hence products of four warps at a time where the device has
-// them, and ReLUs and masks that are sums and products.
+// conversions, for six with mma(). Hence wgmma where the device has it, and ReLUs and masks that
+// are sums and products.
 #pragma once
 
 #include "aerie/kernels/cuda/cp_async.h"
@@ -40,8 +40,8 @@ __device__ inline int live_frames(const SubsampleFirst& a, int item) {
   return length2 < frames2 ? length2 : frames2;
 }
 
-// A number that all lanes have, which the compiler is to know: operands of grouped products are
-// named by registers of the warp.
+// A number that all lanes have, which the compiler is to know: operands of wgmma are named by
+// registers of the warp.
 __device__ inline int uniform(int x) {
   return __shfl_sync(kFullWarp, x, 0);
 }
@@ -198,8 +198,8 @@ __device__ inline FragmentC product(const FragmentA& a, const FragmentB& b) {
   return c;
 }
 
-// For products of four warps (mma.h), whose operands are matrices of eight columns with eight
-// values of 16 bits each: what a register of all lanes holds, one lane behind the other.
+// For wgmma, whose operands are matrices of eight columns with eight values of 16 bits each: what a
+// register of all lanes holds, one lane behind the other.
 #define AERIE_SUM(c) "+f"((c).v[0]), "+f"((c).v[1]), "+f"((c).v[2]), "+f"((c).v[3])
 // Matrices at `first`: `rows` bytes from one to the next eight rows, `columns` to the next columns.
 __device__ inline uint64_t operand_at([[maybe_unused]] const void* first,

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kBackThreads = 512;
 constexpr int kBackWarps = kBackThreads / 32;
-constexpr int kBackBlocks = 132;  // one for each multiprocessor
+constexpr int kBackBlocks = 132;  // one for each SM
 constexpr int kBackFrames = 4;    // of the output, a unit: what is in shared memory at a time
 constexpr int kBackFeatures = 4 * kBackFrames + 1;
 constexpr int kBackTiles = kBackFrames * kRun;
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kBackThreads, 1) first_backward_tensor(Subsamp
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
   const int local = warp * 16 + lane / 4 * 2, c = blockIdx.x * kBackChannels + local;
   const bool mine = c < a.channels;
-  // Grouped products must not be under way in some branch.
+  // wgmma must not be under way in some branch.
   const bool group_mine = kHaveWgmma || c - lane / 4 * 2 < a.channels;
   const auto frames_of = [&](int item) { return live_frames(a, item); };
   RaggedWalk unit = share_of(a.batch, frames_of, blockIdx.y, gridDim.y);

@@ -10,7 +10,7 @@ namespace {
 constexpr int kTensorThreads = 512;
 constexpr int kTensorWarps = kTensorThreads / 32;
 constexpr int kTensorChannels = kTensorWarps * 16;
-constexpr int kTensorBlocks = 132;                    // one for each multiprocessor
+constexpr int kTensorBlocks = 132;                    // one for each SM
 constexpr int kTensorFrames = 4;                      // of the output, a unit
 constexpr int kTensorRows = 2 * kTensorFrames + 1;    // of the middle
 constexpr int kTensorFeatures = 2 * kTensorRows + 1;  // rows of features

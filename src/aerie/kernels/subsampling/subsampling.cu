@@ -14,7 +14,7 @@ constexpr int kNextLanes = 64;  // threads side by side: 256 channels
 constexpr int kNextThreads = 256;
 constexpr int kNextRows = kNextThreads / kNextLanes;
 constexpr int kNextAhead = 2;    // steps that loads run ahead in the forward pass
-constexpr int kNextParts = 264;  // two blocks for each of 132 multiprocessors
+constexpr int kNextParts = 264;  // two blocks for each of 132 SMs
 using Four = Lanes<kNextWidth>;
 
 // relu(x + bias), or zero where there is nothing.

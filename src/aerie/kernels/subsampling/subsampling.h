@@ -2,8 +2,8 @@
 // intermediate never touches memory:
 //   subsample_first   features (B,T,F) -> conv 3x3/2 + ReLU -> depthwise 3x3/2 -> (B,T/4,F/4,C);
 //                     backward computes the middle again
-//   subsample_next    x + bias -> ReLU -> depthwise 3x3/2, for what follows a pointwise product
-//   relu              x + bias -> ReLU, behind the last pointwise product
+//   subsample_next    x + bias -> ReLU -> depthwise 3x3/2, for what follows a pointwise GEMM
+//   relu              x + bias -> ReLU, behind the last pointwise GEMM
 // Convolutions pad by one. Every stage is masked as the model does: what lies at or beyond an
 // item's length counts as zero, lengths halve (rounding up) with every stride. C: a multiple of 8.
 #pragma once

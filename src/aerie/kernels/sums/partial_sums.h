@@ -1,6 +1,7 @@
-// The second stage of sums over rows. A kernel that sums over rows leaves partial results and then
-// adds them; given a list (`later`), it only notes there what is to be added, and one call adds
-// everything on the list. The notes live on the host; partial results must stay until that call.
+// The second stage of two-stage reductions over rows. A kernel that reduces over rows leaves
+// partials and then adds them; given a list (`deferred`), it only notes there what is to be added,
+// and one call adds everything on the list. The notes live on the host; partials must stay until
+// that call.
 #pragma once
 
 #include "aerie/kernels/types.h"

@@ -118,15 +118,15 @@ std::vector<float> Backend::download_as(Dtype dtype, const void* from, size_t co
 RowLayout Packing::upload(Backend& backend) const {
   RowLayout out;
   if (rows.empty()) return out;
-  std::vector<int32_t> begin = {0};
-  std::vector<RowPlace> places;
+  std::vector<int32_t> cu_seqlens = {0};
+  std::vector<RowPosition> positions;
   for (size_t i = 0; i < rows.size(); ++i) {
-    for (int t = 0; t < rows[i]; ++t) places.push_back({static_cast<int32_t>(i), t});
-    begin.push_back(static_cast<int32_t>(places.size()));
+    for (int t = 0; t < rows[i]; ++t) positions.push_back({static_cast<int32_t>(i), t});
+    cu_seqlens.push_back(static_cast<int32_t>(positions.size()));
   }
-  out.rows = begin.back();
-  out.begin = backend.upload(begin);
-  out.places = backend.upload(places);
+  out.rows = cu_seqlens.back();
+  out.cu_seqlens = backend.upload(cu_seqlens);
+  out.positions = backend.upload(positions);
   return out;
 }
 

@@ -29,7 +29,7 @@ size_t places_offset(int64_t batch) {
   return (begin_offset(batch) + static_cast<size_t>(batch + 1) * sizeof(int32_t) + 7) / 8 * 8;
 }
 size_t input_bytes(int64_t batch, int64_t rows) {
-  return places_offset(batch) + static_cast<size_t>(rows) * sizeof(kernels::RowPlace);
+  return places_offset(batch) + static_cast<size_t>(rows) * sizeof(kernels::RowPosition);
 }
 
 kernels::RandomState random_state(const nn::RandomKey& key) {
@@ -208,8 +208,9 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
   in.frames = lengths + 2 * shape.batch;
   in.frames_quarter = lengths + 4 * shape.batch;
   in.frames_encoder = lengths + 5 * shape.batch;
-  in.layout.begin = reinterpret_cast<const int32_t*>(base + begin_offset(shape.batch));
-  in.layout.places = reinterpret_cast<const kernels::RowPlace*>(base + places_offset(shape.batch));
+  in.layout.cu_seqlens = reinterpret_cast<const int32_t*>(base + begin_offset(shape.batch));
+  in.layout.positions =
+      reinterpret_cast<const kernels::RowPosition*>(base + places_offset(shape.batch));
   in.frames_counted = reinterpret_cast<const int32_t*>(base + kCounted);
   in.random = reinterpret_cast<const kernels::RandomState*>(base + kRandom);
   in.loss_scale = optimizer_->loss_scale();
@@ -256,7 +257,7 @@ Status FastEngine::upload_inputs(const Plan& plan, const data::SpeechBatch& batc
   for (size_t b = 0; b < items; ++b) {
     put(begin_offset(shape.batch) + b * 4, begin);
     begin += rows[b];
-    for (int t = 0; t < rows[b]; ++t, row += sizeof(kernels::RowPlace)) {
+    for (int t = 0; t < rows[b]; ++t, row += sizeof(kernels::RowPosition)) {
       put(row, static_cast<int64_t>(b));
       put(row + sizeof(int32_t), t);
     }

@@ -634,7 +634,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.grad_bias_u = p.bias_u.grad;
   attention.grad_bias_v = p.bias_v.grad;
   attention.accumulate = c.accumulate;
-  attention.multiprocessors = c.plan.sms;
+  attention.sms = c.plan.sms;
   attention.weights = w.attention_p;
   attention.grad_scores = w.attention_ds;
   attention.grad_skewed = w.attention_ds_shifted;
@@ -644,7 +644,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.positions_later = c.plan.defers_reductions();
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
   if (attention.positions_later) {
-    attention.later = nullptr;  // has its entries
+    attention.deferred = nullptr;  // has its entries
     AERIE_TRY(w.overlap.run_reduction(
         [this, attention](void* on) { return kernels_->attention_positions(attention, on); }));
   }

@@ -122,8 +122,8 @@ struct NestStepInputs {
   const int32_t* frames = nullptr;          // (2B) valid feature frames
   const int32_t* frames_quarter = nullptr;  // (B) of the noisy rows behind two strides
   const int32_t* frames_encoder = nullptr;  // (B) behind three
-  // Where the encoder's frames lie; without `begin`: items of frames/8 rows each. An item needs
-  // encoder_rows() (packed_rows.h) of its valid frames at least.
+  // Where the encoder's frames lie; without `cu_seqlens`: items of frames/8 rows each. An item
+  // needs encoder_rows() (packed_rows.h) of its valid frames at least.
   RowLayout layout;
   const int32_t* frames_counted = nullptr;  // scalar: encoder frames in BatchNorm's statistics
   const RandomState* random = nullptr;

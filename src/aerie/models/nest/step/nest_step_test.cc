@@ -125,7 +125,7 @@ int run_or_wait(int (*kernel)(const Args&, void*), const Args& args, void* strea
   late_side.calls.push_back([kernel, args] {
     Args again = args;
     // The list that it would be put on has been called by then, or called without it.
-    if constexpr (requires { again.later; }) again.later = nullptr;
+    if constexpr (requires { again.deferred; }) again.deferred = nullptr;
     return kernel(again, nullptr);
   });
   return kOk;
@@ -296,7 +296,8 @@ Outcome run(Backend& b, NestStepConfig c, std::vector<int32_t> samples, bool fla
   EXPECT_EQ(step.run(memory, in, out, nullptr), kOk);
   EXPECT_TRUE(!late || late_side.done == late_side.calls.size());
   double squares = 0.0, wanted = 0.0;
-  for (const double sum : b.download(out.square_partials, step.num_square_partials())) squares += sum;
+  for (const double sum : b.download(out.square_partials, step.num_square_partials()))
+    squares += sum;
   for (const auto& [grad, count] : step.squared())
     for (const float value : b.download(grad, count))
       wanted += static_cast<double>(value) * static_cast<double>(value);

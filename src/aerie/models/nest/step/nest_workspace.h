@@ -214,7 +214,7 @@ struct NestStep::Workspace : NestMemory {
     AERIE_CHECK(partials_used_ + scratch <= partials_size,
                 "a layer's sums do not fit their scratch");
     args.partial = partials + partials_half_ * partials_size + partials_used_;
-    args.later = &deferred_;
+    args.deferred = &deferred_;
     partials_used_ += scratch;
   }
   bool layers_reduced() const { return layers_deferred_ == 0; }

@@ -18,7 +18,7 @@ bool saved_p_pays(const NestStepConfig& config, const DeviceModel& device) {
   b.forward.frames = config.frames / 8;
   b.forward.heads = config.heads;
   b.forward.dim = config.width / config.heads;
-  b.multiprocessors = device.sms;
+  b.sms = device.sms;
   const size_t square = attention_square(config.batch, config.heads, b.forward.frames);
   return attention_resident(b) || square * dtype_size(config.dtype) <= device.saved_p_bytes;
 }
