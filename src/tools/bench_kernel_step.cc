@@ -152,7 +152,7 @@ Cost cost_of(const kernels::CrossEntropy& a) {
 // Weights that forward leaves for backward.
 double saved_bytes(const kernels::Attention& a) {
   const double rows = kernels::num_rows(a.layout, a.batch, a.frames);
-  return a.saved != nullptr ? 2.0 * rows * rows / a.batch * a.heads : 0.0;
+  return a.saved_p != nullptr ? 2.0 * rows * rows / a.batch * a.heads : 0.0;
 }
 Cost cost_of(const kernels::Attention& a) {
   const double rows = kernels::num_rows(a.layout, a.batch, a.frames);

@@ -211,17 +211,17 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   attention.k = x + c;
   attention.v = x + 2 * c;
   attention.stride = 3 * width;
-  attention.p = m.take<Bf16>(static_cast<size_t>(2 * frames - 1) * c);
-  attention.p_stride = width;
+  attention.r = m.take<Bf16>(static_cast<size_t>(2 * frames - 1) * c);
+  attention.r_stride = width;
   attention.bias_u = attention.bias_v = small;
   attention.lengths = lengths;
   attention.dropout = dropout;
   attention.out = y;
-  attention.log_sum = scalars;
-  attention.keep = m.take<uint32_t>(kernels::attention_keep(o.batch, o.heads, frames));
-  const size_t square = kernels::attention_square(o.batch, o.heads, frames);
-  attention.saved = m.take<Bf16>(square);
-  attention.shifts = m.take<float>(kernels::attention_shifts(o.batch, o.heads, frames));
+  attention.lse = scalars;
+  attention.keep = m.take<uint32_t>(kernels::attention_keep_size(o.batch, o.heads, frames));
+  const size_t square = kernels::attention_p_size(o.batch, o.heads, frames);
+  attention.saved_p = m.take<Bf16>(square);
+  attention.tile_max = m.take<float>(kernels::attention_tile_max_size(o.batch, o.heads, frames));
   const double product = 2.0 * dn * frames;  // operations of one (T,T,D) product over all heads
   const double saved = 2.0 * o.batch * o.heads * static_cast<double>(frames) * frames;
   rows.push_back({"attention", 8.0 * dn + saved, 3.0 * product,
@@ -233,17 +233,18 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   attention_back.grad_k = z + c;
   attention_back.grad_v = z + 2 * c;
   attention_back.grad_stride = 3 * width;
-  attention_back.grad_p = m.take<Bf16>(static_cast<size_t>(2 * frames - 1) * c);
-  attention_back.grad_p_stride = width;
+  attention_back.grad_r = m.take<Bf16>(static_cast<size_t>(2 * frames - 1) * c);
+  attention_back.grad_r_stride = width;
   attention_back.grad_bias_u = small_out;
   attention_back.grad_bias_v = small_out + c;
-  attention_back.weights = m.take<Bf16>(square);
-  attention_back.grad_scores = m.take<Bf16>(square);
-  attention_back.grad_skewed = m.take<Bf16>(kernels::attention_skewed(o.batch, o.heads, frames));
+  attention_back.p = m.take<Bf16>(square);
+  attention_back.ds = m.take<Bf16>(square);
+  attention_back.ds_shifted =
+      m.take<Bf16>(kernels::attention_ds_shifted_size(o.batch, o.heads, frames));
   attention_back.partial =
       m.take<float>(kernels::attention_bias_scratch(o.batch, frames, o.heads, width / o.heads));
-  attention_back.p_partial =
-      m.take<float>(kernels::attention_p_scratch(frames, o.heads, width / o.heads));
+  attention_back.r_partial =
+      m.take<float>(kernels::attention_r_scratch(frames, o.heads, width / o.heads));
   rows.push_back({"attention_backward", 18.0 * dn + saved, 6.0 * product,
                   [=](void* s) { return k->attention_backward(attention_back, s); }});
 

@@ -20,11 +20,11 @@ __global__ void __launch_bounds__(kFinishThreads) add_groups_float(AttentionBack
   Quad sum = {};
   AERIE_UNROLL
   for (int group = 0; group < kAttentionGroups; ++group) {
-    const Quad more = load4(b.p_partial + (size_t(group) * rows + row) * dense + column);
+    const Quad more = load4(b.r_partial + (size_t(group) * rows + row) * dense + column);
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) sum.v[k] += more.v[k];
   }
-  *reinterpret_cast<Quad*>(static_cast<float*>(b.grad_p) + size_t(row) * b.grad_p_stride + column) =
+  *reinterpret_cast<Quad*>(static_cast<float*>(b.grad_r) + size_t(row) * b.grad_r_stride + column) =
       sum;
 }
 
@@ -38,9 +38,9 @@ bool covered(const Attention& a) {
          a.dim > 0 && a.dim % 4 == 0 && a.dim <= (plain ? 256 : 128);
 }
 // Whether rows that are so many values apart can be read and written.
-bool aligned(const Attention& a, int stride, int p_stride) {
+bool aligned(const Attention& a, int stride, int r_stride) {
   const int values = a.dtype != Dtype::kF32 && whole(a) ? 8 : 4;
-  return stride % values == 0 && p_stride % values == 0;
+  return stride % values == 0 && r_stride % values == 0;
 }
 
 // Calls body with a value of the 16-bit type.
@@ -63,14 +63,14 @@ int backward_with(const AttentionBackward& b, void* stream) {
 int backward_float(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   const dim3 block(kFloatThreads);
-  AERIE_TRY(launch(
-      stream, {grid_of(a, a.frames, kFloatRows, a.batch), block, query_grad_float_shared(a.dim)},
-      attention_query_grad_float, b));
+  AERIE_TRY(launch(stream,
+                   {grid_of(a, a.frames, kFloatRows, a.batch), block, dq_float_shared(a.dim)},
+                   attention_dq_float, b));
   AERIE_TRY(launch(stream, {grid_of(a, a.frames, kFloatWarps * 8, a.batch), block},
-                   attention_key_grad_float, b));
+                   attention_dkv_float, b));
   AERIE_TRY(launch(stream,
                    {grid_of(a, 2 * a.frames - 1, kFloatWarps * 8, attention_groups(a)), block},
-                   attention_position_grad_float, b));
+                   attention_dr_float, b));
   const int vecs = (2 * a.frames - 1) * (a.heads * a.dim / 4);
   return launch(stream, {dim3(unsigned(ceil_div(vecs, kFinishThreads))), dim3(kFinishThreads)},
                 add_groups_float, b);
@@ -79,7 +79,7 @@ int backward_float(const AttentionBackward& b, void* stream) {
 }  // namespace
 
 int attention(const Attention& a, void* stream) {
-  if (!covered(a) || !aligned(a, a.stride, a.p_stride)) return kUnsupported;
+  if (!covered(a) || !aligned(a, a.stride, a.r_stride)) return kUnsupported;
   if (a.dtype != Dtype::kF32)
     return for_type(a, [&](auto type) { return forward_with<decltype(type)>(a, stream); });
   return launch(
@@ -90,17 +90,17 @@ int attention(const Attention& a, void* stream) {
 
 int attention_backward(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  if (!covered(a) || !aligned(a, a.stride, a.p_stride) ||
-      !aligned(a, b.grad_stride, b.grad_p_stride))
+  if (!covered(a) || !aligned(a, a.stride, a.r_stride) ||
+      !aligned(a, b.grad_stride, b.grad_r_stride))
     return kUnsupported;
-  if (b.positions_later && (b.deferred == nullptr || b.deferred->count + 2 > PartialSums::kMost))
+  if (b.defer_dr && (b.deferred == nullptr || b.deferred->count + 2 > PartialSums::kMost))
     return kUnsupported;
   AERIE_TRY(a.dtype == Dtype::kF32 ? backward_float(b, stream) : for_type(a, [&](auto type) {
     return backward_with<decltype(type)>(b, stream);
   }));
   const int dense = a.heads * a.dim, tiles = attention_tiles(a.frames);
   const bool plain = a.dtype == Dtype::kF32;
-  const bool on_chip = resident(b);
+  const bool on_chip = is_fused(b);
   const int parts_u =
       on_chip ? attention_slots(b) : a.batch * (plain ? ceil_div(a.frames, kFloatRows) : tiles);
   const int parts_v = plain ? parts_u : (on_chip ? 1 : attention_groups(a)) * 2 * tiles;
@@ -113,10 +113,10 @@ int attention_backward(const AttentionBackward& b, void* stream) {
 }
 
 int attention_positions(const AttentionBackward& b, void* stream) {
-  if (!b.positions_later || !covered(b.forward) || !resident(b)) return kOk;
+  if (!b.defer_dr || !covered(b.forward) || !is_fused(b)) return kOk;
   return for_type(b.forward, [&](auto type) {
     using T = decltype(type);
-    return whole(b.forward) ? add_positions<T, false>(b, stream) : padded_positions<T>(b, stream);
+    return whole(b.forward) ? reduce_dr<T, false>(b, stream) : padded_reduce_dr<T>(b, stream);
   });
 }
 

@@ -108,8 +108,8 @@ constexpr int kPieceFloats = kPiece * (2 * kLeft + kRight + kBandRow);  // float
 constexpr int kWeights = kTile * kLeft;                                 // a tile of [key][query]
 
 // Scores of a thread's 4 x 4 queries and keys, before scale and mask.
-__device__ inline void score_tile(float (*sums)[4], float* memory, const Attention& a,
-                                  const Place& p, int i0, int j0) {
+__device__ inline void ds_tile(float (*sums)[4], float* memory, const Attention& a, const Place& p,
+                               int i0, int j0) {
   const float* q = static_cast<const float*>(a.q) + p.base;
   const float* bias_u = a.bias_u + p.head * a.dim;
   const float* bias_v = a.bias_v + p.head * a.dim;
@@ -117,8 +117,8 @@ __device__ inline void score_tile(float (*sums)[4], float* memory, const Attenti
       sums, memory, {q, i0, p.length, a.stride, bias_u},
       {static_cast<const float*>(a.k) + p.base, j0, p.length, a.stride, nullptr},
       {q, i0, p.length, a.stride, bias_v},
-      {static_cast<const float*>(a.p) + size_t(p.head) * a.dim,
-       a.frames - 1 - i0 - (kFloatRows - 1) + j0, 2 * a.frames - 1, a.p_stride, nullptr},
+      {static_cast<const float*>(a.r) + size_t(p.head) * a.dim,
+       a.frames - 1 - i0 - (kFloatRows - 1) + j0, 2 * a.frames - 1, a.r_stride, nullptr},
       a.dim);
 }
 // Factors of dropout for keys [j, j + 4) of query i; j is a multiple of 4.
@@ -162,29 +162,29 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
   AERIE_DYNAMIC_SHARED(bytes);
   float* memory = reinterpret_cast<float*>(bytes);
   float* weights = memory + kPieceFloats;
-  float* factors = weights + kWeights;  // of what is mixed already; at the end, of all of it
-  float* mixed = factors + kFloatRows;
+  float* factors = weights + kWeights;  // of what is o already; at the end, of all of it
+  float* o = factors + kFloatRows;
   const Place p = place_of(a, int(blockIdx.y), int(blockIdx.z));
   const int x = int(threadIdx.x % 16), y = int(threadIdx.x / 16), i0 = int(blockIdx.x) * kFloatRows;
   const float scale = 1.0f / sqrtf(float(a.dim));
-  for (int e = int(threadIdx.x); e < kFloatRows * a.dim; e += kFloatThreads) mixed[e] = 0.0f;
-  float largest[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, sum[4] = {};
+  for (int e = int(threadIdx.x); e < kFloatRows * a.dim; e += kFloatThreads) o[e] = 0.0f;
+  float running_max[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, sum[4] = {};
   const KeyRange tiles = float_tiles(a, p.length, i0);
   for (int jt = tiles.first; jt < tiles.end; ++jt) {
     float s[4][4] = {};
-    score_tile(s, memory, a, p, i0, jt * kTile);
+    ds_tile(s, memory, a, p, i0, jt * kTile);
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int i = i0 + 4 * y + k, j = jt * kTile + 4 * x;
-      float top = largest[k];
+      float top = running_max[k];
       AERIE_UNROLL
       for (int e = 0; e < 4; ++e) {
         s[k][e] = attention_allowed(a, p.length, i, j + e) ? s[k][e] * scale : -INFINITY;
         top = fmaxf(top, s[k][e]);
       }
       top = row_max(top);
-      const float shift = top > -INFINITY ? top : 0.0f, rescale = expf(largest[k] - shift);
-      largest[k] = top;
+      const float shift = top > -INFINITY ? top : 0.0f, rescale = expf(running_max[k] - shift);
+      running_max[k] = top;
       sum[k] *= rescale;
       if (x == 0) factors[4 * y + k] = rescale;
       const Quad kept = weight_factors(a, p, i, j);
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
     for (int d = p.lane; d < a.dim; d += 32) {
       const float* value =
           static_cast<const float*>(a.v) + p.base + size_t(jt * kTile) * a.stride + d;
-      float* out = mixed + p.warp * 8 * a.dim + d;
+      float* out = o + p.warp * 8 * a.dim + d;
       float m[8];
       AERIE_UNROLL
       for (int r = 0; r < 8; ++r) m[r] = out[r * a.dim] * factors[p.warp * 8 + r];
@@ -227,31 +227,31 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
     const bool valid = i < p.length && total > 0.0f;
     factors[4 * y + k] = valid ? 1.0f / total : 0.0f;
     if (i < a.frames)
-      a.log_sum[(size_t(p.item) * a.heads + p.head) * a.frames + i] =
-          valid ? largest[k] + logf(total) : 0.0f;
+      a.lse[(size_t(p.item) * a.heads + p.head) * a.frames + i] =
+          valid ? running_max[k] + logf(total) : 0.0f;
   }
   __syncthreads();
   for (int e = int(threadIdx.x); e < kFloatRows * a.dim; e += kFloatThreads) {
     const int r = e / a.dim, d = e % a.dim;
     if (i0 + r < p.rows)
       static_cast<float*>(a.out)[p.dense_base + size_t(i0 + r) * p.dense + d] =
-          factors[r] > 0.0f ? mixed[e] * factors[r] : 0.0f;
+          factors[r] > 0.0f ? o[e] * factors[r] : 0.0f;
   }
 }
 
-inline size_t query_grad_float_shared(int dim) {
+inline size_t dq_float_shared(int dim) {
   return sizeof(float) *
          (size_t(kPieceFloats) + kWeights + 2 * size_t(kFloatRows) + 2 * size_t(kFloatRows) * dim);
 }
-// Gradients of 32 queries, and weights and gradients of scores into scratch memory.
-__global__ void __launch_bounds__(kFloatThreads) attention_query_grad_float(AttentionBackward b) {
+// dQ of 32 queries, and P and dS into scratch memory.
+__global__ void __launch_bounds__(kFloatThreads) attention_dq_float(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(bytes);
   const Attention& a = b.forward;
   float* memory = reinterpret_cast<float*>(bytes);
   float* scores = memory + kPieceFloats;
-  float* inner = scores + kWeights;
-  float* log_sum = inner + kFloatRows;
-  float* sums_u = log_sum + kFloatRows;
+  float* delta = scores + kWeights;
+  float* lse = delta + kFloatRows;
+  float* sums_u = lse + kFloatRows;
   float* sums_v = sums_u + kFloatRows * a.dim;
   const Place p = place_of(a, int(blockIdx.y), int(blockIdx.z));
   const int x = int(threadIdx.x % 16), y = int(threadIdx.x / 16), i0 = int(blockIdx.x) * kFloatRows;
@@ -269,9 +269,8 @@ __global__ void __launch_bounds__(kFloatThreads) attention_query_grad_float(Atte
                    static_cast<const float*>(a.out)[p.dense_base + size_t(i) * p.dense + d];
     product = warp_sum(product);
     if (p.lane != 0) continue;
-    inner[r] = product;
-    log_sum[r] =
-        i < p.length ? a.log_sum[(size_t(p.item) * a.heads + p.head) * a.frames + i] : 0.0f;
+    delta[r] = product;
+    lse[r] = i < p.length ? a.lse[(size_t(p.item) * a.heads + p.head) * a.frames + i] : 0.0f;
   }
   const KeyRange tiles = float_tiles(a, p.length, i0);
   const int all = i0 < p.length ? ceil_div(p.length, kTile) : 0;
@@ -280,7 +279,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_query_grad_float(Atte
     const bool visited = jt >= tiles.first && jt < tiles.end;
     float s[4][4] = {}, d_weight[4][4] = {};
     if (visited) {
-      score_tile(s, memory, a, p, i0, j0);
+      ds_tile(s, memory, a, p, i0, j0);
       multiply_tile<false>(
           d_weight, memory, {grad_out, i0, p.length, p.dense, nullptr},
           {static_cast<const float*>(a.v) + p.base, j0, p.length, a.stride, nullptr}, {}, {},
@@ -289,32 +288,32 @@ __global__ void __launch_bounds__(kFloatThreads) attention_query_grad_float(Atte
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int i = i0 + 4 * y + k, j = j0 + 4 * x;
-      Quad dropped = {}, d_score = {};
+      Quad dropped = {}, ds_value = {};
       if (visited) {
         const Quad kept = weight_factors(a, p, i, j);
         AERIE_UNROLL
         for (int e = 0; e < 4; ++e) {
           if (!attention_allowed(a, p.length, i, j + e)) continue;
-          const float weight = expf(s[k][e] * scale - log_sum[4 * y + k]);
+          const float weight = expf(s[k][e] * scale - lse[4 * y + k]);
           dropped.v[e] = weight * kept.v[e];
-          d_score.v[e] = weight * (kept.v[e] * d_weight[k][e] - inner[4 * y + k]) * scale;
+          ds_value.v[e] = weight * (kept.v[e] * d_weight[k][e] - delta[4 * y + k]) * scale;
         }
         AERIE_UNROLL
-        for (int e = 0; e < 4; ++e) scores[(4 * x + e) * kLeft + 4 * y + k] = d_score.v[e];
+        for (int e = 0; e < 4; ++e) scores[(4 * x + e) * kLeft + 4 * y + k] = ds_value.v[e];
       }
       if (i >= a.frames || j >= row_width) continue;
       const size_t at = square + size_t(i) * row_width + j;
-      *reinterpret_cast<Quad*>(static_cast<float*>(b.weights) + at) = dropped;
-      *reinterpret_cast<Quad*>(static_cast<float*>(b.grad_scores) + at) = d_score;
+      *reinterpret_cast<Quad*>(static_cast<float*>(b.p) + at) = dropped;
+      *reinterpret_cast<Quad*>(static_cast<float*>(b.ds) + at) = ds_value;
     }
     if (!visited) continue;
     __syncthreads();
     const int first = a.frames - 1 - (i0 + p.warp * 8) + j0;  // position of its first query and key
     for (int d = p.lane; d < a.dim; d += 32) {
       const float* key = static_cast<const float*>(a.k) + p.base + d;
-      const float* positions = static_cast<const float*>(a.p) + size_t(p.head) * a.dim + d;
+      const float* positions = static_cast<const float*>(a.r) + size_t(p.head) * a.dim + d;
       const auto position = [&](int m) {
-        return m >= 0 && m < 2 * a.frames - 1 ? positions[size_t(m) * a.p_stride] : 0.0f;
+        return m >= 0 && m < 2 * a.frames - 1 ? positions[size_t(m) * a.r_stride] : 0.0f;
       };
       float u[8], v[8], window[8];
       AERIE_UNROLL
@@ -361,16 +360,16 @@ __global__ void __launch_bounds__(kFloatThreads) attention_query_grad_float(Atte
 }
 
 // Gradients of eight keys and their values per warp.
-__global__ void __launch_bounds__(kFloatThreads) attention_key_grad_float(AttentionBackward b) {
+__global__ void __launch_bounds__(kFloatThreads) attention_dkv_float(AttentionBackward b) {
   const Attention& a = b.forward;
   const Place p = place_of(a, int(blockIdx.y), int(blockIdx.z));
   const int j = (int(blockIdx.x) * kFloatWarps + p.warp) * 8;
   if (j >= p.rows) return;
   const int row_width = attention_row(a.frames);
   const size_t square = (size_t(p.item) * a.heads + p.head) * a.frames * row_width + j;
-  const float* weights = static_cast<const float*>(b.weights) + square;
-  const float* scores = static_cast<const float*>(b.grad_scores) + square;
-  // Two values per lane: what a query's weights and scores cost is shared.
+  const float* weights = static_cast<const float*>(b.p) + square;
+  const float* scores = static_cast<const float*>(b.ds) + square;
+  // Two values per lane: what a query's P and dS cost is shared.
   for (int d = p.lane; d < a.dim; d += 64) {
     const int other = d + 32 < a.dim ? 32 : 0;
     float grad_k[2][8] = {}, grad_v[2][8] = {};
@@ -383,12 +382,12 @@ __global__ void __launch_bounds__(kFloatThreads) attention_key_grad_float(Attent
         const Vec8 s = load8(scores + size_t(i) * row_width);
         AERIE_UNROLL
         for (int n = 0; n < 2; ++n) {
-          const float with_u = q[size_t(i) * a.stride + n * other] + bias[n * other];
+          const float q_u = q[size_t(i) * a.stride + n * other] + bias[n * other];
           const float g = grad[size_t(i) * p.dense + n * other];
           AERIE_UNROLL
           for (int r = 0; r < 8; ++r) {
             grad_v[n][r] += w.v[r] * g;
-            grad_k[n][r] += s.v[r] * with_u;
+            grad_k[n][r] += s.v[r] * q_u;
           }
         }
       }
@@ -404,9 +403,8 @@ __global__ void __launch_bounds__(kFloatThreads) attention_key_grad_float(Attent
   }
 }
 
-// Gradients of eight positions per warp, summed over one group of items.
-__global__ void __launch_bounds__(kFloatThreads)
-    attention_position_grad_float(AttentionBackward b) {
+// dR of eight positions per warp, summed over one group of items.
+__global__ void __launch_bounds__(kFloatThreads) attention_dr_float(AttentionBackward b) {
   const Attention& a = b.forward;
   const int head = int(blockIdx.y), group = int(blockIdx.z), positions = 2 * a.frames - 1;
   const int m = (int(blockIdx.x) * kFloatWarps + int(threadIdx.x / 32)) * 8;
@@ -421,26 +419,26 @@ __global__ void __launch_bounds__(kFloatThreads)
     for (int item = group; item < a.batch; item += attention_groups(a)) {
       const Place p = place_of(a, head, item);
       const float* q = static_cast<const float*>(a.q) + p.base + d;
-      const float* scores = static_cast<const float*>(b.grad_scores) +
-                            (size_t(item) * a.heads + head) * a.frames * row_width;
+      const float* scores =
+          static_cast<const float*>(b.ds) + (size_t(item) * a.heads + head) * a.frames * row_width;
       // Key of query i at position m: m - (frames - 1) + i.
       const int offset = m - (a.frames - 1);
       const int begin = offset + 7 < 0 ? -offset - 7 : 0;
       const int end = p.length < p.length - offset ? p.length : p.length - offset;
       for (int i = begin; i < end; ++i) {
-        const float with_v = q[size_t(i) * a.stride] + bias;
+        const float q_v = q[size_t(i) * a.stride] + bias;
         const float other_v = q[size_t(i) * a.stride + other] + other_bias;
         AERIE_UNROLL
         for (int r = 0; r < 8; ++r) {
           const int j = offset + i + r;
           const float s = j >= 0 && j < p.length ? scores[size_t(i) * row_width + j] : 0.0f;
-          sum[r] += s * with_v;
+          sum[r] += s * q_v;
           other_sum[r] += s * other_v;
         }
       }
     }
     for (int r = 0; r < 8 && m + r < positions; ++r) {
-      float* out = b.p_partial + (size_t(group) * positions + m + r) * dense + head * a.dim + d;
+      float* out = b.r_partial + (size_t(group) * positions + m + r) * dense + head * a.dim + d;
       out[0] = sum[r];
       if (two) out[32] = other_sum[r];
     }

@@ -4,11 +4,11 @@
 
 #include <type_traits>
 
-#include "aerie/kernels/attention/attention_backward.h"
+#include "aerie/kernels/attention/attention_dkv.h"
+#include "aerie/kernels/attention/attention_dq_recompute.h"
+#include "aerie/kernels/attention/attention_dq_saved.h"
 #include "aerie/kernels/attention/attention_forward.h"
-#include "aerie/kernels/attention/attention_query_grad.h"
-#include "aerie/kernels/attention/attention_resident.h"
-#include "aerie/kernels/attention/attention_saved_grad.h"
+#include "aerie/kernels/attention/attention_fused_backward.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
@@ -18,7 +18,7 @@ int padded_forward(const Attention& a, void* stream);
 template <typename T>
 int padded_backward(const AttentionBackward& b, void* stream);
 template <typename T>
-int padded_positions(const AttentionBackward& b, void* stream);
+int padded_reduce_dr(const AttentionBackward& b, void* stream);
 
 inline dim3 grid_of(const Attention& a, int rows, int per_block, int layers) {
   return dim3(unsigned(ceil_div(rows, per_block)), unsigned(a.heads), unsigned(layers));
@@ -34,7 +34,7 @@ int forward_mma(const Attention& a, void* stream) {
                ? launch(stream, shape, attention_forward_mma<T, kDim, kPadded, true, kSave>, a)
                : launch(stream, shape, attention_forward_mma<T, kDim, kPadded, false, kSave>, a);
   };
-  return a.saved != nullptr ? with(std::true_type{}) : with(std::false_type{});
+  return a.saved_p != nullptr ? with(std::true_type{}) : with(std::false_type{});
 }
 
 // Whether a block may have so much shared memory.
@@ -49,27 +49,27 @@ inline bool has_shared([[maybe_unused]] size_t bytes) {
   return true;
 #endif
 }
-inline bool resident(const AttentionBackward& b) {
-  return b.forward.saved != nullptr && attention_resident(b) &&
-         has_shared(resident_shared<kAttentionResidentDim>());
+inline bool is_fused(const AttentionBackward& b) {
+  return b.forward.saved_p != nullptr && attention_fused(b) &&
+         has_shared(fused_shared<kAttentionFusedDim>());
 }
 template <typename T, bool kPadded>
-int add_positions(const AttentionBackward& b, void* stream) {
-  constexpr int kDim = kAttentionResidentDim;
+int reduce_dr(const AttentionBackward& b, void* stream) {
+  constexpr int kDim = kAttentionFusedDim;
   const Attention& a = b.forward;
   const int blocks = 2 * attention_tiles(a.frames) * (kDim / 16);
   return launch(stream, {dim3(unsigned(blocks), unsigned(a.heads)), dim3(kPositionThreads)},
-                attention_add_positions<T, kDim, kPadded>, b, attention_slots(b));
+                attention_reduce_dr<T, kDim, kPadded>, b, attention_slots(b));
 }
 template <typename T, bool kPadded>
-int backward_resident(const AttentionBackward& b, void* stream) {
-  constexpr int kDim = kAttentionResidentDim;
+int fused_backward(const AttentionBackward& b, void* stream) {
+  constexpr int kDim = kAttentionFusedDim;
   const Attention& a = b.forward;
   const int slots = attention_slots(b);
-  const LaunchShape shape{dim3(unsigned(a.heads), unsigned(slots)), dim3(kResidentThreads),
-                          resident_shared<kDim>()};
-  AERIE_TRY(launch(stream, shape, attention_resident_mma<T, kDim, kPadded>, b));
-  return b.positions_later ? kOk : add_positions<T, kPadded>(b, stream);
+  const LaunchShape shape{dim3(unsigned(a.heads), unsigned(slots)), dim3(kFusedThreads),
+                          fused_shared<kDim>()};
+  AERIE_TRY(launch(stream, shape, attention_fused_backward_mma<T, kDim, kPadded>, b));
+  return b.defer_dr ? kOk : reduce_dr<T, kPadded>(b, stream);
 }
 
 // launch() for a kernel that waits for the ones before by itself, wait_for_launches(): where the
@@ -98,45 +98,46 @@ int launch_early(void* stream, LaunchShape shape, void (*kernel)(Params...),
   return launch(stream, shape, kernel, given...);
 }
 
-template <typename T, int kDim, bool kPadded, int kGroups>
-int query_grads(const AttentionBackward& b, void* stream) {
+template <typename T, int kDim, bool kPadded, int kWarpgroups>
+int dq_recompute(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  const LaunchShape shape{grid_of(a, a.frames, kGroups * kTile, a.batch),
-                          dim3(kGroups * kMmaThreads), QueryTiles<T, kDim, kGroups>::kBytes};
+  const LaunchShape shape{grid_of(a, a.frames, kWarpgroups * kTile, a.batch),
+                          dim3(kWarpgroups * kMmaThreads),
+                          QueryTiles<T, kDim, kWarpgroups>::kBytes};
   return a.dropout.threshold != 0 && a.keep == nullptr
              ? launch_early(stream, shape,
-                            attention_query_grad_mma<T, kDim, kPadded, kGroups, true>, b)
+                            attention_dq_recompute_mma<T, kDim, kPadded, kWarpgroups, true>, b)
              : launch_early(stream, shape,
-                            attention_query_grad_mma<T, kDim, kPadded, kGroups, false>, b);
+                            attention_dq_recompute_mma<T, kDim, kPadded, kWarpgroups, false>, b);
 }
 
-template <typename T, int kDim, bool kPadded, int kGroups, int kAtATime>
-int saved_grads(const AttentionBackward& b, void* stream) {
+template <typename T, int kDim, bool kPadded, int kWarpgroups, int kAtATime>
+int dq_saved(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
   return launch_early(stream,
-                      {grid_of(a, a.frames, kGroups * kTile, a.batch), dim3(kGroups * kMmaThreads),
-                       SavedTiles<T, kDim, kGroups>::kBytes},
-                      attention_saved_grad_mma<T, kDim, kPadded, kGroups, kAtATime>, b);
+                      {grid_of(a, a.frames, kWarpgroups * kTile, a.batch),
+                       dim3(kWarpgroups * kMmaThreads), SavedTiles<T, kDim, kWarpgroups>::kBytes},
+                      attention_dq_saved_mma<T, kDim, kPadded, kWarpgroups, kAtATime>, b);
 }
 
 template <typename T, int kDim, bool kPadded>
 int backward_mma(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  if constexpr (kDim == kAttentionResidentDim)
-    if (resident(b)) return backward_resident<T, kPadded>(b, stream);
+  if constexpr (kDim == kAttentionFusedDim)
+    if (is_fused(b)) return fused_backward<T, kPadded>(b, stream);
   // Padded heads have one kernel for both: they are rare.
-  constexpr int kGroups = kDim == 128 && !kPadded ? 3 : 1, kAtATime = kDim == 128 ? 1 : 3;
+  constexpr int kWarpgroups = kDim == 128 && !kPadded ? 3 : 1, kAtATime = kDim == 128 ? 1 : 3;
   const bool full =
-      attention_query_tiles(b) > 1 && has_shared(QueryTiles<T, kDim, kGroups>::kBytes);
-  if (a.saved != nullptr) {
-    AERIE_TRY((full ? saved_grads<T, kDim, kPadded, kGroups, kAtATime>(b, stream)
-                    : saved_grads<T, kDim, kPadded, 1, kAtATime>(b, stream)));
+      attention_query_tiles(b) > 1 && has_shared(QueryTiles<T, kDim, kWarpgroups>::kBytes);
+  if (a.saved_p != nullptr) {
+    AERIE_TRY((full ? dq_saved<T, kDim, kPadded, kWarpgroups, kAtATime>(b, stream)
+                    : dq_saved<T, kDim, kPadded, 1, kAtATime>(b, stream)));
   } else {
-    AERIE_TRY((full ? query_grads<T, kDim, kPadded, kGroups>(b, stream)
-                    : query_grads<T, kDim, kPadded, 1>(b, stream)));
+    AERIE_TRY((full ? dq_recompute<T, kDim, kPadded, kWarpgroups>(b, stream)
+                    : dq_recompute<T, kDim, kPadded, 1>(b, stream)));
   }
   return launch_early(stream, {sum_grid(a), dim3(kMmaThreads), sum_shared<kDim>()},
-                      attention_sums_mma<T, kDim, kPadded>, b);
+                      attention_dkv_mma<T, kDim, kPadded>, b);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -3,12 +3,12 @@
 //
 // A block of four warps takes 64 queries of one head and walks over tiles of 64 keys, the next tile
 // being copied while the current one is used. Tiles are numbered: query tile `it` and key tile `jt`
-// see the 128 rows of p whose relative position j - i begins at 64 * (jt - it - 1), so the next key
-// tile needs 64 new ones. A warp's 16 queries see 79 of the 128; their products with 80 rows are
-// made like any other and moved along the diagonal by shuffles, row r by r places: inside an 8x8
-// matrix a row is held by four lanes. Products with whole tiles are those of a block (mma.h) where
-// there are 64 values per head, in backward also of panels of 64 (attention_panels.h); operands
-// that they share stay in shared memory then.
+// see the 128 rows of R whose relative position j - i begins at 64 * (jt - it - 1), so the next key
+// tile needs 64 new ones. A warp's 16 queries see 79 of the 128; the position term of 80 rows is
+// made like any other and rel-shifted by shuffles, row r by r columns: inside an 8x8 matrix a row
+// is held by four lanes. GEMMs with whole tiles are wgmma where there are 64 values per head, in
+// backward also of panels of 64 (attention_panels.h); operands that they share stay in shared
+// memory then.
 #pragma once
 
 #include "aerie/kernels/attention/attention.h"
@@ -22,7 +22,7 @@ namespace aerie::kernels::AERIE_BACKEND {
 constexpr int kTile = kAttentionTile;
 constexpr int kMmaWarps = 4;
 constexpr int kMmaThreads = kMmaWarps * 32;
-constexpr int kBandBlocks = 80 / 8;  // 8-row pieces of p per warp and tile
+constexpr int kBandBlocks = 80 / 8;  // 8-row pieces of R per warp and tile
 constexpr float kLog2E = 1.4426950408889634f;
 
 template <int kDim>
@@ -237,8 +237,8 @@ struct Bias {
   }
 };
 
-// How rows move along the diagonal: row g of every 8x8 matrix by g columns.
-struct Skew {
+// The rel-shift: row g of every 8x8 matrix moves by g columns.
+struct RelShift {
   int lower, upper;      // source lanes of the two shuffles, to the right
   int lower_l, upper_l;  // to the left
   bool odd;              // columns change parity
@@ -246,9 +246,9 @@ struct Skew {
   bool near_l, far_l;    // moving left
   uint32_t selector;
 };
-__device__ inline Skew skew_of(int lane) {
+__device__ inline RelShift rel_shift_of(int lane) {
   const int g = lane / 4, t = lane % 4, quad = lane - t;
-  Skew s;
+  RelShift s;
   s.lower = quad + ((t - (g + 1) / 2) & 3);
   s.upper = quad + ((t - g / 2) & 3);
   s.lower_l = quad + ((t + g / 2) & 3);
@@ -262,20 +262,20 @@ __device__ inline Skew skew_of(int lane) {
   return s;
 }
 // The matrix [before, here] seen g columns to the left: out's column c is column c - g of `here`.
-__device__ inline void move_right(const Skew& s, float before0, float before1, float here0,
-                                  float here1, float& out0, float& out1) {
+__device__ inline void shift_right(const RelShift& s, float before0, float before1, float here0,
+                                   float here1, float& out0, float& out1) {
   const float a = s.near0 ? here0 : before0, b = s.near1 ? here1 : before1;
   out0 = __shfl_sync(kFullWarp, s.odd ? b : a, s.lower);
   out1 = __shfl_sync(kFullWarp, s.odd ? a : b, s.upper);
 }
 // Of [here, after]: out's column c is column c + g of `here`. Pairs of bf16.
-__device__ inline uint32_t move_left(const Skew& s, uint32_t here, uint32_t after) {
+__device__ inline uint32_t shift_left(const RelShift& s, uint32_t here, uint32_t after) {
   const uint32_t a = __shfl_sync(kFullWarp, s.near_l ? here : after, s.lower_l);
   const uint32_t b = __shfl_sync(kFullWarp, s.far_l ? here : after, s.upper_l);
   return byte_perm(a, b, s.selector);
 }
 
-// The band of p that a warp sees: 80 rows of a ring of tiles.
+// The band of R that a warp sees: 80 rows of a ring of tiles.
 template <int kDim, int kRing = 3>
 struct Band {
   SharedAddress low, high;  // the first row; the same a ring earlier, for rows that begin it again
@@ -291,25 +291,26 @@ struct Band {
   }
 };
 
-// The relative part of a warp's scores, eight keys after the other.
+// The position term of a warp's S, eight keys after the other.
 template <typename T, int kDim, int kRing = 3>
-struct Relative {
-  const FragmentA* with_v;
+struct PositionTerm {
+  const FragmentA* q_v;
   Band<kDim, kRing> band;
-  Skew skew;
+  RelShift rel_shift;
   int lane;
   FragmentC here, lower;  // product of the last eight rows; lower rows of the next scores
 
-  __device__ Relative(const FragmentA* queries, const Band<kDim, kRing>& rows, const Skew& s, int l)
-      : with_v(queries), band(rows), skew(s), lane(l), here{}, lower{} {
-    multiply_rows<kDim, T>(here, with_v, band.at(0), lane);
+  __device__ PositionTerm(const FragmentA* queries, const Band<kDim, kRing>& rows,
+                          const RelShift& s, int l)
+      : q_v(queries), band(rows), rel_shift(s), lane(l), here{}, lower{} {
+    multiply_rows<kDim, T>(here, q_v, band.at(0), lane);
     step(1);
   }
   // Of keys [8n, 8n + 8), n = 0 to 7 in turn. Row r, key jj is row jj - r + 16 of the band.
   __device__ FragmentC scores(int n) {
     FragmentC out = {{0.0f, 0.0f, lower.v[2], lower.v[3]}};
     const FragmentC before = step(n + 2);
-    move_right(skew, before.v[0], before.v[1], here.v[0], here.v[1], out.v[0], out.v[1]);
+    shift_right(rel_shift, before.v[0], before.v[1], here.v[0], here.v[1], out.v[0], out.v[1]);
     return out;
   }
 
@@ -317,9 +318,10 @@ struct Relative {
   __device__ FragmentC step(int n) {
     const FragmentC before = here;
     here = {};
-    multiply_rows<kDim, T>(here, with_v, band.at(n * 8), lane);
+    multiply_rows<kDim, T>(here, q_v, band.at(n * 8), lane);
     if (n < kBandBlocks - 1)
-      move_right(skew, before.v[2], before.v[3], here.v[2], here.v[3], lower.v[2], lower.v[3]);
+      shift_right(rel_shift, before.v[2], before.v[3], here.v[2], here.v[3], lower.v[2],
+                  lower.v[3]);
     return before;
   }
 };
@@ -442,10 +444,10 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(kFullWarp, x, 2);
 }
 
-// factor * sums over the columns of a * b, for a warp's 16 rows of two matrices in device memory,
-// of which `valid` exist: on their way first, then sums[0, 16).
+// factor * rowsum(a * b), delta where these are dO and O, for a warp's 16 rows of two matrices in
+// device memory, of which `valid` exist: on their way first, then sums[0, 16).
 template <typename T, int kDim, bool kPadded>
-struct InnerProducts {
+struct RowDelta {
   static constexpr int kRowPieces = kDim / 8, kRows = 32 / kRowPieces;  // at a time
   Bits16 x[16 / kRows] = {}, y[16 / kRows] = {};
   __device__ void load(const T* a, const T* b, int valid, int stride, int lane, int dim) {
@@ -494,7 +496,7 @@ struct QueryBlock {
   size_t first_row;                           // the item's
   const T *k, *v, *p;                         // of the item's head
   T *keys, *values, *band;                    // two, two or one, and three tiles
-  T* queries;  // one; without group products, the second stage of keys
+  T* queries;                                 // one; without wgmma, the second stage of keys
   // Where it makes room for another block: only the current tile's values.
   static constexpr bool kOneOfValues = kUsesWgmma<kDim>;
   KeyTiles tiles;
@@ -512,7 +514,7 @@ struct QueryBlock {
         first_row(attention_first(a, item)),
         k(static_cast<const T*>(a.k) + base_of(a)),
         v(static_cast<const T*>(a.v) + base_of(a)),
-        p(static_cast<const T*>(a.p) + size_t(head) * dim),
+        p(static_cast<const T*>(a.r) + size_t(head) * dim),
         keys(reinterpret_cast<T*>(memory)),
         values(keys + 2 * kTileSize<kDim>),
         band(values + (kOneOfValues ? 1 : 2) * kTileSize<kDim>),
@@ -542,7 +544,7 @@ struct QueryBlock {
 
   __device__ void copy_band(const Attention& a, int which) const {
     copy(band_tile(which), p, a.frames - 1 + (jt - it - 1 + which) * kTile, 2 * a.frames - 1,
-         a.p_stride);
+         a.r_stride);
   }
   // The first tiles: positions with what was started before, then keys and values.
   __device__ void copy_first(const Attention& a) const {

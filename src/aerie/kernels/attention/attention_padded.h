@@ -16,8 +16,8 @@ int padded_backward(const AttentionBackward& b, void* stream) {
                             : backward_mma<T, 128, true>(b, stream);
 }
 template <typename T>
-int padded_positions(const AttentionBackward& b, void* stream) {
-  return add_positions<T, true>(b, stream);
+int padded_reduce_dr(const AttentionBackward& b, void* stream) {
+  return reduce_dr<T, true>(b, stream);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -4,6 +4,6 @@ namespace aerie::kernels::AERIE_BACKEND {
 
 template int padded_forward<Bf16>(const Attention& a, void* stream);
 template int padded_backward<Bf16>(const AttentionBackward& b, void* stream);
-template int padded_positions<Bf16>(const AttentionBackward& b, void* stream);
+template int padded_reduce_dr<Bf16>(const AttentionBackward& b, void* stream);
 
 }  // namespace aerie::kernels::AERIE_BACKEND

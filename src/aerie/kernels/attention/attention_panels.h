@@ -138,22 +138,23 @@ struct PanelBand {
   }
 };
 
-// The relative part of a warp's scores of 64 keys. Row r, key jj is row jj - r + 16 of the band.
+// The position term of a warp's S of 64 keys. Row r, key jj is row jj - r + 16 of the band.
 template <typename T, int kDim, int kRing>
-__device__ inline void relative_scores(FragmentC* scores, const FragmentA* with_v,
-                                       const PanelBand<T, kDim, kRing>& band, const Skew& skew) {
+__device__ inline void position_scores(FragmentC* scores, const FragmentA* q_v,
+                                       const PanelBand<T, kDim, kRing>& band,
+                                       const RelShift& rel_shift) {
   FragmentC before[2], here[2];  // products with 16 rows
-  band.rows(before, with_v, 0);
+  band.rows(before, q_v, 0);
   AERIE_UNROLL
   for (int k = 1; k <= kTile / 16; ++k) {
-    band.rows(here, with_v, k);
+    band.rows(here, q_v, k);
     const FragmentC* const row[4] = {&before[0], &before[1], &here[0], &here[1]};
     AERIE_UNROLL
     for (int n = 0; n < 2; ++n) {
       FragmentC& out = scores[2 * k - 2 + n];
       const FragmentC &x = *row[n], &y = *row[n + 1], &z = *row[n + 2];
-      move_right(skew, y.v[0], y.v[1], z.v[0], z.v[1], out.v[0], out.v[1]);
-      move_right(skew, x.v[2], x.v[3], y.v[2], y.v[3], out.v[2], out.v[3]);
+      shift_right(rel_shift, y.v[0], y.v[1], z.v[0], z.v[1], out.v[0], out.v[1]);
+      shift_right(rel_shift, x.v[2], x.v[3], y.v[2], y.v[3], out.v[2], out.v[3]);
     }
     before[0] = here[0];
     before[1] = here[1];

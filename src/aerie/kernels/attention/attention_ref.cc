@@ -23,8 +23,8 @@ struct Head {
   double k(int j, int d) const { return load(a.k, a.dtype, at(j, d, a.stride)); }
   double v(int j, int d) const { return load(a.v, a.dtype, at(j, d, a.stride)); }
   double p(int m, int d) const {
-    return load(a.p, a.dtype,
-                static_cast<size_t>(m) * static_cast<size_t>(a.p_stride) +
+    return load(a.r, a.dtype,
+                static_cast<size_t>(m) * static_cast<size_t>(a.r_stride) +
                     static_cast<size_t>(head * a.dim + d));
   }
   double u_bias(int d) const { return a.bias_u[head * a.dim + d]; }
@@ -36,9 +36,9 @@ struct Head {
                               static_cast<size_t>(j));
   }
   // Softmax weights of query i, before dropout.
-  std::vector<double> weights(int i, double* log_sum) const {
+  std::vector<double> weights(int i, double* lse) const {
     std::vector<double> out(static_cast<size_t>(a.frames));
-    double largest = -std::numeric_limits<double>::infinity(), sum = 0.0;
+    double running_max = -std::numeric_limits<double>::infinity(), sum = 0.0;
     for (int j = 0; j < a.frames; ++j) {
       const bool open = attention_allowed(a, length(), i, j);
       double s = 0.0;
@@ -46,16 +46,16 @@ struct Head {
         s += (q(i, d) + u_bias(d)) * k(j, d) + (q(i, d) + v_bias(d)) * p(a.frames - 1 - i + j, d);
       out[static_cast<size_t>(j)] =
           open ? s / std::sqrt(a.dim) : -std::numeric_limits<double>::infinity();
-      largest = std::max(largest, out[static_cast<size_t>(j)]);
+      running_max = std::max(running_max, out[static_cast<size_t>(j)]);
     }
-    if (largest == -std::numeric_limits<double>::infinity()) {
-      *log_sum = 0.0;
+    if (running_max == -std::numeric_limits<double>::infinity()) {
+      *lse = 0.0;
       std::fill(out.begin(), out.end(), 0.0);
       return out;
     }
-    for (double& s : out) sum += s = std::exp(s - largest);
+    for (double& s : out) sum += s = std::exp(s - running_max);
     for (double& s : out) s /= sum;
-    *log_sum = largest + std::log(sum);
+    *lse = running_max + std::log(sum);
     return out;
   }
 };
@@ -71,14 +71,14 @@ void for_each_head(const Attention& a, Body body) {
 int attention(const Attention& a, void*) {
   for_each_head(a, [&](const Head& h) {
     for (int i = 0; i < a.frames; ++i) {
-      double log_sum = 0.0;
-      const std::vector<double> weights = h.weights(i, &log_sum);
-      a.log_sum[(h.item * a.heads + h.head) * a.frames + i] = static_cast<float>(log_sum);
+      double lse = 0.0;
+      const std::vector<double> weights = h.weights(i, &lse);
+      a.lse[(h.item * a.heads + h.head) * a.frames + i] = static_cast<float>(lse);
       for (int d = 0; d < a.dim && i < h.rows(); ++d) {
-        double mixed = 0.0;
+        double o = 0.0;
         for (int j = 0; j < h.length(); ++j)
-          mixed += weights[static_cast<size_t>(j)] * h.factor(i, j) * h.v(j, d);
-        store(a.out, a.dtype, h.dense(i, d), static_cast<float>(mixed));
+          o += weights[static_cast<size_t>(j)] * h.factor(i, j) * h.v(j, d);
+        store(a.out, a.dtype, h.dense(i, d), static_cast<float>(o));
       }
     }
   });
@@ -97,7 +97,7 @@ int attention_backward(const AttentionBackward& b, void*) {
       return static_cast<size_t>(t) * static_cast<size_t>(a.dim) + static_cast<size_t>(d);
     };
     for (int i = 0; i < h.length(); ++i) {
-      double unused = 0.0, inner = 0.0;
+      double unused = 0.0, delta = 0.0;
       const std::vector<double> weights = h.weights(i, &unused);
       // d loss / d weight before dropout, then through the softmax.
       std::vector<double> d_weight(weights.size());
@@ -107,20 +107,20 @@ int attention_backward(const AttentionBackward& b, void*) {
           d_weight[static_cast<size_t>(j)] += grad * h.v(j, d) * h.factor(i, j);
           d_value[cell(j, d)] += grad * weights[static_cast<size_t>(j)] * h.factor(i, j);
         }
-        inner += d_weight[static_cast<size_t>(j)] * weights[static_cast<size_t>(j)];
+        delta += d_weight[static_cast<size_t>(j)] * weights[static_cast<size_t>(j)];
       }
       for (int j = 0; j < h.length(); ++j) {
-        const double d_score = weights[static_cast<size_t>(j)] *
-                               (d_weight[static_cast<size_t>(j)] - inner) / std::sqrt(a.dim);
+        const double ds_value = weights[static_cast<size_t>(j)] *
+                                (d_weight[static_cast<size_t>(j)] - delta) / std::sqrt(a.dim);
         const int m = a.frames - 1 - i + j;
         for (int d = 0; d < a.dim; ++d) {
           const size_t column = static_cast<size_t>(h.head * a.dim + d);
-          d_q[cell(i, d)] += d_score * (h.k(j, d) + h.p(m, d));
-          d_u[column] += d_score * h.k(j, d);
-          d_v[column] += d_score * h.p(m, d);
-          d_k[cell(j, d)] += d_score * (h.q(i, d) + h.u_bias(d));
+          d_q[cell(i, d)] += ds_value * (h.k(j, d) + h.p(m, d));
+          d_u[column] += ds_value * h.k(j, d);
+          d_v[column] += ds_value * h.p(m, d);
+          d_k[cell(j, d)] += ds_value * (h.q(i, d) + h.u_bias(d));
           d_p[static_cast<size_t>(m) * static_cast<size_t>(dense) + column] +=
-              d_score * (h.q(i, d) + h.v_bias(d));
+              ds_value * (h.q(i, d) + h.v_bias(d));
         }
       }
     }
@@ -134,8 +134,8 @@ int attention_backward(const AttentionBackward& b, void*) {
   });
   for (int m = 0; m < 2 * a.frames - 1; ++m)
     for (int c = 0; c < dense; ++c)
-      store(b.grad_p, a.dtype,
-            static_cast<size_t>(m) * static_cast<size_t>(b.grad_p_stride) + static_cast<size_t>(c),
+      store(b.grad_r, a.dtype,
+            static_cast<size_t>(m) * static_cast<size_t>(b.grad_r_stride) + static_cast<size_t>(c),
             static_cast<float>(
                 d_p[static_cast<size_t>(m) * static_cast<size_t>(dense) + static_cast<size_t>(c)]));
   for (int c = 0; c < dense; ++c) {

@@ -25,7 +25,7 @@ constexpr size_t kGuardRows = 3;  // behind the last item
 constexpr float kGuard = 9.0f;
 
 struct Outcome {
-  std::vector<float> out, log_sum, d_q, d_k, d_v, d_p, d_u, d_bias_v;
+  std::vector<float> out, lse, d_q, d_k, d_v, d_p, d_u, d_bias_v;
 };
 
 // Activations (B,T,columns) and how a case lays them out. Nothing but valid frames is ever read:
@@ -89,8 +89,8 @@ Outcome run(Backend& b, const Case& c) {
   f.k = part(qkv, 1);
   f.v = part(qkv, 2);
   f.stride = 3 * dense;
-  f.p_stride = dense + 8;
-  f.p = b.upload_as(c.dtype, random_values(positions * (width + 8), 2));
+  f.r_stride = dense + 8;
+  f.r = b.upload_as(c.dtype, random_values(positions * (width + 8), 2));
   f.bias_u = b.upload(random_values(width, 3));
   f.bias_v = b.upload(random_values(width, 4));
   f.lengths = b.upload(c.lengths);
@@ -100,12 +100,12 @@ Outcome run(Backend& b, const Case& c) {
   f.left_chunks = c.left_chunks;
   f.dropout = dropout_at(b.upload(std::vector<RandomState>{testing::random_state(1, 5)}), 18, c.p);
   f.out = b.upload_as(c.dtype, std::vector<float>(packing.rows() * width, kGuard));
-  f.log_sum = b.scratch<float>(rows * static_cast<size_t>(c.heads));
-  if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep(batch, c.heads, c.frames));
-  const size_t square = attention_square(batch, c.heads, c.frames);
+  f.lse = b.scratch<float>(rows * static_cast<size_t>(c.heads));
+  if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep_size(batch, c.heads, c.frames));
+  const size_t square = attention_p_size(batch, c.heads, c.frames);
   if (c.saves) {
-    f.saved = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
-    f.shifts = b.scratch<float>(attention_shifts(batch, c.heads, c.frames));
+    f.saved_p = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+    f.tile_max = b.scratch<float>(attention_tile_max_size(batch, c.heads, c.frames));
   }
   EXPECT_EQ(b.kernels().attention(f, nullptr), kOk);
   AttentionBackward g;
@@ -116,27 +116,28 @@ Outcome run(Backend& b, const Case& c) {
   g.grad_k = part(grads, 1);
   g.grad_v = part(grads, 2);
   g.grad_stride = 3 * dense;
-  g.grad_p = b.upload_as(c.dtype, std::vector<float>(positions * width, 9.0f));
-  g.grad_p_stride = dense;
+  g.grad_r = b.upload_as(c.dtype, std::vector<float>(positions * width, 9.0f));
+  g.grad_r_stride = dense;
   g.grad_bias_u = b.upload(random_values(width, 6));
   g.grad_bias_v = b.upload(random_values(width, 7));
   g.accumulate = c.p > 0.0;
-  g.weights = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
-  g.grad_scores = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
-  g.grad_skewed = b.upload_as(
-      c.dtype, std::vector<float>(attention_skewed(batch, c.heads, c.frames), std::nanf("")));
+  g.p = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+  g.ds = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+  g.ds_shifted = b.upload_as(
+      c.dtype,
+      std::vector<float>(attention_ds_shifted_size(batch, c.heads, c.frames), std::nanf("")));
   g.partial = b.scratch<float>(attention_bias_scratch(batch, c.frames, c.heads, c.dim));
   g.sms = c.sms;
-  g.p_partial = b.scratch<float>(attention_p_scratch(c.frames, c.heads, c.dim));
+  g.r_partial = b.scratch<float>(attention_r_scratch(c.frames, c.heads, c.dim));
   PartialSums deferred;
   if (c.keep) g.deferred = &deferred;
-  g.positions_later = c.keep;
+  g.defer_dr = c.keep;
   EXPECT_EQ(b.kernels().attention_backward(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().attention_positions(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().add_partials(deferred, nullptr), kOk);
   Outcome o;
   o.out = packing.unpack(b.download_as(c.dtype, f.out, packing.rows() * width), width);
-  o.log_sum = b.download(f.log_sum, rows * static_cast<size_t>(c.heads));
+  o.lse = b.download(f.lse, rows * static_cast<size_t>(c.heads));
   const std::vector<float> all =
       packing.unpack(b.download_as(c.dtype, grads, packing.rows() * width * 3), width * 3);
   for (size_t row = 0; row < rows; ++row)
@@ -145,7 +146,7 @@ Outcome run(Backend& b, const Case& c) {
       o.d_k.push_back(all[(row * 3 + 1) * width + d]);
       o.d_v.push_back(all[(row * 3 + 2) * width + d]);
     }
-  o.d_p = b.download_as(c.dtype, g.grad_p, positions * width);
+  o.d_p = b.download_as(c.dtype, g.grad_r, positions * width);
   o.d_u = b.download(g.grad_bias_u, width);
   o.d_bias_v = b.download(g.grad_bias_v, width);
   return o;
@@ -160,11 +161,11 @@ void compare(Backend& backend, const Case& c) {
   const double t = c.dtype == Dtype::kF32 ? 5e-6 : c.dtype == Dtype::kF16 ? 2e-3 : 1.5e-2;
   const double rest = c.dtype == Dtype::kF32 ? 1e-6 : c.dtype == Dtype::kF16 ? 8e-4 : 6e-3;
   testing::expect_close(a.out, e.out, t, 0, "out");
-  testing::expect_close(a.log_sum, e.log_sum, t, 0, "log_sum");
+  testing::expect_close(a.lse, e.lse, t, 0, "lse");
   testing::expect_close(a.d_v, e.d_v, t, 0, "grad_v");
   testing::expect_close(a.d_q, e.d_q, t, rest, "grad_q");
   testing::expect_close(a.d_k, e.d_k, t, rest, "grad_k");
-  testing::expect_close(a.d_p, e.d_p, t, rest, "grad_p");
+  testing::expect_close(a.d_p, e.d_p, t, rest, "grad_r");
   testing::expect_close(a.d_u, e.d_u, t, rest, "grad_bias_u");
   testing::expect_close(a.d_bias_v, e.d_bias_v, t, rest, "grad_bias_v");
 }
@@ -176,11 +177,11 @@ void compare_packed(Backend& backend, Case c, const std::vector<int32_t>& rows) 
   };
   const auto same_outcome = [&](const Outcome& a, const Outcome& b) {
     same(a.out, b.out, "out");
-    same(a.log_sum, b.log_sum, "log_sum");
+    same(a.lse, b.lse, "lse");
     same(a.d_q, b.d_q, "grad_q");
     same(a.d_k, b.d_k, "grad_k");
     same(a.d_v, b.d_v, "grad_v");
-    same(a.d_p, b.d_p, "grad_p");
+    same(a.d_p, b.d_p, "grad_r");
     same(a.d_u, b.d_u, "grad_bias_u");
     same(a.d_bias_v, b.d_bias_v, "grad_bias_v");
   };
@@ -211,8 +212,8 @@ void expect_saved(Backend& b, const Case& c) {
   f.dim = c.dim;
   f.q = b.upload_as(c.dtype, q);
   f.k = f.v = b.upload_as(c.dtype, k);
-  f.stride = f.p_stride = width;
-  f.p = b.upload_as(c.dtype, p);
+  f.stride = f.r_stride = width;
+  f.r = b.upload_as(c.dtype, p);
   f.bias_u = b.upload(u);
   f.bias_v = b.upload(v);
   f.lengths = b.upload(c.lengths);
@@ -223,16 +224,16 @@ void expect_saved(Backend& b, const Case& c) {
   const RandomState state = testing::random_state(1, 5);
   f.dropout = dropout_at(b.upload(std::vector<RandomState>{state}), 18, c.p);
   f.out = b.upload_as(c.dtype, std::vector<float>(rows * at(width)));
-  f.log_sum = b.scratch<float>(rows * at(c.heads));
-  if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep(batch, c.heads, c.frames));
-  const size_t square = attention_square(batch, c.heads, c.frames);
-  const size_t num_shifts = attention_shifts(batch, c.heads, c.frames);
-  f.saved = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
-  f.shifts = b.scratch<float>(num_shifts);
+  f.lse = b.scratch<float>(rows * at(c.heads));
+  if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep_size(batch, c.heads, c.frames));
+  const size_t square = attention_p_size(batch, c.heads, c.frames);
+  const size_t num_shifts = attention_tile_max_size(batch, c.heads, c.frames);
+  f.saved_p = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
+  f.tile_max = b.scratch<float>(num_shifts);
   ASSERT_EQ(b.kernels().attention(f, nullptr), kOk);
-  const std::vector<float> saved = b.download_as(c.dtype, f.saved, square);
-  const std::vector<float> shifts = b.download(f.shifts, num_shifts);
-  const std::vector<float> log_sum = b.download(f.log_sum, rows * at(c.heads));
+  const std::vector<float> saved = b.download_as(c.dtype, f.saved_p, square);
+  const std::vector<float> tile_max = b.download(f.tile_max, num_shifts);
+  const std::vector<float> lse = b.download(f.lse, rows * at(c.heads));
   // Of query i and key j: rows g and g + 8 of a block lie with lanes 4g and on, columns + 8 behind.
   const auto weight_at = [&](int item, int head, int i, int j) {
     const int lane = i % 8 * 4 + j % 8 / 2, value = i % 16 / 8 * 2 + j % 16 / 8 * 4 + j % 2;
@@ -267,9 +268,9 @@ void expect_saved(Backend& b, const Case& c) {
           if (i / 16 * 16 >= length || j / kAttentionTile * kAttentionTile >= length) {
             unwritten += std::isnan(weight) ? 0 : 1;
           } else if (i < length && j < length && !std::isnan(weight)) {
-            const float shift = shifts[attention_shift_at(f, item, head, j / kAttentionTile, i)];
-            const double log_2 =
-                log_sum[at((item * c.heads + head) * c.frames + i)] / std::log(2.0);
+            const float shift =
+                tile_max[attention_tile_max_at(f, item, head, j / kAttentionTile, i)];
+            const double log_2 = lse[at((item * c.heads + head) * c.frames + i)] / std::log(2.0);
             actual.push_back(
                 static_cast<float>(std::fabs(weight) * std::exp2(double{shift} - log_2)));
             expected.push_back(static_cast<float>(scores[at(j)] / sum));
@@ -438,11 +439,11 @@ AERIE_KERNEL_TEST(Attention, OtherHeadsAreRefused) {
         std::tuple{Dtype::kF32, 10, 12}}) {
     a.dtype = dtype;
     a.dim = dim;
-    a.stride = a.p_stride = stride;
+    a.stride = a.r_stride = stride;
     EXPECT_EQ(backend.kernels().attention(a, nullptr), kUnsupported) << dim << " per head";
     AttentionBackward b;
     b.forward = a;
-    b.grad_stride = b.grad_p_stride = stride;
+    b.grad_stride = b.grad_r_stride = stride;
     EXPECT_EQ(backend.kernels().attention_backward(b, nullptr), kUnsupported) << dim;
   }
 }

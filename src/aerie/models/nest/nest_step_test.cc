@@ -303,7 +303,7 @@ TEST(NestStepTest, OtherOptionsEqualAutograd) {
   }
 }
 
-// Mixed precision: no farther from float32 than 1.5 times what the model's own mixed path is.
+// Mixed precision: no farther from float32 than 1.5 times what the model's own o path is.
 TEST(NestStepTest, MixedPrecisionIsAsNearToFloat32AsTheModel) {
   auto model = stirred_model(step_config());
   const NestBatch batch = ragged_batch();
@@ -318,7 +318,7 @@ TEST(NestStepTest, MixedPrecisionIsAsNearToFloat32AsTheModel) {
     return out;
   };
   auto exact = gradients({});
-  auto mixed = gradients(nn::DtypePolicy(config::Precision::kBf16Mixed));
+  auto o = gradients(nn::DtypePolicy(config::Precision::kBf16Mixed));
   double ours = 0.0, theirs = 0.0;
   for (const auto& [name, want] : exact) {
     if (name.find("depthwise_conv.bias") != std::string::npos ||
@@ -328,7 +328,7 @@ TEST(NestStepTest, MixedPrecisionIsAsNearToFloat32AsTheModel) {
     const double cosine = value((got * want).sum()) / (l2(got) * l2(want));
     EXPECT_GT(cosine, 0.98) << name;
     ours += relative(got, want);
-    theirs += relative(mixed[name], want);
+    theirs += relative(o[name], want);
   }
   EXPECT_LT(ours, 1.5 * theirs);
 }

@@ -33,11 +33,11 @@ struct LayerBuffers {
   void *ff1_hidden, *ff1_active, *ff2_hidden, *ff2_active;
   uint8_t *ff1_keep, *ff2_keep;
   void *qkv, *pos, *grad_pos, *attended, *gates, *conv, *normed;
-  float *log_sum, *bn_mean, *bn_rstd;
+  float *lse, *bn_mean, *bn_rstd;
   float* bn_share = nullptr;  // of all batches' frames; where sums are exchanged
   // Of attention, for backward: saved P and its tile max, or dropout's decisions alone.
   void* attention_saved = nullptr;
-  float* attention_shifts = nullptr;
+  float* attention_tile_max = nullptr;
   uint32_t* attention_keep = nullptr;
 };
 
@@ -173,7 +173,7 @@ struct NestMemory {
   float *norm_partial = nullptr, *out_weight_grad = nullptr, *partial = nullptr,
         *front_partial = nullptr;
   void *attention_p = nullptr, *attention_ds = nullptr, *attention_ds_shifted = nullptr;
-  float* attention_p_partial = nullptr;
+  float* attention_r_partial = nullptr;
   void *gemm_workspace = nullptr, *side_workspace = nullptr;
   // BatchNorm's sums as all batches have them (NestStepConfig::exchange), for one layer at a time.
   double* exchanged_sums = nullptr;
@@ -223,10 +223,10 @@ struct NestMemory {
     s.ff2_keep = take<uint8_t>(n * hidden / 8);
     s.qkv = take_compute(n * width * 3);
     s.attended = take_compute(n * width);
-    s.log_sum = take<float>(size(padded_rows) * size(c.heads));
+    s.lse = take<float>(size(padded_rows) * size(c.heads));
     if (saves_p()) {
-      s.attention_saved = take_compute(attention_square(c.batch, c.heads, frames));
-      s.attention_shifts = take<float>(attention_shifts(c.batch, c.heads, frames));
+      s.attention_saved = take_compute(attention_p_size(c.batch, c.heads, frames));
+      s.attention_tile_max = take<float>(attention_tile_max_size(c.batch, c.heads, frames));
       s.attention_keep = shared_keep;
     } else {
       s.attention_keep = take_keep();
@@ -242,7 +242,7 @@ struct NestMemory {
   // For attention's decisions of dropout; null where there are none.
   uint32_t* take_keep() {
     if (!c.training || c.dropout_att <= 0.0 || c.dtype == Dtype::kF32) return nullptr;
-    return take<uint32_t>(attention_keep(c.batch, c.heads, frames));
+    return take<uint32_t>(attention_keep_size(c.batch, c.heads, frames));
   }
 
   void take_shared() {
@@ -291,11 +291,11 @@ struct NestMemory {
   }
 
   void take_attention_scratch() {
-    attention_p = take_compute(attention_square(c.batch, c.heads, frames));
-    attention_ds = take_compute(attention_square(c.batch, c.heads, frames));
+    attention_p = take_compute(attention_p_size(c.batch, c.heads, frames));
+    attention_ds = take_compute(attention_p_size(c.batch, c.heads, frames));
     if (c.dtype != Dtype::kF32)
-      attention_ds_shifted = take_compute(attention_skewed(c.batch, c.heads, frames));
-    attention_p_partial = take<float>(attention_p_scratch(frames, c.heads, c.width / c.heads));
+      attention_ds_shifted = take_compute(attention_ds_shifted_size(c.batch, c.heads, frames));
+    attention_r_partial = take<float>(attention_r_scratch(frames, c.heads, c.width / c.heads));
   }
 
   // The same memory for what single calls use.

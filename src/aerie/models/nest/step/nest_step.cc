@@ -629,21 +629,21 @@ int NestStep::layer_backward(Workspace& w, int index) {
   attention.grad_k = w.part(w.grad_qkv, 1);
   attention.grad_v = w.part(w.grad_qkv, 2);
   attention.grad_stride = 3 * c.width;
-  attention.grad_p = s.grad_pos;
-  attention.grad_p_stride = c.width;
+  attention.grad_r = s.grad_pos;
+  attention.grad_r_stride = c.width;
   attention.grad_bias_u = p.bias_u.grad;
   attention.grad_bias_v = p.bias_v.grad;
   attention.accumulate = c.accumulate;
   attention.sms = c.plan.sms;
-  attention.weights = w.attention_p;
-  attention.grad_scores = w.attention_ds;
-  attention.grad_skewed = w.attention_ds_shifted;
-  attention.p_partial = w.attention_p_partial;
+  attention.p = w.attention_p;
+  attention.ds = w.attention_ds;
+  attention.ds_shifted = w.attention_ds_shifted;
+  attention.r_partial = w.attention_r_partial;
   w.defer_reduction(attention,
                     attention_bias_scratch(c.batch, w.frames, c.heads, c.width / c.heads));
-  attention.positions_later = c.plan.defers_reductions();
+  attention.defer_dr = c.plan.defers_reductions();
   AERIE_TRY(kernels_->attention_backward(attention, w.stream));
-  if (attention.positions_later) {
+  if (attention.defer_dr) {
     attention.deferred = nullptr;  // has its entries
     AERIE_TRY(w.overlap.run_reduction(
         [this, attention](void* on) { return kernels_->attention_positions(attention, on); }));

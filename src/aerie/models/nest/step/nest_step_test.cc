@@ -678,9 +678,9 @@ TEST(NestStep, KeptWeightsTakeMemory) {
   c.plan.save_p = true;
   const int frames = c.frames / 8;
   const size_t layers = static_cast<size_t>(c.layers);
-  EXPECT_EQ(bytes() - before, layers * (2 * attention_square(c.batch, c.heads, frames) +
-                                        4 * attention_shifts(c.batch, c.heads, frames)) -
-                                  (layers - 1) * 4 * attention_keep(c.batch, c.heads, frames));
+  EXPECT_EQ(bytes() - before, layers * (2 * attention_p_size(c.batch, c.heads, frames) +
+                                        4 * attention_tile_max_size(c.batch, c.heads, frames)) -
+                                  (layers - 1) * 4 * attention_keep_size(c.batch, c.heads, frames));
   c.dtype = Dtype::kF32;
   const size_t plain = bytes();
   c.plan.save_p = false;

@@ -411,8 +411,8 @@ struct NestStep::Workspace : NestMemory {
     a.k = part(s.qkv, 1);
     a.v = part(s.qkv, 2);
     a.stride = 3 * c.width;
-    a.p = s.pos;
-    a.p_stride = c.width;
+    a.r = s.pos;
+    a.r_stride = c.width;
     a.bias_u = p.bias_u.value;
     a.bias_v = p.bias_v.value;
     a.lengths = inputs.frames_encoder;
@@ -422,10 +422,10 @@ struct NestStep::Workspace : NestMemory {
     a.left_chunks = c.left_chunks;
     a.dropout = drop;
     a.out = s.attended;
-    a.log_sum = s.log_sum;
+    a.lse = s.lse;
     a.keep = s.attention_keep;
-    a.saved = s.attention_saved;
-    a.shifts = s.attention_shifts;
+    a.saved_p = s.attention_saved;
+    a.tile_max = s.attention_tile_max;
     return a;
   }
 

@@ -19,8 +19,8 @@ bool saved_p_pays(const NestStepConfig& config, const DeviceModel& device) {
   b.forward.heads = config.heads;
   b.forward.dim = config.width / config.heads;
   b.sms = device.sms;
-  const size_t square = attention_square(config.batch, config.heads, b.forward.frames);
-  return attention_resident(b) || square * dtype_size(config.dtype) <= device.saved_p_bytes;
+  const size_t square = attention_p_size(config.batch, config.heads, b.forward.frames);
+  return attention_fused(b) || square * dtype_size(config.dtype) <= device.saved_p_bytes;
 }
 
 bool update_overlaps(int64_t parameters, int64_t layers, int64_t rows, const DeviceModel& device) {

@@ -29,8 +29,8 @@ struct StepPlan {
   // Less memory: what norms and SiLU put out is computed again in backward, where their inputs are
   // read anyway.
   bool recompute = true;
-  // More memory, in 16-bit types: attention's unnormalised P stays for backward (Attention::saved)
-  // instead of being recomputed. Gradients differ by its rounding.
+  // More memory, in 16-bit types: attention's unnormalised P stays for backward
+  // (Attention::saved_p) instead of being recomputed. Gradients differ by its rounding.
   bool save_p = false;
   Overlap overlap = Overlap::kNone;
   // The optimizer's update runs as a branch of the next step's forward pass.

@@ -53,7 +53,7 @@ std::string attention_backward_name(const NestStepConfig& c) {
   b.forward.heads = c.heads;
   b.forward.dim = c.width / c.heads;
   b.sms = c.plan.sms;
-  if (c.plan.save_p && attention_resident(b)) return "fused";
+  if (c.plan.save_p && attention_fused(b)) return "fused";
   return str_cat(c.plan.save_p ? "saved-P" : "recompute",
                  attention_query_tiles(b) > 1 ? ", 192 queries a block" : "");
 }

@@ -1,10 +1,10 @@
-// The second half of backward on tensor cores, included by attention's .cu files alone: sums over
-// queries of what attention_query_grad.h has left, the gradients of keys, of values and of
-// positions. A block takes 64 keys of one item or 64 relative positions of a group of items. The
-// last group that comes adds all groups.
+// The second half of backward on tensor cores, included by attention's .cu files alone: dK, dV and
+// dR, which are sums over queries of the P and dS that attention_dq_recompute.h or
+// attention_dq_saved.h has left. A block takes 64 keys of one item or 64 relative positions of a
+// group of items. The last group that comes adds all groups.
 //
 // The biases' gradients need no sums of their own: that of u is the sum over keys of (sum over
-// queries of the score's gradient) * key, that of v the same over positions.
+// queries of dS) * key, that of v the same over positions.
 #pragma once
 
 #include "aerie/kernels/attention/attention_panels.h"
@@ -17,9 +17,9 @@ __device__ inline FragmentA transposed(const Bits16& m) {
            movmatrix_trans(m.w[3])}};
 }
 
-// Shared memory of the second kernel: three stages of queries or gradients and of blocks of weights
-// or scores' gradients. Behind the last of them a stage takes the rows (keys or positions) whose
-// sum is a bias's gradient, the next one serves that sum.
+// Shared memory of the second kernel: three stages of Q or dO and of blocks of P or dS. Behind the
+// last of them a stage takes the rows (keys or positions) whose sum is a bias's gradient, the next
+// one serves that sum.
 constexpr int kSumStages = 3;
 template <typename T, int kDim>
 struct SumStages {
@@ -109,8 +109,8 @@ __device__ inline void sum_rows(float* out, const SumStages<T, kDim>& stages, in
 
 // Gradients of 64 keys, or of their values.
 template <typename T, int kDim, bool kPadded>
-__device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, kDim>& stages,
-                                 int jt, int head, int item, bool of_values) {
+__device__ inline void dkv_tile(const AttentionBackward& b, const SumStages<T, kDim>& stages,
+                                int jt, int head, int item, bool of_v) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
   const int length = attention_length(a, item), item_rows = rows_of(a.layout, item, a.frames);
@@ -130,17 +130,16 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
       while (it < end && !sees(end - 1)) --end;
     }
   }
-  const T* const rows = of_values
-                            ? static_cast<const T*>(b.grad_out) + first_row * dense + head * dim
-                            : static_cast<const T*>(a.q) + base;
+  const T* const rows = of_v ? static_cast<const T*>(b.grad_out) + first_row * dense + head * dim
+                             : static_cast<const T*>(a.q) + base;
   const int blocks = attention_blocks(a.frames);
-  const T* const from = static_cast<const T*>(of_values ? b.weights : b.grad_scores) +
+  const T* const from = static_cast<const T*>(of_v ? b.p : b.ds) +
                         attention_block_at(a, item, head, 0, blocks) +
                         size_t(jt * (kTile / 16) + warp) * 256 + size_t(lane) * 8;
   const auto fetch_rows = [&](int stage, int number) {
     if (number < end)
       copy_panels<kDim, kPadded>(stages.tile(stage), rows, number * kTile, length,
-                                 of_values ? dense : a.stride, dim);
+                                 of_v ? dense : a.stride, dim);
   };
   int next = it;
   const auto fetch_blocks = [&](int stage) {
@@ -150,7 +149,7 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
         cp_async16(stages.block(stage, k),
                    from + size_t(next * (kTile / 16) + k) * (size_t(blocks) * 256),
                    next * kTile + k * 16 < length);
-    } else if (next == end && !of_values) {
+    } else if (next == end && !of_v) {
       copy_panels<kDim, kPadded>(stages.tile(stage), static_cast<const T*>(a.k) + base, jt * kTile,
                                  length, a.stride, dim);
       stages.template copy_bias<kPadded>(a.bias_u + head * dim, dim);
@@ -169,27 +168,27 @@ __device__ inline void key_grads(const AttentionBackward& b, const SumStages<T, 
   FragmentC grad[kDim / 8] = {}, sums = {};
   int stage = 0;
   for (; it < end; ++it, stage = stages.after(stage))
-    sum_step<T, kDim>(grad, sums, stages, stage, lane, !of_values, fetch);
+    sum_step<T, kDim>(grad, sums, stages, stage, lane, !of_v, fetch);
   cp_async_wait_all();
   __syncthreads();
   const float kept = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
   FragmentA result[kDim / 16];
   AERIE_UNROLL
   for (int n = 0; n < kDim / 8; ++n) {
-    const Pair u = of_values ? Pair{} : stages.bias_of(n, t);
+    const Pair u = of_v ? Pair{} : stages.bias_of(n, t);
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const float low = grad[n].v[2 * r], high = grad[n].v[2 * r + 1], sum = sums.v[2 * r];
-      result[n / 2].r[n % 2 * 2 + r] = of_values ? pack<T>(low * kept, high * kept)
-                                                 : pack<T>(low + sum * u.low, high + sum * u.high);
+      result[n / 2].r[n % 2 * 2 + r] =
+          of_v ? pack<T>(low * kept, high * kept) : pack<T>(low + sum * u.low, high + sum * u.high);
     }
   }
   const int first = jt * kTile + warp * 16;
-  write_rows<kDim, kPadded>(static_cast<T*>(of_values ? b.grad_v : b.grad_k) +
+  write_rows<kDim, kPadded>(static_cast<T*>(of_v ? b.grad_v : b.grad_k) +
                                 (first_row + first) * b.grad_stride + size_t(head) * dim,
                             result, stages.tile(stages.after(stage, 2)), item_rows - first,
                             b.grad_stride, warp, lane, dim);
-  if (of_values) return;
+  if (of_v) return;
   float* out = b.partial + size_t(item * attention_tiles(a.frames) + jt) * dense + head * dim;
   sum_rows<T, kDim>(out, stages, stage, sums.v[0], sums.v[2], warp, lane, dim);
 }
@@ -226,10 +225,9 @@ __device__ inline Vec8 load8_again(const float* p) {
   return {{a.v[0], a.v[1], a.v[2], a.v[3], b.v[0], b.v[1], b.v[2], b.v[3]}};
 }
 
-// The groups' gradients of 64 positions of a padded head, in pieces of four columns.
+// The groups' dR of 64 positions of a padded head, in pieces of four columns.
 template <typename T>
-__device__ inline void add_position_groups(const AttentionBackward& b, int first, int head,
-                                           int groups) {
+__device__ inline void add_dr_groups(const AttentionBackward& b, int first, int head, int groups) {
   const Attention& a = b.forward;
   const int positions = 2 * a.frames - 1, pieces = a.dim / 4, dense = a.heads * a.dim;
   for (int e = int(threadIdx.x); e < kTile * pieces; e += kMmaThreads) {
@@ -239,20 +237,20 @@ __device__ inline void add_position_groups(const AttentionBackward& b, int first
     AERIE_UNROLL_BY(4)
     for (int other = 0; other < groups; ++other) {
       const Quad more =
-          load4_again(b.p_partial + (size_t(other) * positions + row) * dense + column);
+          load4_again(b.r_partial + (size_t(other) * positions + row) * dense + column);
       AERIE_UNROLL
       for (int k = 0; k < 4; ++k) sum.v[k] += more.v[k];
     }
-    *reinterpret_cast<Bits8*>(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride +
+    *reinterpret_cast<Bits8*>(static_cast<T*>(b.grad_r) + size_t(row) * b.grad_r_stride +
                               column) = {
         {pack<T>(sum.v[0], sum.v[1]), pack<T>(sum.v[2], sum.v[3])}};
   }
 }
 
-// Gradients of the 64 relative positions (key - query) from 64 * dt on, of one group of items.
+// dR of the 64 relative positions (key - query) from 64 * dt on, of one group of items.
 template <typename T, int kDim, bool kPadded>
-__device__ inline void position_grads(const AttentionBackward& b, const SumStages<T, kDim>& stages,
-                                      int number, int head, int group) {
+__device__ inline void dr_tile(const AttentionBackward& b, const SumStages<T, kDim>& stages,
+                               int number, int head, int group) {
   const Attention& a = b.forward;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int dim = head_dim<kDim, kPadded>(a), dense = a.heads * dim;
@@ -302,7 +300,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
           static_cast<const T*>(a.q) + first_row * a.stride + size_t(head) * dim, next.it * kTile,
           next.length, a.stride, dim);
       const int column = (next.it + dt) * (kTile / 16) + warp + 1;
-      const T* from = static_cast<const T*>(b.grad_skewed) +
+      const T* from = static_cast<const T*>(b.ds_shifted) +
                       attention_block_at(a, next.item, head, next.it * (kTile / 16), blocks + 1) +
                       ptrdiff_t(column) * 256 + lane * 8;
       AERIE_UNROLL
@@ -315,31 +313,31 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
       ++steps;
     } else if (!all) {
       copy_panels<kDim, kPadded>(stages.tile(stage),
-                                 static_cast<const T*>(a.p) + size_t(head) * dim, first, positions,
-                                 a.p_stride, dim);
+                                 static_cast<const T*>(a.r) + size_t(head) * dim, first, positions,
+                                 a.r_stride, dim);
       stages.template copy_bias<kPadded>(a.bias_v + head * dim, dim);
       all = true;
     }
     cp_async_commit();
   };
   for (int i = 0; i < kSumStages - 1; ++i) fetch(i);
-  FragmentC grad_p[kDim / 8] = {}, sums = {};
+  FragmentC grad_r[kDim / 8] = {}, sums = {};
   int stage = 0;
   for (int step = 0; step < steps; ++step, stage = stages.after(stage))
-    sum_step<T, kDim>(grad_p, sums, stages, stage, lane, true, fetch);
+    sum_step<T, kDim>(grad_r, sums, stages, stage, lane, true, fetch);
   cp_async_wait_all();
   __syncthreads();
   AERIE_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = first + warp * 16 + g + r * 8;
     if (row < 0 || row >= positions) continue;
-    float* out = b.p_partial + (size_t(group) * positions + row) * dense + head * dim + 2 * t;
+    float* out = b.r_partial + (size_t(group) * positions + row) * dense + head * dim + 2 * t;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
       if (kPadded && n * 8 + 2 * t >= dim) continue;
       const Pair v = stages.bias_of(n, t);
-      *reinterpret_cast<Pair*>(out + n * 8) = {grad_p[n].v[2 * r] + sums.v[2 * r] * v.low,
-                                               grad_p[n].v[2 * r + 1] + sums.v[2 * r] * v.high};
+      *reinterpret_cast<Pair*>(out + n * 8) = {grad_r[n].v[2 * r] + sums.v[2 * r] * v.low,
+                                               grad_r[n].v[2 * r + 1] + sums.v[2 * r] * v.high};
     }
   }
   float* out =
@@ -352,7 +350,7 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
   // The last group to come adds all of them, in their order whichever it is.
   if (!last_of(attention_counters(b, head, number), unsigned(groups), stages.weights())) return;
   if constexpr (kPadded) {
-    add_position_groups<T>(b, first, head, groups);
+    add_dr_groups<T>(b, first, head, groups);
   } else {
     constexpr int kPieces = kDim / 8;
     AERIE_UNROLL_BY(2)
@@ -363,11 +361,11 @@ __device__ inline void position_grads(const AttentionBackward& b, const SumStage
       AERIE_UNROLL_BY(4)
       for (int other = 0; other < groups; ++other) {
         const Vec8 more =
-            load8_again(b.p_partial + (size_t(other) * positions + row) * dense + column);
+            load8_again(b.r_partial + (size_t(other) * positions + row) * dense + column);
         AERIE_UNROLL
         for (int k = 0; k < 8; ++k) sum.v[k] += more.v[k];
       }
-      store8(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride + column, sum);
+      store8(static_cast<T*>(b.grad_r) + size_t(row) * b.grad_r_stride + column, sum);
     }
   }
 }
@@ -378,29 +376,29 @@ inline dim3 sum_grid(const Attention& a) {
   return dim3(unsigned(2 * attention_tiles(a.frames)), unsigned(a.heads),
               unsigned(a.batch + attention_groups(a)));
 }
-// Of how many items the squares are likely to be in the cache, where not all are.
+// Of how many items P and dS are likely to be in L2, where not all are.
 __device__ inline int cached_items(const Attention& a) {
   const int side = attention_blocks(a.frames) * 16;
-  const float item = 6.0f * float(side) * float(side) * float(a.heads);  // bytes of the squares
+  const float item = 6.0f * float(side) * float(side) * float(a.heads);  // bytes of P and dS
   return item * float(a.batch) < 48e6f ? 0 : int(32e6f / item);
 }
 template <typename T, int kDim, bool kPadded>
 __global__ void __launch_bounds__(kMmaThreads, kSumBlocks<kDim>)
-    attention_sums_mma(AttentionBackward b) {
+    attention_dkv_mma(AttentionBackward b) {
   AERIE_DYNAMIC_SHARED(memory);
   const SumStages<T, kDim> stages(memory);
   const Attention& a = b.forward;
   const int count = attention_tiles(a.frames), tile = int(blockIdx.x), head = int(blockIdx.y);
-  // Last items first, whose squares may still be in the cache. Of those that are, the keys; then
-  // the positions, which take longest; then all other keys.
+  // Last items first, whose P and dS may still be in L2. Of those that are, the keys; then the
+  // positions, which take longest; then all other keys.
   const int ahead = cached_items(a), groups = attention_groups(a), z = int(blockIdx.z);
   if (z >= ahead && z < ahead + groups) {
-    position_grads<T, kDim, kPadded>(b, stages, tile, head, z - ahead);
+    dr_tile<T, kDim, kPadded>(b, stages, tile, head, z - ahead);
     return;
   }
   const int item = a.batch - 1 - (z < ahead ? z : z - groups);
-  key_grads<T, kDim, kPadded>(b, stages, tile < count ? tile : tile - count, head, item,
-                              tile >= count);
+  dkv_tile<T, kDim, kPadded>(b, stages, tile < count ? tile : tile - count, head, item,
+                             tile >= count);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -1,5 +1,5 @@
-// Products of attention_resident.h: of tiles in shared memory that are turned around, and with
-// ones; included by attention's .cu files alone.
+// Products of attention_fused_backward.h: of tiles in shared memory that are turned around, and
+// with ones; included by attention's .cu files alone.
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"
@@ -21,8 +21,8 @@ __device__ inline FragmentA ldmatrix_trans(const T* tile, int warp, int k, int l
                         ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
   return {{m.w[0], m.w[1], m.w[2], m.w[3]}};
 }
-// A tile, and where products of four warps find it: known to be the same for all lanes, so that
-// nothing has to be moved between one product and the next.
+// A tile, and where wgmma finds it: known to be the same for all lanes, so that nothing has to be
+// moved between one wgmma and the next.
 template <typename T>
 struct GroupTile {
   T* tile;

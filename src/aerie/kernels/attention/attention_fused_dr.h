@@ -1,45 +1,44 @@
-// Gradients of positions that attention_resident.h leaves, and the kernel that adds them; included
-// by attention's .cu files alone.
+// dR that attention_fused_backward.h leaves, and the kernel that reduces it; included by
+// attention's .cu files alone.
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-constexpr int kResidentGroups = 3;  // of queries, a tile each; twice as many tiles of positions
+constexpr int kFusedWarpgroups = 3;  // of queries, a tile each; twice as many tiles of positions
 
-// Where an item's gradients of 64 positions wait, rounded, in the order of a group's threads, and
-// the sums of their scores' gradients: the scratch memory of the squares and of other paths' sums
-// is free.
+// Where an item's dR of 64 positions waits, rounded, in the order of a warpgroup's threads, and the
+// sums of their dS: the scratch memory of P and dS and of other paths' sums is free.
 template <typename T>
-__device__ inline T* resident_part(const AttentionBackward& b, int item, int head, int number) {
+__device__ inline T* fused_part(const AttentionBackward& b, int item, int head, int number) {
   const Attention& a = b.forward;
-  const int tiles = attention_tiles(a.frames), k = number - (kResidentGroups - tiles);
-  return static_cast<T*>(k < tiles ? b.weights : b.grad_scores) +
-         (head_of(a, item, head) * tiles + size_t(k % tiles)) * (kTile * kAttentionResidentDim);
+  const int tiles = attention_tiles(a.frames), k = number - (kFusedWarpgroups - tiles);
+  return static_cast<T*>(k < tiles ? b.p : b.ds) +
+         (head_of(a, item, head) * tiles + size_t(k % tiles)) * (kTile * kAttentionFusedDim);
 }
-__device__ inline float* resident_sums(const AttentionBackward& b, int slot, int head, int number) {
+__device__ inline float* fused_sums(const AttentionBackward& b, int slot, int head, int number) {
   const Attention& a = b.forward;
-  const int tiles = attention_tiles(a.frames), k = number - (kResidentGroups - tiles);
-  return b.p_partial + (head_of(a, slot, head) * (2 * tiles) + size_t(k)) * kTile;
+  const int tiles = attention_tiles(a.frames), k = number - (kFusedWarpgroups - tiles);
+  return b.r_partial + (head_of(a, slot, head) * (2 * tiles) + size_t(k)) * kTile;
 }
 
-// Adds what the items of a head have for positions, in their order: gradients of the positions, and
-// of bias v a part for every tile of these. A thread has two rows of two columns, twice.
+// Adds what the items of a head have for positions, in their order: dR, and of bias v a part for
+// every tile of these. A thread has two rows of two columns, twice.
 constexpr int kPositionThreads = kMmaThreads;
 template <typename T, int kDim, bool kPadded>
 __global__ void __launch_bounds__(kPositionThreads)
-    attention_add_positions(AttentionBackward b, int slots) {
+    attention_reduce_dr(AttentionBackward b, int slots) {
   const Attention& a = b.forward;
   AERIE_SHARED(float, totals, kTile);
   AERIE_SHARED(float, sums, kMmaWarps * 16);
   const int tiles = attention_tiles(a.frames), head = int(blockIdx.y);
   const int dim = head_dim<kDim, kPadded>(a), dense = a.heads * dim;
   const int number = int(blockIdx.x) / (kDim / 16), piece = int(blockIdx.x) % (kDim / 16);
-  const int tile = number + kResidentGroups - tiles;
+  const int tile = number + kFusedWarpgroups - tiles;
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const T* const part =
-      resident_part<T>(b, 0, head, tile) + (piece * kPositionThreads + int(threadIdx.x)) * 8;
+      fused_part<T>(b, 0, head, tile) + (piece * kPositionThreads + int(threadIdx.x)) * 8;
   Vec8 sum = {};
   AERIE_UNROLL_BY(8)
   for (int item = 0; item < a.batch; ++item) {
@@ -48,7 +47,7 @@ __global__ void __launch_bounds__(kPositionThreads)
     for (int e = 0; e < 8; ++e) sum.v[e] += more.v[e];
   }
   if (threadIdx.x < kTile) {
-    const float* const from = resident_sums(b, 0, head, tile) + threadIdx.x;
+    const float* const from = fused_sums(b, 0, head, tile) + threadIdx.x;
     float total = 0.0f;
     AERIE_UNROLL_BY(8)
     for (int slot = 0; slot < slots; ++slot)
@@ -65,15 +64,15 @@ __global__ void __launch_bounds__(kPositionThreads)
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int in_tile = warp * 16 + lane / 4 + r * 8;
-      const int row = a.frames - 1 + (tile - kResidentGroups) * kTile + in_tile;
+      const int row = a.frames - 1 + (tile - kFusedWarpgroups) * kTile + in_tile;
       if (row < 0 || row >= 2 * a.frames - 1 || !exists) continue;
       const float total = totals[in_tile];
-      const uint32_t p = *reinterpret_cast<const uint32_t*>(static_cast<const T*>(a.p) +
-                                                            size_t(row) * a.p_stride + column);
+      const uint32_t p = *reinterpret_cast<const uint32_t*>(static_cast<const T*>(a.r) +
+                                                            size_t(row) * a.r_stride + column);
       of_bias.low += total * low_of<T>(p);
       of_bias.high += total * high_of<T>(p);
       const float* const mine = sum.v + n * 4 + r * 2;
-      *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_p) + size_t(row) * b.grad_p_stride +
+      *reinterpret_cast<uint32_t*>(static_cast<T*>(b.grad_r) + size_t(row) * b.grad_r_stride +
                                    column) =
           pack<T>(mine[0] + total * v.low, mine[1] + total * v.high);
     }

@@ -1,32 +1,32 @@
-// The first half of backward on tensor cores where forward has left its weights, included by
-// attention's .cu files alone: as attention_query_grad.h, but weights and dropout's decisions are
-// read, so that the gradients of the weights are the only products before those of the scores.
+// The first half of the saved-P backward on tensor cores, included by attention's .cu files alone:
+// as attention_dq_recompute.h, but P and dropout's decisions are read, so that dP is the only GEMM
+// before dS.
 #pragma once
 
-#include "aerie/kernels/attention/attention_query_grad.h"
+#include "aerie/kernels/attention/attention_dq_recompute.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
 // Tiles in shared memory.
-template <typename T, int kDim, int kGroups>
+template <typename T, int kDim, int kWarpgroups>
 struct SavedTiles {
-  static constexpr int kRing = kGroups + 2;  // tiles of p: those in use, and the next
-  static constexpr int kTiles = kGroups + 2 + 2 + kRing;
+  static constexpr int kRing = kWarpgroups + 2;  // tiles of R: those in use, and the next
+  static constexpr int kTiles = kWarpgroups + 2 + 2 + kRing;
   T *grads, *keys, *values, *band;  // gradients of out of every group, stages, stages, ring
   __device__ explicit SavedTiles(unsigned char* memory)
       : grads(reinterpret_cast<T*>(memory)),
-        keys(grads + kGroups * kTileSize<kDim>),
+        keys(grads + kWarpgroups * kTileSize<kDim>),
         values(keys + 2 * kTileSize<kDim>),
         band(values + 2 * kTileSize<kDim>) {}
   static constexpr size_t kBytes = sizeof(uint16_t) * kTiles * kTileSize<kDim>;
 };
 
-template <typename T, int kDim, bool kPadded, int kGroups, int kAtATime>
-__global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
-    attention_saved_grad_mma(AttentionBackward b) {
-  using Tiles = SavedTiles<T, kDim, kGroups>;
+template <typename T, int kDim, bool kPadded, int kWarpgroups, int kAtATime>
+__global__ void __launch_bounds__(kWarpgroups* kMmaThreads, kAtATime)
+    attention_dq_saved_mma(AttentionBackward b) {
+  using Tiles = SavedTiles<T, kDim, kWarpgroups>;
   constexpr int kRing = Tiles::kRing, kBlocks = kTile / 16;
-  constexpr int kValueGroup = kGroups > 1 ? 1 : 0;  // which copies the values
+  constexpr int kValueGroup = kWarpgroups > 1 ? 1 : 0;  // which copies the values
   AERIE_DYNAMIC_SHARED(memory);
   wait_for_launches();
   let_launches();
@@ -35,10 +35,11 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   const int lane = int(threadIdx.x % 32), g = lane / 4;
   // The same for all lanes, which the compiler sees this way.
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32 % kMmaWarps, 0);
-  const int group = kGroups == 1 ? 0 : __shfl_sync(kFullWarp, int(threadIdx.x) / kMmaThreads, 0);
+  const int group =
+      kWarpgroups == 1 ? 0 : __shfl_sync(kFullWarp, int(threadIdx.x) / kMmaThreads, 0);
   const int head = int(blockIdx.y), item = int(blockIdx.z);
   const int dim = head_dim<kDim, kPadded>(a), dense = a.heads * dim;
-  const int length = attention_length(a, item), first_tile = int(blockIdx.x) * kGroups;
+  const int length = attention_length(a, item), first_tile = int(blockIdx.x) * kWarpgroups;
   const int it = first_tile + group, i = it * kTile + warp * 16;
   const int first_row = int(attention_first(a, item));
   const bool exists = i < length;  // any of the warp's queries; other blocks are not read
@@ -46,11 +47,11 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   const KeyTiles own = tiles_of(a, length, it);
   int jt = tiles_of(a, length, first_tile).first, end = 0;
   AERIE_UNROLL
-  for (int k = 0; k < kGroups; ++k) {
+  for (int k = 0; k < kWarpgroups; ++k) {
     const int other = tiles_of(a, length, first_tile + k).end;
     end = other > end ? other : end;
   }
-  if (item == 0 && threadIdx.x < 2 * kGroups &&
+  if (item == 0 && threadIdx.x < 2 * kWarpgroups &&
       first_tile + int(threadIdx.x) / 2 < attention_tiles(a.frames))
     *attention_counters(b, head, 2 * first_tile + int(threadIdx.x)) = 0;
 
@@ -61,8 +62,8 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   };
   // Tile `slot` of the ring has the positions from 64 * number on.
   const auto copy_band = [&](int slot, int number) {
-    copy_panels<kDim, kPadded>(m.band + slot * kPanelSize, static_cast<const T*>(a.p) + head * dim,
-                               a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride, dim,
+    copy_panels<kDim, kPadded>(m.band + slot * kPanelSize, static_cast<const T*>(a.r) + head * dim,
+                               a.frames - 1 + number * kTile, 2 * a.frames - 1, a.r_stride, dim,
                                kRing * kPanelSize);
   };
   const auto copy_keys = [&](int stage) {
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
                                jt * kTile, length, a.stride, dim);
   };
   const int blocks = attention_blocks(a.frames);
-  // The warp's row of blocks in all squares.
+  // The warp's row of blocks in P, dS and the rel-shifted dS.
   const uint32_t block_row = uint32_t((item * a.heads + head) * blocks + i / 16);
   const auto block_at = [&](int tile) {
     return (size_t(block_row) * unsigned(blocks) + unsigned(tile * kBlocks)) * 256 +
@@ -82,14 +83,14 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   };
   const auto prefetch_saved = [&](int tile) {
     if (exists && tile < own.end)
-      prefetch_l2(static_cast<const T*>(a.saved) + block_at(tile) + lane * 24);
+      prefetch_l2(static_cast<const T*>(a.saved_p) + block_at(tile) + lane * 24);
   };
-  const float* const shifts = a.shifts + attention_shift_at(a, item, head, 0, i + g);
+  const float* const tile_max = a.tile_max + attention_tile_max_at(a, item, head, 0, i + g);
 
-  FragmentC grad_q[kDim / 8] = {};
+  FragmentC dq[kDim / 8] = {};
   const float softmax_scale = 1.0f / sqrtf(float(dim));
   const float kept = softmax_scale * (a.dropout.threshold != 0 ? a.dropout.scale : 1.0f);
-  float inner_of[2] = {}, log_sum_of[2] = {INFINITY, INFINITY};
+  float delta_of[2] = {}, lse_of[2] = {INFINITY, INFINITY};
   if (jt < end) {
     prefetch_saved(own.first);
     prefetch_saved(own.first + 1);
@@ -97,24 +98,24 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
     copy_panels<kDim, kPadded>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense, dim);
     cp_async_commit();
     if (group == 0) copy_keys(0);
-    copy_band(kGroups - 1 - group, jt - it - 1);
-    if (group == 0) copy_band(kGroups, jt - it);
+    copy_band(kWarpgroups - 1 - group, jt - it - 1);
+    if (group == 0) copy_band(kWarpgroups, jt - it);
     cp_async_commit();
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r)
       if (i + g + 8 * r < length)
-        log_sum_of[r] = a.log_sum[head_of(a, item, head) * a.frames + i + g + 8 * r] * kLog2E;
-    InnerProducts<T, kDim, kPadded> products;
+        lse_of[r] = a.lse[head_of(a, item, head) * a.frames + i + g + 8 * r] * kLog2E;
+    RowDelta<T, kDim, kPadded> products;
     if (exists)
       products.load(rows_from(a.out, dense) + size_t(i) * dense,
                     rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane, dim);
-    products.rows(inner_of, softmax_scale, lane);
+    products.rows(delta_of, softmax_scale, lane);
     cp_async_wait<1>();
     fence_proxy_async<64>();
     __syncthreads();
   }
-  FragmentA carried = {};                     // a skewed block that the next tile of keys completes
-  int stage = 0, ring = kGroups - 1 - group;  // the first tile of the group's band
+  FragmentA carried = {};  // a ds_shifted block that the next tile of keys completes
+  int stage = 0, ring = kWarpgroups - 1 - group;  // the first tile of the group's band
   for (bool first = true; jt < end; first = false) {
     const bool active = jt >= own.first && jt < own.end;
     const T *const keys = m.keys + stage * kTileSize<kDim>, *const values =
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
     const auto copy_next = [&] {
       if (jt < end) {
         if (group == 0) copy_keys(1 - stage);
-        if (group == kGroups - 1) {
+        if (group == kWarpgroups - 1) {
           const int slot = ring + 2 + group;
           copy_band(slot < kRing ? slot : slot - kRing, jt - first_tile);
         }
@@ -143,79 +144,81 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
       Bits16 saved[kBlocks] = {};
       float factor[2] = {};
       if (exists) {
-        const T* const from = static_cast<const T*>(a.saved) + block_at(tile);
+        const T* const from = static_cast<const T*>(a.saved_p) + block_at(tile);
         AERIE_UNROLL
         for (int c = 0; c < kBlocks; ++c)
           saved[c] = *reinterpret_cast<const Bits16*>(from + c * 256);
         AERIE_UNROLL
-        for (int r = 0; r < 2; ++r) factor[r] = shifts[tile * (blocks * 16) + 8 * r];
+        for (int r = 0; r < 2; ++r) factor[r] = tile_max[tile * (blocks * 16) + 8 * r];
       }
-      FragmentC d_weights[kTile / 8];
+      FragmentC dp[kTile / 8];
       wgmma_fence<64>();
-      panel_rows<kDim, false>(d_weights, grads, values, warp, lane);
+      panel_rows<kDim, false>(dp, grads, values, warp, lane);
       wgmma_commit<64>();
       copy_next();
       prefetch_saved(tile + 2);
       AERIE_UNROLL
-      for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(factor[r] - log_sum_of[r]);
+      for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(factor[r] - lse_of[r]);
       wgmma_wait_all<64>();
-      wgmma_fence_operand<64>(d_weights);
+      wgmma_fence_operand<64>(dp);
       const size_t first_block = block_at(tile);
-      T* const weights_at = static_cast<T*>(b.weights) + first_block;
-      T* const scores_at = static_cast<T*>(b.grad_scores) + first_block;
-      FragmentA d_scores[kBlocks] = {};
+      T* const p_at = static_cast<T*>(b.p) + first_block;
+      T* const scores_at = static_cast<T*>(b.ds) + first_block;
+      FragmentA ds[kBlocks] = {};
       AERIE_UNROLL
       for (int c = 0; c < kBlocks && exists; ++c) {
-        FragmentA weights;
+        FragmentA p;
         AERIE_UNROLL
         for (int w = 0; w < 4; ++w) {
           const int n = 2 * c + w / 2, r = w % 2;
-          float weight[2] = {low_of<T>(saved[c].w[w]), high_of<T>(saved[c].w[w])}, d_score[2];
+          float weight[2] = {low_of<T>(saved[c].w[w]), high_of<T>(saved[c].w[w])}, ds_value[2];
           AERIE_UNROLL
           for (int e = 0; e < 2; ++e) {
-            const float through = sign_of(weight[e]) ? 0.0f : d_weights[n].v[2 * r + e];
+            const float through = sign_of(weight[e]) ? 0.0f : dp[n].v[2 * r + e];
             weight[e] *= factor[r];
-            d_score[e] = fabsf(weight[e]) * (through * kept - inner_of[r]);
+            ds_value[e] = fabsf(weight[e]) * (through * kept - delta_of[r]);
           }
-          weights.r[w] = pack_relu<T>(weight[0], weight[1]);
-          d_scores[c].r[w] = pack<T>(d_score[0], d_score[1]);
+          p.r[w] = pack_relu<T>(weight[0], weight[1]);
+          ds[c].r[w] = pack<T>(ds_value[0], ds_value[1]);
         }
-        store_fragment(weights_at + c * 256, weights);
-        store_fragment(scores_at + c * 256, d_scores[c]);
+        store_fragment(p_at + c * 256, p);
+        store_fragment(scores_at + c * 256, ds[c]);
       }
       others_ready();
       wgmma_fence<64>();
-      panel_columns<kDim>(grad_q, d_scores, keys, lane);
+      panel_columns<kDim>(dq, ds, keys, lane);
       wgmma_commit<64>();
       // Row r, column c of the band is key c + r - 16.
       const PanelBand<T, kDim, kRing> band(m.band, ring * kTile + 48 - 16 * warp, lane);
-      const Skew skew = skew_of(launder(lane));
+      const RelShift rel_shift = rel_shift_of(launder(lane));
       const auto at = [&](int n, int r) {
-        return n >= 0 && n < kTile / 8 ? d_scores[n / 2].r[n % 2 * 2 + r] : 0u;
+        return n >= 0 && n < kTile / 8 ? ds[n / 2].r[n % 2 * 2 + r] : 0u;
       };
-      const auto along = [&](int n, int r) { return move_left(skew, at(n, r), at(n + 1, r)); };
-      T* const skewed_at =
-          static_cast<T*>(b.grad_skewed) +
+      const auto along = [&](int n, int r) {
+        return shift_left(rel_shift, at(n, r), at(n + 1, r));
+      };
+      T* const ds_shifted_at =
+          static_cast<T*>(b.ds_shifted) +
           (size_t(block_row) * unsigned(blocks + 1) + unsigned(tile * kBlocks)) * 256 +
           unsigned(lane * 8);
-      FragmentA skewed[kBlocks + 1];
+      FragmentA ds_shifted[kBlocks + 1];
       if (exists) {
         AERIE_UNROLL
         for (int c = 0; c <= kBlocks; ++c) {
-          skewed[c] = {{c > 0 ? along(2 * c - 2, 0) : 0u, along(2 * c - 1, 1), along(2 * c - 1, 0),
-                        c < kBlocks ? along(2 * c, 1) : 0u}};
+          ds_shifted[c] = {{c > 0 ? along(2 * c - 2, 0) : 0u, along(2 * c - 1, 1),
+                            along(2 * c - 1, 0), c < kBlocks ? along(2 * c, 1) : 0u}};
           AERIE_UNROLL
-          for (int r = 0; r < 4 && c == 0; ++r) skewed[c].r[r] |= carried.r[r];
-          if (c < kBlocks || jt == own.end) store_fragment(skewed_at + c * 256, skewed[c]);
+          for (int r = 0; r < 4 && c == 0; ++r) ds_shifted[c].r[r] |= carried.r[r];
+          if (c < kBlocks || jt == own.end) store_fragment(ds_shifted_at + c * 256, ds_shifted[c]);
         }
-        carried = skewed[kBlocks];
+        carried = ds_shifted[kBlocks];
       }
       wgmma_wait_all<64>();
-      panel_ready<kDim>(grad_q);
+      panel_ready<kDim>(dq);
       if (exists) {
         AERIE_UNROLL
-        for (int c = 0; c < kBlocks; ++c) band.columns(grad_q, skewed[c], c);
-        if (jt == own.end) band.columns(grad_q, skewed[kBlocks], kBlocks);
+        for (int c = 0; c < kBlocks; ++c) band.columns(dq, ds_shifted[c], c);
+        if (jt == own.end) band.columns(dq, ds_shifted[kBlocks], kBlocks);
       }
     } else {
       copy_next();
@@ -231,7 +234,7 @@ __global__ void __launch_bounds__(kGroups* kMmaThreads, kAtATime)
   AERIE_UNROLL
   for (int n = 0; n < kDim / 8; ++n) AERIE_UNROLL
   for (int r = 0; r < 2; ++r)
-    result[n / 2].r[n % 2 * 2 + r] = pack<T>(grad_q[n].v[2 * r], grad_q[n].v[2 * r + 1]);
+    result[n / 2].r[n % 2 * 2 + r] = pack<T>(dq[n].v[2 * r], dq[n].v[2 * r + 1]);
   write_rows<kDim, kPadded>(
       static_cast<T*>(b.grad_q) + size_t(first_row + i) * b.grad_stride + head * dim, result, grads,
       rows_of(a.layout, item, a.frames) - i, b.grad_stride, warp, lane, dim);

@@ -1,100 +1,98 @@
-// Backward on tensor cores for 65 to 192 frames and 64 values per head, with the weights that
-// forward has saved; included by attention's .cu files alone. Weights and gradients of scores never
-// leave the SM. A block takes one head of one item after the other and walks over tiles
-// of 64 keys. Three of its four warpgroups have 64 queries each: they make the gradients
-// of their scores and queries, and leave weights and scores' gradients in shared memory as tiles.
-// The fourth makes the sums over queries of them, which are the gradients of keys, values and bias
+// The fused backward on tensor cores for 65 to 192 frames and 64 values per head, with the P that
+// forward has saved; included by attention's .cu files alone. P and dS never leave the SM. A block
+// takes one head of one item after the other and walks over tiles of 64 keys. Three of its four
+// warpgroups have 64 queries each: they make dS and dQ, and leave P and dS in shared memory as
+// tiles. The fourth makes the sums over queries of them, which are dK, dV and the gradient of bias
 // u, while the others go on.
 //
-// What moves along the diagonal goes through shared memory: gradients of scores are written by
-// position too, where they stay. Behind the last tile of keys every group of queries makes its
-// queries' gradients of them, and those of two tiles of positions, which wait in device memory; a
-// second kernel adds those of all items.
+// The rel-shift goes through shared memory: dS is written by position too, where it stays. Behind
+// the last tile of keys every warpgroup of queries makes its part of dQ from it, and dR of two
+// tiles of positions, which wait in device memory; a second kernel adds those of all items.
 //
-// Weights carry the scale of the scores' gradients: softmax's times dropout's.
+// P carries the scale of dS: softmax's times dropout's.
 #pragma once
 
 #include <initializer_list>
 #include <type_traits>
 
+#include "aerie/kernels/attention/attention_fused_dr.h"
+#include "aerie/kernels/attention/attention_fused_mma.h"
 #include "aerie/kernels/attention/attention_mma.h"
-#include "aerie/kernels/attention/attention_resident_positions.h"
-#include "aerie/kernels/attention/attention_resident_products.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-constexpr int kQueryThreads = kResidentGroups * kMmaThreads;
-constexpr int kResidentThreads = kQueryThreads + kMmaThreads;
-constexpr int kResidentFrames = kAttentionResidentFrames;
-static_assert(kResidentFrames == kResidentGroups * kTile);
-constexpr int kResidentBand = kResidentGroups + 1;  // tiles of p that stay
+constexpr int kQueryThreads = kFusedWarpgroups * kMmaThreads;
+constexpr int kFusedThreads = kQueryThreads + kMmaThreads;
+constexpr int kFusedFrames = kAttentionFusedFrames;
+static_assert(kFusedFrames == kFusedWarpgroups * kTile);
+constexpr int kFusedBand = kFusedWarpgroups + 1;  // tiles of R that stay
 // Values from row to row of what is kept by position: 16 more than keys, and against bank
 // conflicts.
-constexpr int kSkewedRow = kResidentFrames + 16 + 8;
+constexpr int kShiftedRow = kFusedFrames + 16 + 8;
 
-// Barriers: of the groups of queries among themselves, and with the group of keys.
+// Named barriers: of the warpgroups of queries among themselves, and with that of keys.
 constexpr int kAmongQueries = 1;   // waited for by all groups of queries
-constexpr int kTilesFull = 2;      // weights and scores' gradients are there
+constexpr int kTilesFull = 2;      // P and dS are there
 constexpr int kTilesEmpty = 3;     // and have been read; waited for by all groups of queries
 constexpr int kPositionsDone = 4;  // queries are not read any more
-constexpr int kInnerReady = 5;     // inner products of an item's queries are there
+constexpr int kDeltaReady = 5;     // delta of an item's queries is there
 
 // Where an item lies: its number, its first row, how many rows it has, how many count.
-struct ResidentPlace {
+struct FusedItem {
   int item, first, rows, length;
-  int skipped;                // whether any item before had no frames
-  int seen[kResidentGroups];  // tiles of keys that a group of queries sees: first + 256 * end
+  int skipped;                 // whether any item before had no frames
+  int seen[kFusedWarpgroups];  // tiles of keys that a group of queries sees: first + 256 * end
 };
 // Of the current item, the next, and those that somebody may still look at.
-constexpr int kResidentPlaces = 4;
+constexpr int kFusedPlaces = 4;
 
 template <typename T, int kDim>
-struct ResidentMemory {
-  T *queries, *grads;     // tiles of the groups: q; gradients of out
-  T *weights, *scores;    // tiles of the groups: weights, gradients of scores
-  T *keys, *values;       // the current tile
-  T* band;                // p from relative position -192 on; behind these 64, more of it come
-                          // where values and keys were
-  T* skewed;              // gradients of scores by position, of every warp's 16 queries
-  T* ones;                // 128
-  T* zeros;               // a row of a matrix
-  float* inner;           // of every query: gradient of out times out, without dropout's scale
-  ResidentPlace* places;  // of some items, in turn
+struct FusedMemory {
+  T *queries, *grads;  // tiles of the groups: q; gradients of out
+  T *p, *ds;           // tiles of the warpgroups
+  T *keys, *values;    // the current tile
+  T* band;             // p from relative position -192 on; behind these 64, more of it come
+                       // where values and keys were
+  T* ds_shifted;       // rel-shifted dS, of every warp's 16 queries
+  T* ones;             // 128
+  T* zeros;            // a row of a matrix
+  float* delta;        // of every query, without dropout's scale
+  FusedItem* places;   // of some items, in turn
 
-  __device__ explicit ResidentMemory(unsigned char* bytes)
+  __device__ explicit FusedMemory(unsigned char* bytes)
       : queries(reinterpret_cast<T*>(bytes)),
-        grads(queries + kResidentGroups * kTileSize<kDim>),
-        weights(grads + kResidentGroups * kTileSize<kDim>),
-        scores(weights + kResidentGroups * kTileSize<kDim>),
-        keys(scores + kResidentGroups * kTileSize<kDim>),
+        grads(queries + kFusedWarpgroups * kTileSize<kDim>),
+        p(grads + kFusedWarpgroups * kTileSize<kDim>),
+        ds(p + kFusedWarpgroups * kTileSize<kDim>),
+        keys(ds + kFusedWarpgroups * kTileSize<kDim>),
         values(keys + kTileSize<kDim>),
         band(values + kTileSize<kDim>),
-        skewed(band + kResidentBand * kTileSize<kDim>),
-        ones(skewed + kResidentFrames * kSkewedRow),
+        ds_shifted(band + kFusedBand * kTileSize<kDim>),
+        ones(ds_shifted + kFusedFrames * kShiftedRow),
         zeros(ones + 128),
-        inner(reinterpret_cast<float*>(zeros + 8)),
-        places(reinterpret_cast<ResidentPlace*>(inner + kResidentFrames)) {}
+        delta(reinterpret_cast<float*>(zeros + 8)),
+        places(reinterpret_cast<FusedItem*>(delta + kFusedFrames)) {}
 };
 template <int kDim>
-constexpr size_t resident_shared() {
-  return sizeof(uint16_t) * ((4 * kResidentGroups + 2 + kResidentBand) * kTileSize<kDim> +
-                             kResidentFrames * kSkewedRow + 128 + 8) +
-         sizeof(float) * kResidentFrames + kResidentPlaces * sizeof(ResidentPlace);
+constexpr size_t fused_shared() {
+  return sizeof(uint16_t) * ((4 * kFusedWarpgroups + 2 + kFusedBand) * kTileSize<kDim> +
+                             kFusedFrames * kShiftedRow + 128 + 8) +
+         sizeof(float) * kFusedFrames + kFusedPlaces * sizeof(FusedItem);
 }
-static_assert(kTile == kAttentionResidentDim, "tiles of weights are as large as those of queries");
+static_assert(kTile == kAttentionFusedDim, "tiles of weights are as large as those of queries");
 
 template <typename T, int kDim, bool kPadded>
-struct ResidentBlock {
+struct FusedBlock {
   const AttentionBackward& b;
   const Attention& a;
-  ResidentMemory<T, kDim> m;
+  FusedMemory<T, kDim> m;
   int lane, warp, group, thread;  // the last three within their group of warps
   int head, slot;
   int dim;        // values of a head
   int turn = 0;   // which of the places is the item's
-  uint32_t base;  // where products find the first tile
+  uint32_t base;  // where wgmma finds the first tile
 
-  __device__ ResidentBlock(const AttentionBackward& back, unsigned char* bytes)
+  __device__ FusedBlock(const AttentionBackward& back, unsigned char* bytes)
       : b(back),
         a(back.forward),
         m(bytes),
@@ -108,10 +106,10 @@ struct ResidentBlock {
         dim(head_dim<kDim, kPadded>(a)),
         base(uint32_t(smem_descriptor(m.queries))) {}
 
-  __device__ const ResidentPlace& place() const { return m.places[turn]; }
-  __device__ const ResidentPlace& next() const { return m.places[after_turn()]; }
-  __device__ int after_turn() const { return (turn + 1) % kResidentPlaces; }
-  __device__ bool exists(const ResidentPlace& of) const { return of.item < a.batch; }
+  __device__ const FusedItem& place() const { return m.places[turn]; }
+  __device__ const FusedItem& next() const { return m.places[after_turn()]; }
+  __device__ int after_turn() const { return (turn + 1) % kFusedPlaces; }
+  __device__ bool exists(const FusedItem& of) const { return of.item < a.batch; }
   __device__ size_t first_row() const { return size_t(place().first); }
   __device__ int rows() const { return place().rows; }
   // By one warp, for all behind a barrier: the first item from `from` on that has any frame.
@@ -119,11 +117,11 @@ struct ResidentBlock {
     int item = from;
     while (item < a.batch && attention_length(a, item) <= 0) item += int(gridDim.y);
     const int at = item < a.batch ? item : a.batch - 1;  // all lanes do the same
-    ResidentPlace found = {item < a.batch ? item : a.batch, int(attention_first(a, at)),
-                           rows_of(a.layout, at, a.frames), attention_length(a, at),
-                           item != from ? 1 : skipped,      {}};
+    FusedItem found = {item < a.batch ? item : a.batch, int(attention_first(a, at)),
+                       rows_of(a.layout, at, a.frames), attention_length(a, at),
+                       item != from ? 1 : skipped,      {}};
     AERIE_UNROLL
-    for (int k = 0; k < kResidentGroups; ++k) {
+    for (int k = 0; k < kFusedWarpgroups; ++k) {
       const KeyTiles tiles = tiles_of(a, found.length, k);
       found.seen[k] = tiles.first + 256 * tiles.end;
     }
@@ -135,44 +133,46 @@ struct ResidentBlock {
     return {tile, base + unsigned(tile - m.queries) * unsigned(sizeof(T)) / 16};
   }
   // Of 16 queries.
-  __device__ T* skewed_rows(int number) const { return m.skewed + number * (16 * kSkewedRow); }
+  __device__ T* shifted_rows(int number) const {
+    return m.ds_shifted + number * (16 * kShiftedRow);
+  }
   // The positions from 64 * number on, -3 to 2.
   __device__ T* position_tile(int number) const {
-    return tile_of(m.keys, number <= 0 ? number + kResidentBand + 1 : 2 - number);
+    return tile_of(m.keys, number <= 0 ? number + kFusedBand + 1 : 2 - number);
   }
-  __device__ void copy_rows(T* tile, const void* from, const ResidentPlace& of, int number,
+  __device__ void copy_rows(T* tile, const void* from, const FusedItem& of, int number,
                             int stride) const {
     copy_tile<kDim, kPadded>(tile,
                              static_cast<const T*>(from) + size_t(of.first) * stride + head * dim,
                              number * kTile, of.length, stride, dim);
   }
-  __device__ void copy_queries(const ResidentPlace& of) const {
+  __device__ void copy_queries(const FusedItem& of) const {
     AERIE_UNROLL
-    for (int i = 0; i < kResidentGroups; ++i)
+    for (int i = 0; i < kFusedWarpgroups; ++i)
       copy_rows(tile_of(m.queries, i), a.q, of, i, a.stride);
   }
-  __device__ void copy_grads(const ResidentPlace& of) const {
+  __device__ void copy_grads(const FusedItem& of) const {
     copy_rows(tile_of(m.grads, group), b.grad_out, of, group, a.heads * dim);
   }
-  __device__ void copy_keys(const ResidentPlace& of, int jt) const {
+  __device__ void copy_keys(const FusedItem& of, int jt) const {
     copy_rows(m.keys, a.k, of, jt, a.stride);
   }
-  __device__ void copy_values(const ResidentPlace& of, int jt) const {
+  __device__ void copy_values(const FusedItem& of, int jt) const {
     copy_rows(m.values, a.v, of, jt, a.stride);
   }
-  __device__ void copy_positions(int number) const {
-    copy_tile<kDim, kPadded>(position_tile(number), static_cast<const T*>(a.p) + head * dim,
-                             a.frames - 1 + number * kTile, 2 * a.frames - 1, a.p_stride, dim);
+  __device__ void copy_r(int number) const {
+    copy_tile<kDim, kPadded>(position_tile(number), static_cast<const T*>(a.r) + head * dim,
+                             a.frames - 1 + number * kTile, 2 * a.frames - 1, a.r_stride, dim);
   }
   // What an item begins with, a share for every group of queries, in the order in which it is
-  // wanted; the saved weights of the first tile of keys wait where those for the group of keys will
+  // wanted; the saved P of the first tile of keys waits where that for the warpgroup of keys will
   // be, every lane's own.
-  __device__ void copy_first(const ResidentPlace& of) const {
+  __device__ void copy_first(const FusedItem& of) const {
     if (group == 1) copy_values(of, 0);
     copy_grads(of);
     cp_async_commit();
   }
-  __device__ void copy_second(const ResidentPlace& of) const {
+  __device__ void copy_second(const FusedItem& of) const {
     const bool there = sees(of, 0);
     const T* const from = saved_blocks(of, 0);
     AERIE_UNROLL
@@ -182,26 +182,26 @@ struct ResidentBlock {
     cp_async_commit();
   }
   __device__ T* first_saved(int k) const {
-    return tile_of(m.weights, group) + warp * (16 * kTile) + k * 256 + lane * 8;
+    return tile_of(m.p, group) + warp * (16 * kTile) + k * 256 + lane * 8;
   }
   // Whether the warp's queries see any of a tile of keys.
-  __device__ bool sees(const ResidentPlace& of, int jt) const {
+  __device__ bool sees(const FusedItem& of, int jt) const {
     const int seen = of.seen[group];
     return group * kTile + warp * 16 < of.length && jt >= seen % 256 && jt < seen / 256;
   }
-  // The lane's saved weights for a tile of keys, blocks of 16 keys 256 values apart.
-  __device__ const T* saved_blocks(const ResidentPlace& of, int jt) const {
+  // The lane's saved P for a tile of keys, blocks of 16 keys 256 values apart.
+  __device__ const T* saved_blocks(const FusedItem& of, int jt) const {
     const unsigned blocks = unsigned(attention_blocks(a.frames));
-    return static_cast<const T*>(a.saved) +
+    return static_cast<const T*>(a.saved_p) +
            (size_t(unsigned(of.item * a.heads + head)) * (blocks * blocks * 256) +
             (unsigned(group * kMmaWarps + warp) * (blocks * 256) +
              unsigned(jt * (kTile / 16) * 256 + lane * 8)));
   }
-  // An item's saved weights come near; by the group of keys.
-  __device__ void announce(const ResidentPlace& of) const {
+  // L2 prefetch of an item's saved P; by the warpgroup of keys.
+  __device__ void prefetch_saved_p(const FusedItem& of) const {
     if (thread == 0)
       prefetch_l2_range(
-          static_cast<const T*>(a.saved) +
+          static_cast<const T*>(a.saved_p) +
               attention_block_at(a, of.item, head, 0, attention_blocks(a.frames)),
           size_t(ceil_div(of.length, 16) * attention_blocks(a.frames)) * 256 * sizeof(T));
   }
@@ -270,13 +270,13 @@ struct ResidentBlock {
     }
   }
 
-  // Gradients of the 64 positions from 64 * (number - 3) on.
-  // totals: of the scores' gradients of the lane's two positions.
-  __device__ void sum_positions(int number, float* totals) const {
+  // dR of the 64 positions from 64 * (number - 3) on. totals: of the dS of the lane's two
+  // positions.
+  __device__ void sum_dr(int number, float* totals) const {
     const int end = ceil_div(place().length, kTile);
     const int row = lane / 16 * 8 + lane % 8;  // a query whose positions this lane names
     const SharedAddress zero = shared_address(m.zeros);
-    const SharedAddress rows = shared_address(m.skewed + row * kSkewedRow + lane / 8 % 2 * 8);
+    const SharedAddress rows = shared_address(m.ds_shifted + row * kShiftedRow + lane / 8 % 2 * 8);
     FragmentC grad[kDim / 8] = {}, sum = {};
     // Tiles of queries that meet these positions.
     const int low = number < 2 ? 2 - number : 0;
@@ -285,12 +285,12 @@ struct ResidentBlock {
     for (int i = low; i < high; ++i) {
       FragmentA d[kTile / 16];
       // The tile of keys that these queries' positions begin with, in blocks of 16.
-      const int from = (number - kResidentGroups + i) * (kTile / 16) + 1 + warp;
+      const int from = (number - kFusedWarpgroups + i) * (kTile / 16) + 1 + warp;
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k) {
         const bool inside = unsigned(from + k) <= unsigned(end * (kTile / 16));
         const Bits16 x = ldmatrix_x4<true>(
-            inside ? rows + (i * kTile + k * 16) * (kSkewedRow * 2) + (from + k) * 32 : zero);
+            inside ? rows + (i * kTile + k * 16) * (kShiftedRow * 2) + (from + k) * 32 : zero);
         d[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
       }
       wgmma_fence<kDim>();
@@ -303,7 +303,7 @@ struct ResidentBlock {
     }
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) totals[r] += sum.v[2 * r];
-    T* const part = resident_part<T>(b, place().item, head, number) + thread * 8;
+    T* const part = fused_part<T>(b, place().item, head, number) + thread * 8;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; n += 2)
       store16(part + n / 2 * (kMmaThreads * 8),
@@ -315,53 +315,52 @@ struct ResidentBlock {
 
 // What a warp's 16 queries need beside tiles, on its way while something else is finished.
 template <typename T>
-struct ResidentQueries {
-  FragmentA weights[kTile / 16];  // saved, of the next tile of keys
-  float shift[2];                 // what these are relative to, in the lane's two rows
-  float log_sum[2];               // of these rows
+struct FusedQueries {
+  FragmentA p[kTile / 16];  // saved, of the next tile of keys
+  float tile_max[2];        // what these are relative to, in the lane's two rows
+  float lse[2];             // of these rows
 
   template <int kDim, bool kPadded>
-  __device__ void load_shifts(const ResidentBlock<T, kDim, kPadded>& q, const ResidentPlace& of,
-                              int jt) {
+  __device__ void load_tile_max(const FusedBlock<T, kDim, kPadded>& q, const FusedItem& of,
+                                int jt) {
     const unsigned tiles = unsigned(attention_tiles(q.a.frames));
     const float* const from =
-        q.a.shifts +
+        q.a.tile_max +
         (size_t(unsigned(of.item * q.a.heads + q.head)) * (tiles * tiles * kTile) +
          (unsigned(jt) * (tiles * kTile) + unsigned(q.group * kTile + q.warp * 16 + q.lane / 4)));
-    shift[0] = shift[1] = 0.0f;
+    tile_max[0] = tile_max[1] = 0.0f;
     if (!q.sees(of, jt)) return;
     AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) shift[r] = from[r * 8];
+    for (int r = 0; r < 2; ++r) tile_max[r] = from[r * 8];
   }
   template <int kDim, bool kPadded>
-  __device__ void load(const ResidentBlock<T, kDim, kPadded>& q, const ResidentPlace& of, int jt) {
-    load_shifts(q, of, jt);
+  __device__ void load(const FusedBlock<T, kDim, kPadded>& q, const FusedItem& of, int jt) {
+    load_tile_max(q, of, jt);
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) weights[k] = {};
+    for (int k = 0; k < kTile / 16; ++k) p[k] = {};
     if (!q.sees(of, jt)) return;
     const T* const from = q.saved_blocks(of, jt);
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) weights[k] = fragment(from + k * 256);
+    for (int k = 0; k < kTile / 16; ++k) p[k] = fragment(from + k * 256);
   }
   // An item, with copies.
   template <int kDim, bool kPadded>
-  __device__ void begin(const ResidentBlock<T, kDim, kPadded>& q, const ResidentPlace& of) {
-    load_shifts(q, of, 0);
+  __device__ void begin(const FusedBlock<T, kDim, kPadded>& q, const FusedItem& of) {
+    load_tile_max(q, of, 0);
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = q.group * kTile + q.warp * 16 + q.lane / 4 + r * 8;
-      log_sum[r] = INFINITY;
-      if (row < of.length)
-        log_sum[r] = q.a.log_sum[head_of(q.a, of.item, q.head) * q.a.frames + row];
+      lse[r] = INFINITY;
+      if (row < of.length) lse[r] = q.a.lse[head_of(q.a, of.item, q.head) * q.a.frames + row];
     }
     q.copy_first(of);
   }
-  // The first tile's weights have come, but for the last copies.
+  // The first tile's P has come, but for the last copies.
   template <int kDim, bool kPadded>
-  __device__ void take_first(const ResidentBlock<T, kDim, kPadded>& q) {
+  __device__ void take_first(const FusedBlock<T, kDim, kPadded>& q) {
     cp_async_wait<1>();
     AERIE_UNROLL
-    for (int k = 0; k < kTile / 16; ++k) weights[k] = fragment(q.first_saved(k));
+    for (int k = 0; k < kTile / 16; ++k) p[k] = fragment(q.first_saved(k));
   }
 
  private:
@@ -373,24 +372,23 @@ struct ResidentQueries {
 
 // A group of queries, one item; begun already, as the next is in the end.
 template <typename T, int kDim, bool kPadded>
-__device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q,
-                                        ResidentQueries<T>& now, bool first) {
+__device__ inline void fused_queries(const FusedBlock<T, kDim, kPadded>& q, FusedQueries<T>& now,
+                                     bool first) {
   static_assert(kUsesWgmma<kDim>);
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, g = lane / 4, t = lane % 4;
   const int length = q.place().length, end = ceil_div(length, kTile);
-  T *const grads = q.tile_of(q.m.grads, q.group), *const weight_tile =
-                                                      q.tile_of(q.m.weights, q.group);
-  T* const score_tile = q.tile_of(q.m.scores, q.group);
-  T* const skewed = q.skewed_rows(q.group * kMmaWarps + warp);
+  T *const grads = q.tile_of(q.m.grads, q.group), *const p_tile = q.tile_of(q.m.p, q.group);
+  T* const ds_tile = q.tile_of(q.m.ds, q.group);
+  T* const ds_shifted = q.shifted_rows(q.group * kMmaWarps + warp);
   const float drop_scale = a.dropout.threshold != 0 ? a.dropout.scale : 1.0f;
   // Weights times both scales.
   const float both_scales = drop_scale / sqrtf(float(q.dim));
-  float inner[2], log_sum[2];
+  float delta[2], lse[2];
   AERIE_UNROLL
-  for (int r = 0; r < 2; ++r) log_sum[r] = now.log_sum[r] * kLog2E - log2f(both_scales);
-  FragmentC grad_q[kDim / 8] = {};
+  for (int r = 0; r < 2; ++r) lse[r] = now.lse[r] * kLog2E - log2f(both_scales);
+  FragmentC dq[kDim / 8] = {};
   AERIE_UNROLL_BY(1)
   for (int jt = 0; jt < end; ++jt) {
     // The values have come, and for the first tile gradients; keys are not read any more.
@@ -410,59 +408,59 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
       // Positions that no key of a row has: before the first key, and behind the last.
       AERIE_UNROLL
       for (int e = 0; e < 2; ++e)
-        *reinterpret_cast<Bits16*>(skewed + lane / 2 * kSkewedRow + lane % 2 * 8 +
+        *reinterpret_cast<Bits16*>(ds_shifted + lane / 2 * kShiftedRow + lane % 2 * 8 +
                                    e * end * kTile) = {};
     }
-    FragmentC d_weights[kTile / 8];
+    FragmentC dp[kTile / 8];
     wgmma_fence<kDim>();
-    group_rows<kDim, false>(d_weights, grads, q.m.values, warp, lane);
+    group_rows<kDim, false>(dp, grads, q.m.values, warp, lane);
     wgmma_commit<kDim>();
     if (jt == 0) {
-      named_barrier_sync<kInnerReady, kResidentThreads>();
+      named_barrier_sync<kDeltaReady, kFusedThreads>();
       AERIE_UNROLL
       for (int r = 0; r < 2; ++r)
-        inner[r] = q.m.inner[(q.group * kMmaWarps + warp) * 16 + g + r * 8];
+        delta[r] = q.m.delta[(q.group * kMmaWarps + warp) * 16 + g + r * 8];
     }
     if (jt == 0) now.take_first(q);
     float factor[2];
     AERIE_UNROLL
-    for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(now.shift[r] - log_sum[r]);
+    for (int r = 0; r < 2; ++r) factor[r] = fast_exp2(now.tile_max[r] - lse[r]);
     wgmma_wait_all<kDim>();
-    wgmma_fence_operand<kDim>(d_weights);
+    wgmma_fence_operand<kDim>(dp);
     // Nobody reads the values any more.
     named_barrier_sync<kAmongQueries, kQueryThreads>();
     if (q.group == 1) {
       if (jt + 1 < end) {
         q.copy_values(q.place(), jt + 1);
       } else if (end > 1) {
-        q.copy_positions(1);
+        q.copy_r(1);
       }
     }
     if (first && jt == 0) {
-      q.copy_positions(-1 - q.group);
-      if (q.group == 2) q.copy_positions(0);
+      q.copy_r(-1 - q.group);
+      if (q.group == 2) q.copy_r(0);
     }
     cp_async_commit();
-    FragmentA d_scores[kTile / 16];
+    FragmentA ds[kTile / 16];
     {
-      T* const along = skewed + g * kSkewedRow + jt * kTile + 16 + 2 * t - g;
+      T* const along = ds_shifted + g * kShiftedRow + jt * kTile + 16 + 2 * t - g;
       AERIE_UNROLL
       for (int k = 0; k < kTile / 16; ++k) AERIE_UNROLL
       for (int n = 2 * k; n < 2 * k + 2; ++n) AERIE_UNROLL
       for (int r = 0; r < 2; ++r) {
-        uint32_t& bits = now.weights[k].r[n % 2 * 2 + r];
+        uint32_t& bits = now.p[k].r[n % 2 * 2 + r];
         const float value[2] = {low_of<T>(bits) * factor[r], high_of<T>(bits) * factor[r]};
-        float kept[2], d_score[2];
+        float kept[2], ds_value[2];
         AERIE_UNROLL
         for (int e = 0; e < 2; ++e) {
           kept[e] = fmaxf(value[e], 0.0f);
-          d_score[e] = kept[e] * d_weights[n].v[2 * r + e] - fabsf(value[e]) * inner[r];
+          ds_value[e] = kept[e] * dp[n].v[2 * r + e] - fabsf(value[e]) * delta[r];
         }
         bits = pack<T>(kept[0], kept[1]);
-        const uint32_t pair = pack<T>(d_score[0], d_score[1]);
-        d_scores[k].r[n % 2 * 2 + r] = pair;
-        along[r * 8 * (kSkewedRow - 1) + n * 8] = T{uint16_t(pair)};
-        along[r * 8 * (kSkewedRow - 1) + n * 8 + 1] = T{uint16_t(pair >> 16)};
+        const uint32_t pair = pack<T>(ds_value[0], ds_value[1]);
+        ds[k].r[n % 2 * 2 + r] = pair;
+        along[r * 8 * (kShiftedRow - 1) + n * 8] = T{uint16_t(pair)};
+        along[r * 8 * (kShiftedRow - 1) + n * 8 + 1] = T{uint16_t(pair >> 16)};
       }
     }
     if (q.group == 0) {  // keys have come, beside later things
@@ -473,16 +471,16 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
       }
       fence_proxy_async<kDim>();
     }
-    named_barrier_sync<kTilesEmpty, kResidentThreads>();
+    named_barrier_sync<kTilesEmpty, kFusedThreads>();
     AERIE_UNROLL
     for (int k = 0; k < kTile / 16; ++k) {
-      store_block(score_tile, d_scores[k], warp, k, lane);
-      store_block(weight_tile, now.weights[k], warp, k, lane);
+      store_block(ds_tile, ds[k], warp, k, lane);
+      store_block(p_tile, now.p[k], warp, k, lane);
     }
     fence_proxy_async<kDim>();
-    named_barrier_arrive<kTilesFull, kResidentThreads>();
+    named_barrier_arrive<kTilesFull, kFusedThreads>();
     wgmma_fence<kDim>();
-    group_columns<kDim>(grad_q, d_scores, q.m.keys, lane);
+    group_columns<kDim>(dq, ds, q.m.keys, lane);
     wgmma_commit<kDim>();
     // Before anything is asked for that would have to come first: the next values are there, or
     // positions.
@@ -492,24 +490,24 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
     }
     if (jt + 1 < end) now.load(q, q.place(), jt + 1);
     wgmma_wait_all<kDim>();
-    wgmma_fence_operand<kDim>(grad_q);
+    wgmma_fence_operand<kDim>(dq);
   }
   // Keys are not read any more.
   named_barrier_sync<kAmongQueries, kQueryThreads>();
-  if (q.group == 0 && end > 2) q.copy_positions(2);
+  if (q.group == 0 && end > 2) q.copy_r(2);
   // The group's positions begin 64 * (group + 1) before its first key; row r, position p of them is
   // where the warp has column p + 16 * (warp - 3) of its rows.
   const SharedAddress zero = shared_address(q.m.zeros);
-  const SharedAddress from = shared_address(skewed + lane % 16 * kSkewedRow + lane / 16 * 8);
+  const SharedAddress from = shared_address(ds_shifted + lane % 16 * kShiftedRow + lane / 16 * 8);
   AERIE_UNROLL_BY(1)
-  for (int w = 0; w < kResidentBand; w += 2) {
-    FragmentA skews[2 * kTile / 16];
+  for (int w = 0; w < kFusedBand; w += 2) {
+    FragmentA shifted[2 * kTile / 16];
     AERIE_UNROLL
     for (int k = 0; k < 2 * kTile / 16; ++k) {
       const int column = w * (kTile / 16) + k - 3 + warp;
       const Bits16 x = ldmatrix_x4<false>(
           unsigned(column) <= unsigned(end * (kTile / 16)) ? from + column * 32 : zero);
-      skews[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
+      shifted[k] = {{x.w[0], x.w[1], x.w[2], x.w[3]}};
     }
     if (w > 0) {
       if (q.group == 0) {
@@ -521,30 +519,29 @@ __device__ inline void resident_queries(const ResidentBlock<T, kDim, kPadded>& q
     wgmma_fence<kDim>();
     AERIE_UNROLL
     for (int e = 0; e < 2; ++e)  // behind the last, zeros are multiplied with anything finite
-      group_columns<kDim>(grad_q, skews + e * (kTile / 16),
+      group_columns<kDim>(dq, shifted + e * (kTile / 16),
                           q.position_tile(w + e <= end ? w + e - 1 - q.group : 0), lane);
     wgmma_commit<kDim>();
     wgmma_wait_all<kDim>();
-    wgmma_fence_operand<kDim>(grad_q);
+    wgmma_fence_operand<kDim>(dq);
   }
-  // All scores' gradients are in their place by position, and all sums over queries are made.
-  named_barrier_sync<kTilesEmpty, kResidentThreads>();
+  // The rel-shifted dS is there, and all sums over queries are made.
+  named_barrier_sync<kTilesEmpty, kFusedThreads>();
   if (q.exists(q.next())) {
     now.begin(q, q.next());
     q.copy_second(q.next());
   }
-  q.store_rows(b.grad_q, grad_q, q.group, score_tile);
+  q.store_rows(b.grad_q, dq, q.group, ds_tile);
 }
 
-// Of an item's queries: gradients of out times out. By the group of keys.
+// delta of an item's queries. By the warpgroup of keys.
 template <typename T, int kDim, bool kPadded>
-__device__ inline void resident_inner(const ResidentBlock<T, kDim, kPadded>& q,
-                                      const ResidentPlace& of) {
+__device__ inline void fused_inner(const FusedBlock<T, kDim, kPadded>& q, const FusedItem& of) {
   const int dense = q.a.heads * q.dim;
   const float kept = q.a.dropout.threshold != 0 ? 1.0f / q.a.dropout.scale : 1.0f;
-  InnerProducts<T, kDim, kPadded> products[kResidentGroups];
+  RowDelta<T, kDim, kPadded> products[kFusedWarpgroups];
   AERIE_UNROLL
-  for (int k = 0; k < kResidentGroups; ++k) {
+  for (int k = 0; k < kFusedWarpgroups; ++k) {
     const int i = (k * kMmaWarps + q.warp) * 16;
     const size_t at = (size_t(of.first) + i) * dense + q.head * q.dim;
     if (i < of.length)
@@ -553,21 +550,21 @@ __device__ inline void resident_inner(const ResidentBlock<T, kDim, kPadded>& q,
                        q.dim);
   }
   AERIE_UNROLL
-  for (int k = 0; k < kResidentGroups; ++k)
-    products[k].finish(q.m.inner + (k * kMmaWarps + q.warp) * 16, kept, q.lane);
-  named_barrier_arrive<kInnerReady, kResidentThreads>();
+  for (int k = 0; k < kFusedWarpgroups; ++k)
+    products[k].finish(q.m.delta + (k * kMmaWarps + q.warp) * 16, kept, q.lane);
+  named_barrier_arrive<kDeltaReady, kFusedThreads>();
 }
 
-// The group of keys, one item. sum: two columns of bias u's gradient are added to it.
+// The warpgroup of keys, one item. sum: two columns of bias u's gradient are added to it.
 template <typename T, int kDim, bool kPadded>
-__device__ inline void resident_keys(const ResidentBlock<T, kDim, kPadded>& q, float* sum) {
+__device__ inline void fused_keys(const FusedBlock<T, kDim, kPadded>& q, float* sum) {
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, t = lane % 4;
   const int length = q.place().length, end = ceil_div(length, kTile);
   if (warp == 0) q.find_place(q.after_turn(), q.place().item + int(gridDim.y), q.place().skipped);
   // Tiles may be written, and the next item's place is known.
-  named_barrier_arrive<kTilesEmpty, kResidentThreads>();
+  named_barrier_arrive<kTilesEmpty, kFusedThreads>();
   AERIE_UNROLL_BY(1)
   for (int jt = 0; jt < end; ++jt) {
     if (jt == 0) {
@@ -585,27 +582,27 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim, kPadded>& q, f
       if (first + r < length && (!kPadded || lane * 2 < q.dim))
         pairs[r] = *reinterpret_cast<const uint32_t*>(keys);
     }
-    named_barrier_sync<kTilesFull, kResidentThreads>();
+    named_barrier_sync<kTilesFull, kFusedThreads>();
     FragmentC grad_k[kDim / 8], grad_v[kDim / 8], sums;
     const uint64_t all_ones = plain_smem_descriptor_at(
         q.base + unsigned(q.m.ones - q.m.queries) * unsigned(sizeof(T)) / 16 - kDescriptorLow);
     const auto add = [&]<bool kAdd>(int i, std::bool_constant<kAdd>) {
-      const GroupTile<T> scores = q.group_tile(q.m.scores, i);
+      const GroupTile<T> scores = q.group_tile(q.m.ds, i);
       group_turned<kDim, kAdd>(grad_k, scores, q.group_tile(q.m.queries, i), warp, lane);
       group_turned_sum<kAdd>(sums, scores, all_ones, warp, lane);
-      group_turned<kDim, kAdd>(grad_v, q.group_tile(q.m.weights, i), q.group_tile(q.m.grads, i),
-                               warp, lane);
+      group_turned<kDim, kAdd>(grad_v, q.group_tile(q.m.p, i), q.group_tile(q.m.grads, i), warp,
+                               lane);
     };
     wgmma_fence<kDim>();
     add(0, std::false_type{});
     AERIE_UNROLL
-    for (int i = 1; i < kResidentGroups; ++i) add(i, std::true_type{});
+    for (int i = 1; i < kFusedWarpgroups; ++i) add(i, std::true_type{});
     wgmma_commit<kDim>();
     wgmma_wait_all<kDim>();
     wgmma_fence_operand<kDim>(grad_k);
     wgmma_fence_operand<kDim>(grad_v);
     wgmma_fence_operand<kDim>(sums);
-    named_barrier_arrive<kTilesEmpty, kResidentThreads>();
+    named_barrier_arrive<kTilesEmpty, kFusedThreads>();
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
       const Pair u =
@@ -624,22 +621,23 @@ __device__ inline void resident_keys(const ResidentBlock<T, kDim, kPadded>& q, f
       sum[0] += weight * low_of<T>(pairs[r]);
       sum[1] += weight * high_of<T>(pairs[r]);
     }
-    if (jt == 0 && q.exists(q.next())) q.announce(q.next());
+    if (jt == 0 && q.exists(q.next())) q.prefetch_saved_p(q.next());
   }
   for (void* grad : {b.grad_k, b.grad_v})
     q.store_zeros(grad, q.first_row(), end * kTile, q.rows(), q.thread, kMmaThreads);
   if (!q.exists(q.next())) return;
-  resident_inner(q, q.next());
-  named_barrier_sync<kPositionsDone, kResidentThreads>();
+  fused_inner(q, q.next());
+  named_barrier_sync<kPositionsDone, kFusedThreads>();
   q.copy_queries(q.next());
 }
 
 template <typename T, int kDim, bool kPadded>
-__global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(AttentionBackward b) {
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    attention_fused_backward_mma(AttentionBackward b) {
   static_assert(kDim / 8 == 32 / 4);
   AERIE_DYNAMIC_SHARED(memory);
   const Attention& a = b.forward;
-  ResidentBlock<T, kDim, kPadded> q(b, memory);
+  FusedBlock<T, kDim, kPadded> q(b, memory);
   const int number = int(threadIdx.x);
   if (number < 32) q.find_place(0, q.slot, 0);
   if (number >= 128 && number < 256) q.m.ones[number - 128] = from_float<T>(1.0f);
@@ -647,42 +645,42 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
   fence_proxy_async<kDim>();
   __syncthreads();
   float sum[2] = {};  // of bias u's gradient: a lane has two columns
-  if (q.group < kResidentGroups) {
+  if (q.group < kFusedWarpgroups) {
     const int tiles = attention_tiles(a.frames);
     float totals[2][2] = {};  // of the lane's positions, in the group's two tiles of these
-    ResidentQueries<T> now;
+    FusedQueries<T> now;
     if (q.exists(q.place())) now.begin(q, q.place());
     bool first = true;
     for (; q.exists(q.place()); q.turn = q.after_turn(), first = false) {
-      resident_queries(q, now, first);
+      fused_queries(q, now, first);
       AERIE_UNROLL_BY(1)
       for (int k = 0; k < 2; ++k) {
-        const int which = q.group + k * kResidentGroups;
-        if (which < kResidentGroups - tiles || which >= kResidentGroups + tiles) continue;
+        const int which = q.group + k * kFusedWarpgroups;
+        if (which < kFusedWarpgroups - tiles || which >= kFusedWarpgroups + tiles) continue;
         float total[2] = {};
-        q.sum_positions(which, total);
+        q.sum_dr(which, total);
         AERIE_UNROLL
         for (int e = 0; e < 4; ++e)
           if (e / 2 == k) totals[e / 2][e % 2] += total[e % 2];
       }
-      if (q.exists(q.next())) named_barrier_arrive<kPositionsDone, kResidentThreads>();
+      if (q.exists(q.next())) named_barrier_arrive<kPositionsDone, kFusedThreads>();
     }
     AERIE_UNROLL
     for (int k = 0; k < 2; ++k) {
-      const int which = q.group + k * kResidentGroups;
-      if (which < kResidentGroups - tiles || which >= kResidentGroups + tiles) continue;
+      const int which = q.group + k * kFusedWarpgroups;
+      if (which < kFusedWarpgroups - tiles || which >= kFusedWarpgroups + tiles) continue;
       if (q.lane % 4 != 0) continue;
-      float* const out = resident_sums(b, q.slot, q.head, which) + q.warp * 16 + q.lane / 4;
+      float* const out = fused_sums(b, q.slot, q.head, which) + q.warp * 16 + q.lane / 4;
       out[0] = totals[k][0];
       out[8] = totals[k][1];
     }
   } else {
     if (q.exists(q.place())) {
-      resident_inner(q, q.place());
+      fused_inner(q, q.place());
       q.copy_queries(q.place());
-      q.announce(q.place());
+      q.prefetch_saved_p(q.place());
     }
-    for (; q.exists(q.place()); q.turn = q.after_turn()) resident_keys(q, sum);
+    for (; q.exists(q.place()); q.turn = q.after_turn()) fused_keys(q, sum);
   }
   __syncthreads();
   if (q.place().skipped != 0) {
@@ -690,15 +688,15 @@ __global__ void __launch_bounds__(kResidentThreads, 1) attention_resident_mma(At
       if (attention_length(a, item) > 0) continue;
       for (void* grad : {b.grad_q, b.grad_k, b.grad_v})
         q.store_zeros(grad, attention_first(a, item), 0, rows_of(a.layout, item, a.frames), number,
-                      kResidentThreads);
+                      kFusedThreads);
       const int tiles = attention_tiles(a.frames);
-      for (int k = kResidentGroups - tiles; k < kResidentGroups + tiles; ++k)
-        for (int e = number * 8; e < kTile * kDim; e += kResidentThreads * 8)
-          store16(resident_part<T>(b, item, q.head, k) + e, {});
+      for (int k = kFusedWarpgroups - tiles; k < kFusedWarpgroups + tiles; ++k)
+        for (int e = number * 8; e < kTile * kDim; e += kFusedThreads * 8)
+          store16(fused_part<T>(b, item, q.head, k) + e, {});
     }
   }
-  float* const parts = reinterpret_cast<float*>(memory);  // of every warp of the group of keys
-  if (q.group == kResidentGroups) {
+  float* const parts = reinterpret_cast<float*>(memory);  // of every warp of the warpgroup of keys
+  if (q.group == kFusedWarpgroups) {
     AERIE_UNROLL
     for (int e = 0; e < 2; ++e) parts[q.warp * kDim + q.lane * 2 + e] = sum[e];
   }
