@@ -214,11 +214,7 @@ int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, 
   w.prefetch({w.weight(p.second.weight, c.width, c.feed_forward)});
   AERIE_TRY(w.fprop(in, p.first.weight.compute, hidden, w.rows, c.feed_forward, c.width));
   SiluForward silu;
-  silu.dtype = c.dtype;
-  silu.batch = c.batch;
-  silu.frames = w.frames;
-  silu.channels = c.feed_forward;
-  silu.layout = w.inputs.layout;
+  w.set_rows(silu, c.feed_forward);
   silu.x = hidden;
   silu.bias = p.first.bias.value;
   silu.dropout = w.dropout(site, c.dropout);
@@ -232,8 +228,8 @@ int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, 
 // Query, key and value of a layer side by side.
 int NestStep::project(Workspace& w, int index) {
   const int width = config_.width;
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
-  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const NestLayerParams& p = layer_params(index);
+  const LayerBuffers& s = w.layer(index);
   const void* in = s.norms[kNormSelfAtt].out;
   w.prefetch(
       {w.weight(p.out.weight, width, width), {s.pos, w.pos_size * dtype_size(config_.dtype)}});
@@ -249,8 +245,8 @@ int NestStep::project(Workspace& w, int index) {
 // From their gradients (w.grad_qkv) to that of the input (w.grad_in).
 int NestStep::project_backward(Workspace& w, int index) {
   const int width = config_.width;
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
-  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const NestLayerParams& p = layer_params(index);
+  const LayerBuffers& s = w.layer(index);
   w.prefetch({w.activations(s.norms[kNormSelfAtt].normalized, width),
               w.weight(p.feed_forward1.second.weight, width, config_.feed_forward)});
   if (joined_.qkv_weights)
@@ -267,7 +263,7 @@ int NestStep::project_backward(Workspace& w, int index) {
 // And to those of their biases and, once their input is there, of their weights.
 int NestStep::project_biases(Workspace& w, int index) {
   const int width = config_.width;
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  const NestLayerParams& p = layer_params(index);
   if (joined_.qkv) return w.bias_gradient(w.grad_qkv, p.q.bias, w.rows, 3 * width, 3 * width, true);
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v})
@@ -277,8 +273,8 @@ int NestStep::project_biases(Workspace& w, int index) {
 }
 void NestStep::project_weights(Workspace& w, int index) {
   const int width = config_.width;
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
-  const void* in = w.layers[static_cast<size_t>(index)].norms[kNormSelfAtt].out;
+  const NestLayerParams& p = layer_params(index);
+  const void* in = w.layer(index).norms[kNormSelfAtt].out;
   if (joined_.qkv_weights) return w.defer_wgrad(w.grad_qkv, in, p.q.weight, 3 * width, width);
   int i = 0;
   for (const NestLayerParams::Linear* linear : {&p.q, &p.k, &p.v})
@@ -338,25 +334,15 @@ int NestStep::position_gradients(Workspace& w) {
 }
 
 int NestStep::normalize_conv(Workspace& w, int index) {
-  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  const LayerBuffers& s = w.layer(index);
+  const NestLayerParams& p = layer_params(index);
   BatchNormForward bn;
-  bn.dtype = config_.dtype;
-  bn.batch = config_.batch;
-  bn.frames = w.frames;
-  bn.channels = config_.width;
-  bn.layout = w.inputs.layout;
-  bn.x = s.conv;
+  w.set_batch_norm(bn, s, p);
   bn.training = config_.training;
   bn.statistics = w.statistics;
-  bn.counted = w.counted();
   bn.running_mean = p.running_mean;
   bn.running_var = p.running_var;
   bn.batches = p.num_batches;
-  bn.mean = s.bn_mean;
-  bn.rstd = s.bn_rstd;
-  bn.weight = p.batch_norm.weight.value;
-  bn.bias = p.batch_norm.bias.value;
   bn.out = s.normed;
   if (config_.exchange) {
     AERIE_TRY(exchange_statistics(w, index));
@@ -369,7 +355,7 @@ int NestStep::normalize_conv(Workspace& w, int index) {
 
 // Mean and variance over all batches, and the running statistics.
 int NestStep::exchange_statistics(Workspace& w, int index) {
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  const NestLayerParams& p = layer_params(index);
   BatchNormSums sums;
   sums.batch = config_.batch;
   sums.frames = w.frames;
@@ -388,7 +374,7 @@ int NestStep::exchange_statistics(Workspace& w, int index) {
   from.batches = p.num_batches;
   from.mean = w.exchanged_mean;
   from.variance = w.exchanged_variance;
-  from.share = w.layers[static_cast<size_t>(index)].bn_share;
+  from.share = w.layer(index).bn_share;
   return kernels_->batch_norm_from_sums(from, w.stream);
 }
 
@@ -406,27 +392,17 @@ int NestStep::exchange_gradient_sums(Workspace& w, int index) {
   from.rows = w.rows;
   from.channels = config_.width;
   from.sums = w.exchanged_sums;
-  from.share = w.layers[static_cast<size_t>(index)].bn_share;
+  from.share = w.layer(index).bn_share;
   from.partial = w.norm_partial = w.exchanged_partial;
   return kernels_->batch_norm_gradient_from_sums(from, w.stream);
 }
 
 // The sums of BatchNorm's backward, and what it put out if that was not kept.
 int NestStep::normalize_conv_backward(Workspace& w, int index) {
-  const LayerBuffers& s = w.layers[static_cast<size_t>(index)];
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
+  const LayerBuffers& s = w.layer(index);
+  const NestLayerParams& p = layer_params(index);
   BatchNormReduce bn;
-  bn.dtype = config_.dtype;
-  bn.batch = config_.batch;
-  bn.frames = w.frames;
-  bn.channels = config_.width;
-  bn.layout = w.inputs.layout;
-  bn.x = s.conv;
-  bn.mean = s.bn_mean;
-  bn.rstd = s.bn_rstd;
-  bn.weight = p.batch_norm.weight.value;
-  bn.bias = p.batch_norm.bias.value;
-  bn.counted = w.counted();
+  w.set_batch_norm(bn, s, p);
   bn.grad_out = w.grad_conv;
   if (config_.plan.recompute) bn.out = s.normed;
   bn.grad_weight = p.batch_norm.weight.grad;
@@ -440,8 +416,8 @@ int NestStep::normalize_conv_backward(Workspace& w, int index) {
 
 int NestStep::layer_forward(Workspace& w, int index) {
   const NestStepConfig& c = config_;
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
-  LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const NestLayerParams& p = layer_params(index);
+  LayerBuffers& s = w.layer(index);
   const auto norm = [&](const NormBuffers& n) {
     return kernels_->layer_norm_forward(w.norm(n, params_, index), w.stream);
   };
@@ -470,8 +446,7 @@ int NestStep::layer_forward(Workspace& w, int index) {
   AERIE_TRY(norm(s.norms[kNormFeedForward2]));
   GemmAhead next;
   if (index + 1 < c.layers)
-    next = w.weight(params_.layers[static_cast<size_t>(index) + 1].feed_forward1.first.weight,
-                    c.feed_forward, c.width);
+    next = w.weight(layer_params(index + 1).feed_forward1.first.weight, c.feed_forward, c.width);
   AERIE_TRY(feed_forward(w, p.feed_forward2, s.norms[kNormFeedForward2].out, s.ff2_hidden,
                          s.ff2_active, s.ff2_keep, sites + 5, next));
   return norm(s.norms[kNormOut]);
@@ -538,11 +513,7 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
                               c.width, c.feed_forward);
   w.take_prefetch(both.product);
   SiluBackward& silu = both.silu;
-  silu.dtype = c.dtype;
-  silu.batch = c.batch;
-  silu.frames = w.frames;
-  silu.channels = c.feed_forward;
-  silu.layout = w.inputs.layout;
+  w.set_rows(silu, c.feed_forward);
   silu.x = hidden;
   silu.bias = p.first.bias.value;
   silu.grad_out = w.grad_hidden;
@@ -567,8 +538,8 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
 
 int NestStep::layer_backward(Workspace& w, int index) {
   const NestStepConfig& c = config_;
-  const NestLayerParams& p = params_.layers[static_cast<size_t>(index)];
-  LayerBuffers& s = w.layers[static_cast<size_t>(index)];
+  const NestLayerParams& p = layer_params(index);
+  LayerBuffers& s = w.layer(index);
   const auto norm = [&](const NormBuffers& n, int layer) {
     return kernels_->layer_norm_backward(w.norm_backward(n, params_, layer), w.stream);
   };
@@ -658,13 +629,12 @@ int NestStep::layer_backward(Workspace& w, int index) {
 
   GemmAhead next;
   if (index > 0)
-    next = w.weight(params_.layers[static_cast<size_t>(index) - 1].feed_forward2.second.weight,
-                    c.width, c.feed_forward);
+    next = w.weight(layer_params(index - 1).feed_forward2.second.weight, c.width, c.feed_forward);
   AERIE_TRY(feed_forward_backward(w, p.feed_forward1, s.ff1_hidden, s.ff1_active, s.ff1_keep, sites,
                                   {next}));
   // This layer's first norm, together with the last one of the layer before.
   AERIE_TRY(index == 0 ? norm(s.norms[kNormFeedForward1], 0)
-                       : norm(w.layers[static_cast<size_t>(index) - 1].norms[kNormOut], index - 1));
+                       : norm(w.layer(index - 1).norms[kNormOut], index - 1));
   AERIE_TRY(first_weight(p.feed_forward1, kNormFeedForward1));
   if (c.plan.overlaps_wgrad()) {
     project_weights(w, index);

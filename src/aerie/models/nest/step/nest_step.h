@@ -184,6 +184,9 @@ class NestStep {
   };
   static Joined find_joined(const NestStepConfig& config, const NestStepParams& params);
   struct Workspace;  // the bump allocator and what all layers share
+  const NestLayerParams& layer_params(int index) const {
+    return params_.layers[static_cast<size_t>(index)];
+  }
   int execute(Workspace& w, const NestStepInputs& inputs, const NestStepOutputs& outputs);
   int front(Workspace& w);
   int tokens(Workspace& w);

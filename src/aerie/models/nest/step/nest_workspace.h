@@ -243,6 +243,35 @@ struct NestStep::Workspace : NestMemory {
     });
   }
 
+  LayerBuffers& layer(int index) { return layers[size(index)]; }
+  // What arguments of the encoder's kernels, of the front end's and of BatchNorm have in common.
+  template <typename Args>
+  void set_rows(Args& a, int channels) const {
+    a.dtype = c.dtype;
+    a.batch = c.batch;
+    a.frames = frames;
+    a.channels = channels;
+    a.layout = inputs.layout;
+  }
+  template <typename Args>
+  void set_front(Args& a, int its_frames, int bins) const {
+    a.dtype = c.dtype;
+    a.batch = c.batch;
+    a.frames = its_frames;
+    a.bins = bins;
+    a.channels = c.sub_channels;
+  }
+  template <typename Args>
+  void set_batch_norm(Args& a, const LayerBuffers& s, const NestLayerParams& p) const {
+    set_rows(a, c.width);
+    a.x = s.conv;
+    a.counted = counted();
+    a.mean = s.bn_mean;
+    a.rstd = s.bn_rstd;
+    a.weight = p.batch_norm.weight.value;
+    a.bias = p.batch_norm.bias.value;
+  }
+
   Dropout dropout(uint32_t site, double p) const {
     return c.training ? dropout_at(inputs.random, site, p) : Dropout{};
   }
@@ -259,11 +288,7 @@ struct NestStep::Workspace : NestMemory {
 
   SubsampleFirst first(const NestStepParams& p) const {
     SubsampleFirst s;
-    s.dtype = c.dtype;
-    s.batch = c.batch;
-    s.frames = c.frames;
-    s.bins = c.bins;
-    s.channels = c.sub_channels;
+    set_front(s, c.frames, c.bins);
     s.x = features + size(c.batch) * size(c.frames) * size(c.bins);  // the noisy rows
     s.lengths = inputs.frames + c.batch;
     s.weight0 = p.conv0.weight.value;
@@ -275,11 +300,7 @@ struct NestStep::Workspace : NestMemory {
   }
   SubsampleNext next(const NestStepParams& p) const {
     SubsampleNext s;
-    s.dtype = c.dtype;
-    s.batch = c.batch;
-    s.frames = frames_quarter;
-    s.bins = bins_quarter;
-    s.channels = c.sub_channels;
+    set_front(s, frames_quarter, bins_quarter);
     s.x = conv1_mixed;
     s.bias0 = p.conv3.bias.value;
     s.lengths = inputs.frames_quarter;
@@ -290,11 +311,7 @@ struct NestStep::Workspace : NestMemory {
   }
   Relu last(const NestStepParams& p) const {
     Relu r;
-    r.dtype = c.dtype;
-    r.batch = c.batch;
-    r.frames = frames;
-    r.bins = bins3;
-    r.channels = c.sub_channels;
+    set_front(r, frames, bins3);
     r.x = conv2_out;
     r.bias = p.conv6.bias.value;
     r.lengths = inputs.frames_encoder;
@@ -304,11 +321,7 @@ struct NestStep::Workspace : NestMemory {
   LayerNormForward norm(const NormBuffers& n, const NestStepParams& p, int layer) const {
     const Place place = place_of(n, p, layer);
     LayerNormForward f;
-    f.dtype = c.dtype;
-    f.batch = c.batch;
-    f.frames = frames;
-    f.channels = c.width;
-    f.layout = inputs.layout;
+    set_rows(f, c.width);
     if (n.kind != kNormFeedForward1) f.residual = residual;
     f.y = branch;
     f.y_bias = place.y_bias.value;
@@ -338,11 +351,7 @@ struct NestStep::Workspace : NestMemory {
   LayerNormBackward norm_backward(const NormBuffers& n, const NestStepParams& p, int layer) {
     const Place place = place_of(n, p, layer);
     LayerNormBackward b;
-    b.dtype = c.dtype;
-    b.batch = c.batch;
-    b.frames = frames;
-    b.channels = c.width;
-    b.layout = inputs.layout;
+    set_rows(b, c.width);
     b.normalized = n.normalized;
     b.rstd = n.rstd;
     b.weight = place.norm->weight.value;
@@ -381,11 +390,7 @@ struct NestStep::Workspace : NestMemory {
 
   GatedConv conv(const LayerBuffers& s, const NestLayerParams& p) const {
     GatedConv f;
-    f.dtype = c.dtype;
-    f.batch = c.batch;
-    f.frames = frames;
-    f.channels = c.width;
-    f.layout = inputs.layout;
+    set_rows(f, c.width);
     f.kernel = c.conv_kernel;
     f.left = c.conv_left;
     f.x = s.gates;
