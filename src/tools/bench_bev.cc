@@ -22,6 +22,7 @@
 #include "aerie/metrics/nvml.h"
 #include "aerie/models/bev/config/bev_loader.h"
 #include "aerie/models/bev/run/bev_job.h"
+#include "aerie/models/bev/run/mm_log.h"
 #include "aerie/train/cadence.h"
 #include "aerie/train/measure.h"
 #include "bench_command.h"
@@ -76,15 +77,6 @@ struct BevBenchRow {
     return steps.step_ms_mean > 0.0 ? data_wait_ms / steps.step_ms_mean : 0.0;
   }
 };
-
-// By the share of time that steps wait for data, and how busy the GPU was; null: there is none.
-std::string bench_verdict(double wait, const std::optional<metrics::GpuSample>& gpu) {
-  const double busy = gpu ? gpu->utilisation_percent : 100.0;
-  if (wait > 0.10 || (gpu && busy < 80.0 && wait > 0.05))
-    return "loader-bound: raise workers and prefetch_factor, pack the pictures, check the disk";
-  if (!gpu || busy > 95.0) return "compute-bound";
-  return busy < 90.0 ? "launch-bound: the GPU waits between kernels" : "balanced";
-}
 
 Result<std::vector<BevBenchRow>> rows_of(const BevBenchOptions& options) {
   std::vector<BevBenchRow> rows;
@@ -181,7 +173,10 @@ Status measure_row(const BevBenchOptions& options, const std::string& root, BevB
   row.loader = data.loader;
   if (const train::PhaseTime* wait = row.steps.phase(train::kPhaseDataWait))
     row.data_wait_ms = wait->host_ms;
-  row.verdict = bench_verdict(row.wait_share(), row.gpu);
+  row.verdict =
+      bev::step_verdict(row.wait_share(),
+                        row.gpu ? std::optional(row.gpu->utilisation_percent) : std::nullopt)
+          .sentence;
   return ok_status();
 }
 

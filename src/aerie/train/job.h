@@ -24,6 +24,7 @@
 #include "aerie/train/engine.h"
 #include "aerie/train/evaluate.h"
 #include "aerie/train/learning_rates.h"
+#include "aerie/train/run_listener.h"
 #include "aerie/ui/report_words.h"
 
 namespace aerie::dist {
@@ -117,6 +118,10 @@ class Job {
   virtual Result<std::unique_ptr<LearningRates>> make_rates(const std::vector<double>& base_rates,
                                                             const Cadence& cadence) = 0;
   virtual Result<Exports> exports(Env& env) = 0;
+  // Logs of its own; null: none.
+  virtual Result<std::unique_ptr<RunListener>> make_listener(const ListenerParts& /*parts*/) {
+    return std::unique_ptr<RunListener>();
+  }
   // What a validation leaves in the run's folder beside its numbers: pictures. `monitored` is the
   // result of the set whose numbers have no prefix.
   virtual Status after_validation(Env& /*env*/, const std::string& /*run_dir*/, int64_t /*step*/,

@@ -274,6 +274,21 @@ Result<RunResult> run_rank(Job& job, const RunOptions& options) {
     }
   }
 
+  std::unique_ptr<RunListener> listener;
+  if (keep && leading) {
+    ListenerParts listens;
+    listens.env = &env;
+    listens.clock = &clock;
+    listens.run_dir = folder.path;
+    listens.first_step = state.step;
+    listens.planned_steps = cadence.planned_steps();
+    listens.steps_per_epoch = cadence.steps_per_epoch();
+    listens.gpu = devices.gpu;
+    listens.engine = engine.engine.get();
+    listens.tensorboard = tensorboard.get();
+    AERIE_ASSIGN_OR_RETURN(listener, job.make_listener(listens));
+  }
+
   const double started_s = clock.monotonic_s();
   ui::ProgressLineOptions line_options;
   line_options.terminal =
@@ -295,6 +310,7 @@ Result<RunResult> run_rank(Job& job, const RunOptions& options) {
   if (leading) parts.metrics = &metrics;
   parts.tensorboard = tensorboard.get();
   parts.nvml = nvml.get();
+  parts.listener = listener.get();
   parts.checkpointer = checkpointer.get();
   parts.checkpoint_rules = rules;
   parts.clock = &clock;

@@ -26,6 +26,7 @@ struct StepInfo {
   int64_t width = 1;  // that it stands for
   int64_t epoch = 0;
   double learning_rate = 0.0;
+  std::optional<double> momentum;  // where the schedule changes it
   double data_wait_s = 0.0;
   double amount = 0.0;  // of input, as TaskInfo::amount counts it
   double padding_share = 0.0;

@@ -144,6 +144,8 @@ TrainState Trainer::current_state() {
 }
 
 void Trainer::write_record(const metrics::Record& record) {
+  if (parts_.listener != nullptr && record.kind() != metrics::RecordKind::kEvent)
+    parts_.listener->after_record(record);
   if (parts_.metrics == nullptr) return;
   const Status status = parts_.metrics->write(record);
   if (!status.ok()) {
@@ -386,6 +388,7 @@ Status Trainer::submit_window(int64_t window) {
   request.momentum = parts_.rates->momentum_at(rate_step);
   set_span_step(position_.step + 1);
   info.learning_rate = request.learning_rates.front();
+  info.momentum = request.momentum;
 
   int64_t done = 0;
   bool validate_now = false;
@@ -545,6 +548,7 @@ Status Trainer::after_outcome(const StepOutcome& outcome, double step_s) {
 
   latest_[parts_.task.train_loss] = outcome.loss;
   const bool log_now = cadence_.log_after_step(info.step, info.width);
+  if (parts_.listener != nullptr) parts_.listener->after_step(outcome, info);
   reporter_.log(outcome, info, log_now, phase_s_, wall_s());
   // Records are rank 0's; each of the others has its log file.
   if (!leads(parts_.ranks) && log_now)

@@ -30,6 +30,7 @@
 #include "aerie/train/guards.h"
 #include "aerie/train/learning_rates.h"
 #include "aerie/train/rank_talk.h"
+#include "aerie/train/run_listener.h"
 #include "aerie/train/step_reporter.h"
 #include "aerie/train/step_times.h"
 
@@ -50,6 +51,7 @@ struct TrainerParts {
   metrics::MetricsLog* metrics = nullptr;          // null: another rank writes
   metrics::TfEventsWriter* tensorboard = nullptr;  // may be null
   metrics::NvmlSampler* nvml = nullptr;            // may be null
+  RunListener* listener = nullptr;                 // may be null
   Checkpointer* checkpointer = nullptr;            // may be null: nothing is saved here
   bool joins_saves = false;                        // of another rank
   CheckpointRules checkpoint_rules;

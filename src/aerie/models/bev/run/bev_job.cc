@@ -10,6 +10,7 @@
 #include "aerie/models/bev/run/bev_task.h"
 #include "aerie/models/bev/run/make_engine.h"
 #include "aerie/models/bev/run/mm_export.h"
+#include "aerie/models/bev/run/mm_log.h"
 #include "aerie/models/bev/run/prediction_pictures.h"
 #include "aerie/optim/mm_schedule.h"
 #include "aerie/train/mm_schedule_rates.h"
@@ -96,6 +97,16 @@ class BevJob final : public train::Job {
       return exporter.write(env, path, mark, state, snapshot);
     };
     return out;
+  }
+  Result<std::unique_ptr<train::RunListener>> make_listener(
+      const train::ListenerParts& parts) override {
+    MmLogOptions options;
+    options.text = run_.text_log;
+    options.by_epoch = run_.trainer.max_steps < 0 && run_.trainer.max_epochs.value_or(-1) > 0;
+    options.name = run_.name;
+    options.seed = run_.aerie.seed;
+    options.classes = run_.model.classes;
+    return make_mm_log(options, parts);
   }
   Status after_validation(Env& env, const std::string& run_dir, int64_t step,
                           const train::SetResult& monitored) override {

@@ -323,6 +323,27 @@ TEST_F(BevRunTest, TrainsValidatesSavesAndReports) {
     ++shown;
   EXPECT_EQ(shown, 4u);  // of the first and of the latest validation
 
+  // mmcv's logs: every second iteration, the validations among them, and its tags.
+  const Names logs = this->names("whole", ".log.json");
+  ASSERT_EQ(logs.size(), 1u);
+  const auto log = Env::real().read_file(dir_.file("whole/" + logs[0]), 1 << 20);
+  ASSERT_TRUE(log.ok());
+  for (const char* text :
+       {R"({"mode":"train","epoch":1,"iter":2,"lr":0.002,)", R"("loss/map/walkway/focal":)",
+        R"({"mode":"train","epoch":3,"iter":10,"lr":0.0002)",
+        R"({"mode":"val","epoch":1,"iter":4,)", R"({"mode":"val","epoch":2,"iter":8,)",
+        R"("map/drivable_area/iou@0.65":)", R"("verdict":"compute-bound")"})
+    EXPECT_NE(log->find(text), std::string::npos) << text << "\n" << *log;
+  EXPECT_TRUE(Env::real().exists(dir_.file("whole/" + logs[0].substr(0, logs[0].size() - 5))));
+  for (const std::string& name : this->names("whole", ""))
+    if (starts_with(name, "events.out")) {
+      const auto events = Env::real().read_file(dir_.file("whole/" + name), 8 << 20);
+      ASSERT_TRUE(events.ok());
+      for (const char* tag : {"train/loss", "train/loss/map/walkway/focal", "train/grad_norm",
+                              "learning_rate", "val/mIoU", "val/map/walkway/iou@max"})
+        EXPECT_NE(events->find(tag), std::string::npos) << tag;
+    }
+
   // Its checkpoint scores what the last evaluation said, and more can be asked of it.
   {
     config::mm::MmArgs args;
