@@ -14,10 +14,23 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include "aerie/base/check.h"
+
 namespace aerie::optim {
 namespace {
 
 constexpr int64_t kBlock = 1 << 16;
+
+// The norm of any type, in blocks that are added up in order.
+at::Tensor vector_norm(const at::Tensor& flat, double type) {
+  if (flat.numel() == 0) return at::zeros({}, flat.options().dtype(at::kDouble));
+  std::vector<at::Tensor> norms;
+  // ATen computes a block of this size in one thread.
+  for (const at::Tensor& block : flat.flatten().split(int64_t{1} << 15))
+    norms.push_back(
+        at::linalg_vector_norm(block, type, at::OptionalIntArrayRef(), false, at::kDouble));
+  return at::linalg_vector_norm(at::stack(norms), type);
+}
 
 // Fixed blocks, added up in order: the same sum for any number of threads.
 template <typename T>
@@ -81,6 +94,11 @@ GradientReport prepare_gradients(at::Tensor flat_grads, const at::Tensor& invers
   at::Tensor factor = inverse_scale;
   if (factor.defined()) out.norm = out.norm * factor.to(at::kDouble);
   const bool by_norm = clip.value > 0.0 && clip.algorithm == config::GradientClip::kNorm;
+  if (by_norm && clip.norm_type != 2.0) {
+    AERIE_CHECK(!add_up, "parts of gradients are added up in the norm 2");
+    out.norm = vector_norm(flat_grads, clip.norm_type);
+    if (factor.defined()) out.norm = out.norm * factor.to(at::kDouble);
+  }
   if (by_norm) {
     const at::Tensor coefficient = (clip.value / (out.norm + 1e-6)).clamp_max(1.0);
     factor = factor.defined() ? factor.to(at::kDouble) * coefficient : coefficient;

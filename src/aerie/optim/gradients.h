@@ -17,10 +17,11 @@ at::Tensor l2_norm(const at::Tensor& flat);
 struct ClipSettings {
   double value = 0.0;  // <= 0: off
   config::GradientClip algorithm = config::GradientClip::kNorm;
+  double norm_type = 2.0;  // kNorm: which one; infinite: the largest absolute value
 };
 
 struct GradientReport {
-  at::Tensor norm;       // 0-dim float64: of the unscaled gradients, before clipping
+  at::Tensor norm;       // 0-dim float64: of the unscaled gradients, before clipping, of norm_type
   at::Tensor found_inf;  // 0-dim float32: 1 when some element is not finite
 };
 
@@ -29,7 +30,7 @@ struct GradientReport {
 // [-value, value]. Gradients that are not finite are left in an undefined state: the step must be
 // skipped.
 // `add_up`: where the gradients are a part of all, replaces their sum of squares (0-dim float64) by
-// that of all parts.
+// that of all parts; the norm is 2 then.
 GradientReport prepare_gradients(at::Tensor flat_grads, const at::Tensor& inverse_scale,
                                  const ClipSettings& clip,
                                  const std::function<void(const at::Tensor& squares)>& add_up = {});

@@ -50,6 +50,25 @@ TEST(GradientsTest, ClipByNormFollowsTorch) {
   }
 }
 
+TEST(GradientsTest, ClipsByOtherNormsToo) {
+  for (const double type : {1.0, 3.0, std::numeric_limits<double>::infinity()}) {
+    at::Tensor x = wave({100003}, 0.1), once = x.clone();
+    const at::Tensor before = x.to(at::kDouble) / 8.0;
+    const ClipSettings clip{0.5, config::GradientClip::kNorm, type};
+    const at::Tensor inverse = at::scalar_tensor(0.125f, at::kFloat);
+    const double norm = prepare_gradients(x, inverse, clip).norm.item<double>();
+    const double want = std::isinf(type)
+                            ? before.abs().max().item<double>()
+                            : std::pow(before.abs().pow(type).sum().item<double>(), 1.0 / type);
+    EXPECT_NEAR(norm, want, 1e-9 * want) << type;
+    EXPECT_LT(relative_error(x, before * std::min(1.0, 0.5 / (norm + 1e-6))), 2e-7) << type;
+    const int threads = at::get_num_threads();
+    at::set_num_threads(threads == 1 ? 2 : 1);
+    EXPECT_EQ(prepare_gradients(once, inverse, clip).norm.item<double>(), norm);
+    at::set_num_threads(threads);
+  }
+}
+
 TEST(GradientsTest, ClipByValueComesAfterUnscaling) {
   at::Tensor x = at::tensor({-8.0f, -1.0f, 0.5f, 4.0f, 6.0f});
   const GradientReport report = prepare_gradients(x, at::scalar_tensor(0.25f, at::kFloat),

@@ -100,6 +100,16 @@ Status move_loop_keys(Value& native) {
   return ok_status();
 }
 
+// `lr_scaling: linear` is short for `lr_scaling: {rule: linear}`.
+Status spell_out_lr_scaling(Value& native) {
+  const Value* scaling = native.find("model.optim.lr_scaling");
+  if (scaling == nullptr || !scaling->is_string()) return ok_status();
+  Value rule = *scaling;
+  Value map = Value(config::Map()).with_origin(rule.origin());
+  map.as_map().set("rule", std::move(rule));
+  return native.set("model.optim.lr_scaling", std::move(map));
+}
+
 Status apply_flags(const MmArgs& args, bool mm, Value& native) {
   const auto set = [&](const char* path, Value value, const std::string& flag) {
     return native.set(path, std::move(value).with_origin(config::Origin::command_line(flag)));
@@ -194,6 +204,7 @@ Result<LoadedBevConfig> load_bev_config(Env& env, const MmArgs& args,
     out.native = std::move(source.tree);
   }
   AERIE_RETURN_IF_ERROR(move_loop_keys(out.native));
+  AERIE_RETURN_IF_ERROR(spell_out_lr_scaling(out.native));
   AERIE_RETURN_IF_ERROR(apply_flags(args, source.mm, out.native));
 
   const config::Schema& schema = bev_schema();

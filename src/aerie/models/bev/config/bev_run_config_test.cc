@@ -312,6 +312,30 @@ TEST_F(BevFilesTest, LearningRateFollowsTheBatch) {
   EXPECT_DOUBLE_EQ(rate("dict(rule='linear', base_batch=4, count_accumulation=False)", 4, twice),
                    2e-4);
   EXPECT_DOUBLE_EQ(rate("dict(rule='none')", 64), 2e-4);
+  // Short for its rule.
+  EXPECT_DOUBLE_EQ(rate("'linear'", 6), 3e-4);
+  EXPECT_DOUBLE_EQ(rate("'sqrt'", 16), 4e-4);
+  EXPECT_NE(error("optimizer = dict(type='AdamW', lr=2e-4, lr_scaling='lineer')\n").find("linear"),
+            std::string::npos);
+  const auto said = mm("optimizer = dict(type='AdamW', lr=2e-4, lr_scaling='linear')\n",
+                       {"--cfg-options", "data.samples_per_gpu=8"});
+  ASSERT_TRUE(said.ok()) << said.status().to_string();
+  EXPECT_EQ(said->notes.back(), "learning rate 4e-04 = 2e-04 x batch 8 / 4");
+}
+
+TEST_F(BevFilesTest, GradientsAreClippedByAnyNorm) {
+  const auto norm = [&](const std::string& type) {
+    const auto loaded =
+        mm(str_cat("optimizer_config = dict(grad_clip=dict(max_norm=5", type, "))\n"));
+    EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
+    return loaded.ok() ? loaded->run.clip_norm_type : 0.0;
+  };
+  EXPECT_EQ(norm(""), 2.0);
+  EXPECT_EQ(norm(", norm_type=1"), 1.0);
+  EXPECT_TRUE(std::isinf(norm(", norm_type='inf'")));
+  EXPECT_NE(error("optimizer_config = dict(grad_clip=dict(max_norm=5, norm_type=0))\n")
+                .find("gradient_clip_norm_type"),
+            std::string::npos);
 }
 
 TEST_F(BevFilesTest, PoliciesKeepTheirArguments) {

@@ -104,7 +104,10 @@ SchemaParts bev_parts() {
     return shared.from == "model.optim.sched";
   });
   for (const KeySpec& row : own_rows())
-    group_of(parts, starts_with(row.path, "aerie.") ? "aerie" : "Top level").keys.push_back(row);
+    group_of(parts, starts_with(row.path, "aerie.")     ? "aerie"
+                    : starts_with(row.path, "trainer.") ? "trainer"
+                                                        : "Top level")
+        .keys.push_back(row);
   KeyGroup& model = group_of(parts, "model");
   model.keys = model_rows();
   model.intro =

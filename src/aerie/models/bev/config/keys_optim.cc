@@ -193,7 +193,8 @@ const FieldKeys<ParamGroupsConfig>& group_keys() {
 
 constexpr KeySpec kNodes[] = {
     {"model.optim.lr_scaling", "map|null", "null", "", "", KeyStatus::kWorks,
-     "Learning rate by the size of the batch; null: model.optim.lr as it is written."},
+     "Learning rate by the size of the batch; `linear` or `sqrt` alone is its rule; null: "
+     "model.optim.lr as it is written."},
     {"model.optim.param_groups", "map|null", "null", "", "", KeyStatus::kWorks,
      "Multipliers of rate and weight decay by parameter (mmcv's paramwise_cfg)."},
     {"model.optim.sched", "map|null", "null", "", "", KeyStatus::kWorks,

@@ -108,6 +108,16 @@ constexpr KeySpec kEvalStart = {
     "First evaluation at this step, or epoch where evaluations count epochs, and then every "
     "interval (mmcv's evaluation.start); 0: at every multiple of the interval."};
 
+constexpr KeySpec kClipNorm = {
+    "trainer.gradient_clip_norm_type",
+    "float",
+    "2.0",
+    "(0,inf]",
+    "",
+    KeyStatus::kWorks,
+    "Which norm of the gradients gradient_clip_val bounds and logs name (mmcv's "
+    "grad_clip.norm_type); .inf: their largest value."};
+
 constexpr KeySpec kLoadFrom = {
     "load_from",
     "str|null",
@@ -122,6 +132,7 @@ constexpr KeySpec kLoadFrom = {
 std::vector<KeySpec> own_rows() {
   std::vector<KeySpec> out(own_keys().rows().begin(), own_keys().rows().end());
   out.push_back(kEvalStart);
+  out.push_back(kClipNorm);
   out.push_back(kLoadFrom);
   return out;
 }
@@ -129,6 +140,7 @@ std::vector<KeySpec> own_rows() {
 void read_own(const NodeReader& root, BevRunConfig& out) {
   own_keys().read(root.child("aerie"), out);
   root.child("aerie").read("eval_start", out.aerie.eval_start);
+  root.child("trainer").read("gradient_clip_norm_type", out.clip_norm_type);
   root.read("load_from", out.load_from);
 }
 

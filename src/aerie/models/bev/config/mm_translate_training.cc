@@ -1,5 +1,6 @@
 // Runner, optimizer, precision, policies, evaluation, checkpoints and logs.
 #include <algorithm>
+#include <limits>
 
 #include "aerie/base/strings.h"
 #include "aerie/models/bev/config/mm_parts.h"
@@ -41,10 +42,10 @@ void grad_clip(MmState& state, MmNode node) {
     state.set("trainer.gradient_clip_val", *clip, node.path_of("clip_value"));
     state.set("trainer.gradient_clip_algorithm", at(Value("value"), *clip));
   }
-  if (const Value* norm = node.take("norm_type");
-      norm != nullptr && !(norm->is_number() && norm->as_float() == 2.0))
-    state.error(node.path_of("norm_type"), *norm, "gradients are clipped by the norm 2",
-                "write norm_type=2, or leave it out");
+  if (const Value* norm = node.take("norm_type"); norm != nullptr)
+    state.set(
+        "trainer.gradient_clip_norm_type",
+        *norm == Value("inf") ? at(Value(std::numeric_limits<double>::infinity()), *norm) : *norm);
   node.ignore({"error_if_nonfinite", "type"});
   node.finish();
 }

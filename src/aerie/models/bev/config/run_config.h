@@ -91,9 +91,10 @@ struct BevRunConfig : config::LoopConfig, BevOwnConfig {
   nuscenes::DataSets data;
   BevOptimConfig optim;
   std::vector<std::string> metrics = {"mIoU"};
-  bool view_fp32 = false;     // vtransform.fp32: depth net and lifting in float32
-  std::string load_from;      // weights that start the run; empty: none
-  std::string backbone_init;  // backbone.init_cfg.checkpoint; empty: none
+  bool view_fp32 = false;       // vtransform.fp32: depth net and lifting in float32
+  double clip_norm_type = 2.0;  // of trainer.gradient_clip_val; infinite: the largest value
+  std::string load_from;        // weights that start the run; empty: none
+  std::string backbone_init;    // backbone.init_cfg.checkpoint; empty: none
 };
 
 // `resolved` has passed validate() with bev_schema(). Values that do not go together (sizes of data

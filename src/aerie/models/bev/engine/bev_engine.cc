@@ -63,7 +63,8 @@ Result<std::unique_ptr<BevEngine>> BevEngine::create(const BevRunConfig& config,
     engine->optimizer_ = std::make_unique<optim::Optimizer>(
         registry, config.optim.kind, parameter_groups(registry, config.optim),
         undecayed_names(registry, config.optim));
-    engine->clip_ = {config.trainer.gradient_clip_val, config.trainer.gradient_clip_algorithm};
+    engine->clip_ = {config.trainer.gradient_clip_val, config.trainer.gradient_clip_algorithm,
+                     config.clip_norm_type};
     engine->loss_scale_ = config.loss_scale;
     engine->seed_ = config.aerie.seed;
     engine->detect_anomaly_ = config.trainer.detect_anomaly;
