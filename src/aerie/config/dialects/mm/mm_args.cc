@@ -31,6 +31,7 @@ constexpr Option kOptions[] = {
     {"--diff_seed", Takes::kNothing, true},
     {"--diff-seed", Takes::kNothing, true},
     {"--deterministic", Takes::kNothing, true},
+    {"--dump-precision", Takes::kNothing, true},
     {"--launcher", Takes::kOne, true},
     {"--local_rank", Takes::kOne, true},
     {"--local-rank", Takes::kOne, true},
@@ -70,6 +71,7 @@ Status store(std::string_view name, const std::vector<std::string>& values, MmAr
   if (name == "--no-validate") out.no_validate = true;
   if (name == "--diff_seed" || name == "--diff-seed") out.diff_seed = true;
   if (name == "--deterministic") out.deterministic = true;
+  if (name == "--dump-precision") out.dump_precision = true;
   if (name == "--allow-unknown") out.allow_unknown = true;
   if (name == "--help" || name == "-h") out.help = true;
   if (name == "--gpus") {
@@ -193,6 +195,7 @@ std::string_view mm_options_help() {
          "folder\n"
          "  --no-validate           no evaluation during training\n"
          "  --seed N --diff_seed --deterministic\n"
+         "  --dump-precision        do not train: print which operations run in which precision\n"
          "  --launcher none|pytorch|slurm|mpi --local_rank N\n"
          "  --model.a.b V           change a key, BEVFusion's way\n"
          "  --allow-unknown         unknown keys are warnings\n";

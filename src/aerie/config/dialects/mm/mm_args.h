@@ -28,6 +28,7 @@ struct MmArgs {
   std::optional<int64_t> seed;
   bool diff_seed = false;
   bool deterministic = false;
+  bool dump_precision = false;
   std::string launcher = "none";
   std::optional<int64_t> local_rank;
   bool allow_unknown = false;

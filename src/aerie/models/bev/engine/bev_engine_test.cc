@@ -21,6 +21,7 @@
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/batch_tensors.h"
 #include "aerie/models/bev/engine/param_groups.h"
+#include "aerie/models/bev/engine/precision_table.h"
 #include "aerie/models/bev/engine/test_batch.h"
 #include "aerie/models/bev/metrics/map_iou.h"
 
@@ -433,8 +434,14 @@ TEST(BevEngineTest, EvaluationCountsAsTheMetricDoes) {
   iou.update({p.const_data_ptr<float>(), static_cast<size_t>(p.numel())},
              {y.const_data_ptr<uint8_t>(), static_cast<size_t>(y.numel())}, 3);
   const size_t thresholds = kMapThresholds.size();
-  // Behind them two counts a class for the sign of the logits.
   ASSERT_EQ(outcome->sums.size(), 3 * 2 * thresholds + 2 * 2);
+  // Behind them the counts of logits above 0: cells in both, and in either.
+  for (size_t k = 0; k < 2; ++k) {
+    const at::Tensor above = logits->select(1, static_cast<int64_t>(k)) > 0,
+                     there = y.select(1, static_cast<int64_t>(k)) != 0;
+    EXPECT_EQ(outcome->sums[6 * thresholds + k], (above & there).sum().item<double>());
+    EXPECT_EQ(outcome->sums[6 * thresholds + 2 + k], (above | there).sum().item<double>());
+  }
   for (size_t k = 0; k < 2; ++k)
     for (size_t t = 0; t < thresholds; ++t) {
       const MapIou::Count& count = iou.counts()[k][t];
@@ -453,6 +460,39 @@ TEST(BevEngineTest, PartsOfABatchKeepTheLossesScale) {
   const double loss = Steps{*whole}.run({&a.get()}).loss;
   // BatchNorm sees fewer samples at a time.
   EXPECT_NEAR(Steps{*parts}.run({&a.get()}, 1, 2).loss, loss, 0.1 * loss);
+}
+
+// Convolutions and matrix products in half precision; norms, softmax, losses and the update in
+// float32, as docs/bev_model.md says.
+TEST(PrecisionTableTest, NamesWhatAStepDid) {
+  BevRunConfig run = tiny();
+  const auto rows = [&](config::Precision precision) {
+    run.trainer.precision = precision;
+    const auto text = precision_table(run, /*gpu=*/false);
+    EXPECT_TRUE(text.ok()) << text.status().to_string();
+    std::map<std::string, std::string> out;  // by the heading
+    std::string heading;
+    for (const std::string& line : split(text.ok() ? *text : "", '\n')) {
+      if (!line.empty() && line[0] != ' ') heading = line.substr(0, line.find(": "));
+      out[heading] += line + "\n";
+    }
+    return out;
+  };
+  const auto narrow = rows(config::Precision::k16Mixed);
+  ASSERT_TRUE(narrow.contains("float16") && narrow.contains("float32")) << narrow.size();
+  const std::string& half = narrow.at("float16");
+  for (const char* name : {"forward", "backward", "conv", "mm "})
+    EXPECT_NE(half.find(name), std::string::npos) << name << "\n" << half;
+  for (const char* name : {"native_layer_norm", "native_batch_norm", "softmax", "update"})
+    EXPECT_EQ(half.find(name), std::string::npos) << name << "\n" << half;
+  const std::string& wide = narrow.at("float32");
+  for (const char* name : {"native_layer_norm", "native_batch_norm", "_softmax", "update"})
+    EXPECT_NE(wide.find(name), std::string::npos) << name << "\n" << wide;
+  EXPECT_NE(narrow.at("conversions").find("conversion to float16"), std::string::npos);
+  const auto plain = rows(config::Precision::k32);
+  EXPECT_FALSE(plain.contains("float16"));
+  EXPECT_NE(plain.at("float32").find("conv"), std::string::npos);
+  EXPECT_TRUE(rows(config::Precision::kBf16Mixed).contains("bfloat16"));
 }
 
 TEST(ParamGroupsTest, TheLongestKeyWinsAndKindsFollow) {

@@ -3,8 +3,10 @@
 #include <utility>
 
 #include "aerie/base/strings.h"
+#include "aerie/config/schema/devices.h"
 #include "aerie/models/bev/config/bev_loader.h"
 #include "aerie/models/bev/config/bev_tuning.h"
+#include "aerie/models/bev/engine/precision_table.h"
 #include "aerie/models/bev/run/bev_job.h"
 #include "aerie/models/bev/run/bev_task.h"
 
@@ -52,6 +54,19 @@ class MmDialect final : public models::Dialect {
   const models::Family& family() const override { return bev_family(); }
   bool accepts(const std::vector<std::string>& args) const override {
     return is_bev_command_line(Env::real(), args);
+  }
+  Result<std::optional<std::string>> show(const std::vector<std::string>& args) const override {
+    AERIE_ASSIGN_OR_RETURN(const config::mm::MmArgs parsed, config::mm::parse_mm_args(args));
+    if (!parsed.dump_precision) return std::optional<std::string>();
+    // Without data, and in the precision that is written whatever the machine.
+    AERIE_ASSIGN_OR_RETURN(const LoadedBevConfig loaded, load_bev_config(Env::real(), parsed));
+    const int gpus = config::count_visible_gpus();
+    const config::DevicesConfig& devices = loaded.run.trainer.devices;
+    const bool gpu = gpus > 0 && loaded.run.trainer.accelerator != config::Accelerator::kCpu;
+    AERIE_ASSIGN_OR_RETURN(
+        std::string text,
+        precision_table(loaded.run, gpu, devices.ids.empty() ? 0 : devices.ids.front()));
+    return std::optional(std::move(text));
   }
   Result<std::unique_ptr<models::Configuration>> load(
       const std::vector<std::string>& args) const override {
