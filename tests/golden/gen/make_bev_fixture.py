@@ -8,9 +8,10 @@ Needs torch (CPU) and numpy. Every file holds weights, a batch, and what one tra
 their gradients, gradients of all parameters, running statistics, losses, parameters after clipping and AdamW, probabilities after it.
 Camera counts, ragged picture sizes, asymmetric ranges, several height cells, both roundings, both networks, all losses, other windows
 and both rules for the shift are drawn. Cells are those of float32 geometry; a batch with a point too near to the edge of a cell is
-drawn again.
+drawn again, as is one where a ReLU has an input so near to zero that float32 may take it for the other side: gradients jump there.
 """
 import argparse
+import copy
 import json
 import os
 import struct
@@ -76,6 +77,27 @@ def batch_for(config, samples, seed):
     raise SystemExit("no batch keeps away from the edges of cells")
 
 
+def normalised(batch):
+    mean, std = (torch.tensor(v).double().view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    return dict(batch, img=(batch["img"].double() / 255 - mean) / std)
+
+
+def nearest_to_zero(model, wide):
+    """The smallest absolute input of any ReLU in a training pass, which leaves the model as it is."""
+    relu, nearest = torch.nn.functional.relu, [float("inf")]
+
+    def watch(x, *args, **kwargs):
+        nearest[0] = min(nearest[0], x.abs().amin().item())
+        return relu(x, *args, **kwargs)
+    torch.nn.functional.relu = watch
+    try:
+        with torch.no_grad():
+            copy.deepcopy(model)(wide)
+    finally:
+        torch.nn.functional.relu = relu
+    return nearest[0]
+
+
 def make(path, config, samples, seed, vehicle):
     torch.manual_seed(0)
     model = fill_weights(BevModel(config), seed)
@@ -84,10 +106,13 @@ def make(path, config, samples, seed, vehicle):
             p.copy_(p.half().float())
     out = {"w/" + n: p.detach().half() for n, p in model.named_parameters()}
     model = model.double().train()
-    batch = batch_for(config, samples, seed)
-    wide = dict(batch)
-    wide["img"] = ((batch["img"].double() / 255 - torch.tensor([0.485, 0.456, 0.406]).double().view(3, 1, 1)) /
-                   torch.tensor([0.229, 0.224, 0.225]).double().view(3, 1, 1))
+    for attempt in range(100):
+        batch = batch_for(config, samples, seed + 100_000 * attempt)
+        wide = normalised(batch)
+        if nearest_to_zero(model, wide) > 1e-5:
+            break
+    else:
+        raise SystemExit("no batch keeps the inputs of ReLU away from zero")
     taps = {}
 
     def tap(name, t):

@@ -1,4 +1,4 @@
-// bev_parity [--full] FILE.safetensors ...
+// bev_parity [--gpu] FILE.safetensors ...
 //
 // Compares this build with fixture files of the reference (README.md says what they hold) and
 // prints, for every group of values, the worst difference beside the one allowed there. Exit code
@@ -13,15 +13,16 @@ int main(int argc, char** argv) {
   RunOptions options;
   int files = 0, failed = 0;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--full") == 0) {
-      options.full = true;
+    if (std::strcmp(argv[i], "--gpu") == 0) {
+      options.gpu = true;
       continue;
     }
+    if (std::strcmp(argv[i], "--full") == 0) continue;  // files of full size once asked for it
     ++files;
     failed += !run_file(argv[i], options);
   }
   if (files == 0) {
-    std::fprintf(stderr, "usage: bev_parity [--full] FILE.safetensors ...\n");
+    std::fprintf(stderr, "usage: bev_parity [--gpu] FILE.safetensors ...\n");
     return 2;
   }
   std::printf(failed == 0 ? "all %d files agree\n" : "%d files, %d of them FAILED\n", files,

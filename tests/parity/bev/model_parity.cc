@@ -13,7 +13,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sigmoid.h>
 
+#include "aerie/device/gpu.h"
 #include "aerie/models/bev/bev_model.h"
+#include "aerie/models/bev/net/splat_op.h"
+#include "aerie/nn/dtype_policy.h"
 #include "aerie/optim/gradients.h"
 #include "aerie/optim/optimizer.h"
 #include "hash_uniform.h"
@@ -94,6 +97,15 @@ class Taps {
  private:
   std::map<std::string, at::Tensor> seen_;
 };
+
+// Where torch computes. TF32 is off: its fifth digit is already another one.
+at::Device device_of(bool gpu) {
+  nn::set_tf32(config::Tf32::kNone);
+  if (!gpu) return at::kCPU;
+  if (const Status status = device::load_torch_cuda(); !status.ok())
+    throw std::runtime_error(status.to_string());
+  return at::Device(at::kCUDA, 0);
+}
 
 struct Run {
   std::unique_ptr<BevModel> model;
@@ -295,12 +307,14 @@ void compare_losses(const Fixture& fixture, const Run& r, double tolerance, Chec
 
 }  // namespace
 
-void check_model(const Fixture& fixture, Checks& checks) {
+void check_model(const Fixture& fixture, bool gpu, Checks& checks) {
   Run r;
-  r.model = take(BevModel::create(config_of(fixture), /*seed=*/0));
+  const at::Device device = device_of(gpu);
+  r.model = take(BevModel::create(config_of(fixture), /*seed=*/0, device));
   load_weights(fixture, *r.model);
-  r.batch.images = tensor_of(fixture.bytes("in/img"), fixture.shape("in/img"), at::kByte);
-  r.batch.truth = tensor_of(fixture.bytes("in/gt"), fixture.shape("in/gt"), at::kByte);
+  r.batch.images =
+      tensor_of(fixture.bytes("in/img"), fixture.shape("in/img"), at::kByte).to(device);
+  r.batch.truth = tensor_of(fixture.bytes("in/gt"), fixture.shape("in/gt"), at::kByte).to(device);
   r.batch.matrices = matrices_of(fixture);
   const std::vector<std::string> names = parameter_names(fixture, *r.model);
   run(r);
@@ -360,10 +374,11 @@ void check_model(const Fixture& fixture, Checks& checks) {
               2e-3);
 }
 
-void check_full_model(const Fixture& fixture, Checks& checks) {
+void check_full_model(const Fixture& fixture, bool gpu, Checks& checks) {
   const auto seed = static_cast<uint64_t>(std::stoull(fixture.text("weight_seed")));
   Run r;
-  r.model = take(BevModel::create(config_of(fixture), /*seed=*/0));
+  const at::Device device = device_of(gpu);
+  r.model = take(BevModel::create(config_of(fixture), /*seed=*/0, device));
   fill_weights(*r.model, seed);
   const BevConfig& c = r.model->config();
   const auto bytes = [&](const char* name, const std::vector<int64_t>& shape) {
@@ -373,7 +388,7 @@ void check_full_model(const Fixture& fixture, Checks& checks) {
     out.reserve(static_cast<size_t>(count));
     for (float value : hash_uniform(name, count, seed))
       out.push_back(static_cast<uint8_t>((value + 1.0f) * 128.0f));
-    return tensor_of(out, shape, at::kByte);
+    return tensor_of(out, shape, at::kByte).to(device);
   };
   r.batch.images = bytes("img", {1, c.cameras, 3, c.image_height, c.image_width});
   r.batch.truth =
@@ -403,7 +418,7 @@ void check_full_model(const Fixture& fixture, Checks& checks) {
 namespace {
 
 // One block with given decisions of stochastic depth.
-void check_block(const Fixture& fixture, Checks& checks) {
+void check_block(const Fixture& fixture, at::Device device, Checks& checks) {
   const std::string& text = fixture.text("block");
   long long shift = 0;
   double rate = 0.0;
@@ -423,27 +438,27 @@ void check_block(const Fixture& fixture, Checks& checks) {
   shape.drop_path = rate;
   nn::ParameterRegistry registry;
   const SwinBlock block(nn::Scope(registry), shape);
-  registry.materialize(at::kCPU);
+  registry.materialize(device);
   const at::NoGradGuard no_grad;
   const std::vector<std::string> names = fixture.names("block/w/");
   for (const std::string& name : names) registry[name.substr(8)].copy_(float_tensor(fixture, name));
   if (names.size() != registry.trainable().size())
     throw std::runtime_error("the block has other parameters than the fixture");
   const at::Tensor keep =
-      tensor_of(fixture.bytes("block/keep"), fixture.shape("block/keep"), at::kByte);
+      tensor_of(fixture.bytes("block/keep"), fixture.shape("block/keep"), at::kByte).to(device);
   nn::InjectedDraws draws;
   draws.dropout_keep = {keep[0].contiguous(), keep[1].contiguous()};
   nn::ForwardContext ctx;
   ctx.training = true;
   ctx.injected = &draws;
   checks.near("matrices block", "block/out",
-              numbers(block.forward(ctx, float_tensor(fixture, "block/in"))),
+              numbers(block.forward(ctx, float_tensor(fixture, "block/in").to(device))),
               fixture.numbers("block/out"), 2e-5);
 }
 
 // bilinear_ac_<true|false>_<HxW|xN>
-void check_bilinear(const Fixture& fixture, Checks& checks) {
-  const at::Tensor in = float_tensor(fixture, "bilinear_in");
+void check_bilinear(const Fixture& fixture, at::Device device, Checks& checks) {
+  const at::Tensor in = float_tensor(fixture, "bilinear_in").to(device);
   for (const std::string& name : fixture.names("bilinear_ac_")) {
     const bool align = name.find("_true_") != std::string::npos;
     const std::vector<int64_t> shape = fixture.shape(name);
@@ -454,13 +469,13 @@ void check_bilinear(const Fixture& fixture, Checks& checks) {
 }
 
 // "src x +-6.4 y +-4.8 (16x12), out x +-6.5 y +-3.5 step 0.5 (26x14)"
-void check_grid(const Fixture& fixture, Checks& checks) {
+void check_grid(const Fixture& fixture, at::Device device, Checks& checks) {
   double x = 0, y = 0, out_x = 0, out_y = 0, step = 0;
   if (std::sscanf(fixture.text("grid").c_str(),
                   "src x +-%lf y +-%lf (%*dx%*d), out x +-%lf y +-%lf step %lf", &x, &y, &out_x,
                   &out_y, &step) != 5)
     throw std::runtime_error("metadata 'grid' does not name its ranges");
-  const at::Tensor in = float_tensor(fixture, "grid_in");
+  const at::Tensor in = float_tensor(fixture, "grid_in").to(device);
   const Resampler resampler = grid_to_map({-x, x, 1}, in.size(2), {-out_x, out_x, step}, {-y, y, 1},
                                           in.size(3), {-out_y, out_y, step});
   checks.near("matrices grid", "grid_out", numbers(resampler.forward(in)),
@@ -469,10 +484,63 @@ void check_grid(const Fixture& fixture, Checks& checks) {
 
 }  // namespace
 
-void check_layers(const Fixture& fixture, Checks& checks) {
-  if (fixture.has("block/in")) check_block(fixture, checks);
-  if (fixture.has("bilinear_in")) check_bilinear(fixture, checks);
-  if (fixture.has("grid_in")) check_grid(fixture, checks);
+void check_layers(const Fixture& fixture, bool gpu, Checks& checks) {
+  const at::Device device = device_of(gpu);
+  if (fixture.has("block/in")) check_block(fixture, device, checks);
+  if (fixture.has("bilinear_in")) check_bilinear(fixture, device, checks);
+  if (fixture.has("grid_in")) check_grid(fixture, device, checks);
+}
+
+// check_splat() has seen that shapes and cells are sound.
+void check_splat_tensors(const Fixture& fixture, bool gpu, Checks& checks) {
+  const at::Device device = device_of(gpu);
+  for (const std::string& name : fixture.cases()) {
+    const std::string at = name + "/";
+    const std::vector<int64_t> extents = fixture.shape(at + "cell");
+    const std::vector<int64_t> grid = fixture.integers(at + "grid");
+    kernels::SplatShape shape;
+    shape.batch = extents[0];
+    shape.images = extents[0] * extents[1];
+    shape.depths = extents[2];
+    shape.pixels = extents[3] * extents[4];
+    shape.channels = fixture.shape(at + "context")[1];
+    shape.nx = grid[0];
+    shape.ny = grid[1];
+    shape.nz = grid[2];
+    const std::vector<int64_t> cells = fixture.integers(at + "cell");
+    std::vector<int32_t> cell(cells.size());
+    for (int64_t i = 0; i < shape.images; ++i)
+      for (int64_t d = 0; d < shape.depths; ++d)
+        for (int64_t p = 0; p < shape.pixels; ++p)
+          cell[static_cast<size_t>((i * shape.pixels + p) * shape.depths + d)] =
+              static_cast<int32_t>(
+                  cells[static_cast<size_t>((i * shape.depths + d) * shape.pixels + p)]);
+    const auto plan = SplatPlan::make(shape, extents[3], extents[4], std::move(cell),
+                                      /*as_tensors=*/true, device);
+    const at::Tensor logits =
+        float_tensor(fixture, at + "depth_logits").to(device).requires_grad_(true);
+    const at::Tensor context =
+        float_tensor(fixture, at + "context").to(device).requires_grad_(true);
+    const at::Tensor pooled = splat(logits, context, plan).pooled;
+    (pooled * float_tensor(fixture, at + "dout").to(device)).sum().backward();
+    checks.near("splat by tensors", at + "pooled", numbers(pooled), fixture.numbers(at + "pooled"),
+                1e-5, 1e-5);
+    checks.near("splat by tensors", at + "d_depth_logits", numbers(logits.grad()),
+                fixture.numbers(at + "d_depth_logits"), 1e-5);
+    checks.near("splat by tensors", at + "d_context", numbers(context.grad()),
+                fixture.numbers(at + "d_context"), 1e-5);
+  }
+}
+
+void check_count_tensors(const Fixture& fixture, bool gpu, Checks& checks) {
+  const at::Device device = device_of(gpu);
+  const at::Tensor truth =
+      tensor_of(fixture.bytes("gt"), fixture.shape("gt"), at::kByte).to(device);
+  const at::Tensor counts =
+      map_counts(float_tensor(fixture, "prob").to(device), truth).to(at::kCPU).contiguous();
+  const int64_t* first = counts.const_data_ptr<int64_t>();
+  checks.equal("metrics by tensors", "tp_fp_fn",
+               std::vector<int64_t>(first, first + counts.numel()), fixture.integers("tp_fp_fn"));
 }
 
 }  // namespace aerie::bev::parity

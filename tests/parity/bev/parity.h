@@ -13,15 +13,19 @@ void check_metrics(const Fixture& fixture, Checks& checks);
 // Poses, augmentation matrices, hash_uniform.
 void check_matrices(const Fixture& fixture, Checks& checks);
 
-// With torch (model_parity.cc): one block, bilinear resizing, the map's resampling.
-void check_layers(const Fixture& fixture, Checks& checks);
+// With torch (model_parity.cc), on the CPU or on the first GPU, there without TF32.
+// One block, bilinear resizing, the map's resampling.
+void check_layers(const Fixture& fixture, bool gpu, Checks& checks);
+// The splat and the counts of the metric as tensor operations.
+void check_splat_tensors(const Fixture& fixture, bool gpu, Checks& checks);
+void check_count_tensors(const Fixture& fixture, bool gpu, Checks& checks);
 // A training pass with all its gradients, a step of AdamW and an evaluation pass.
-void check_model(const Fixture& fixture, Checks& checks);
-// A training pass of full size, weights and inputs made by hash_uniform.
-void check_full_model(const Fixture& fixture, Checks& checks);
+void check_model(const Fixture& fixture, bool gpu, Checks& checks);
+// A training pass of full size, weights and inputs made by hash_uniform: a minute or two on a CPU.
+void check_full_model(const Fixture& fixture, bool gpu, Checks& checks);
 
 struct RunOptions {
-  bool full = false;  // run models of full size too: minutes
+  bool gpu = false;  // what torch computes, on the first GPU
 };
 
 // Recognises the kind by what the file holds, checks it and prints the table. False: something

@@ -8,17 +8,22 @@ namespace {
 
 void check_file(const Fixture& fixture, const RunOptions& options, Checks& checks) {
   if (fixture.has_text("profiles")) return check_geometry(fixture, checks);
-  if (fixture.has("tp_fp_fn")) return check_metrics(fixture, checks);
-  if (fixture.has_text("cases")) return check_splat(fixture, checks);
+  const bool metrics = fixture.has("tp_fp_fn"), splat = fixture.has_text("cases");
+  if (metrics) check_metrics(fixture, checks);
+  if (splat) check_splat(fixture, checks);
+#ifdef AERIE_HAVE_TORCH
+  if (metrics) return check_count_tensors(fixture, options.gpu, checks);
+  if (splat) return check_splat_tensors(fixture, options.gpu, checks);
+#endif
+  if (metrics || splat) return;
   const bool model = fixture.has_text("config") && fixture.has_text("parameters");
   const bool matrices = fixture.has("hash_uniform");
   if (!model && !matrices) return checks.fail("file", "it is none of the known kinds of fixtures");
   if (matrices) check_matrices(fixture, checks);
 #ifdef AERIE_HAVE_TORCH
-  if (matrices) return check_layers(fixture, checks);
-  if (!fixture.names("w/").empty()) return check_model(fixture, checks);
-  if (options.full) return check_full_model(fixture, checks);
-  checks.fail("file", "a model of full size, which takes minutes: --full runs it");
+  if (matrices) return check_layers(fixture, options.gpu, checks);
+  if (!fixture.names("w/").empty()) return check_model(fixture, options.gpu, checks);
+  return check_full_model(fixture, options.gpu, checks);
 #else
   (void)options;
   if (model) checks.fail("file", "this build is without torch");
