@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "aerie/base/clock.h"
 #include "aerie/base/env.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
@@ -146,6 +147,25 @@ TEST(MmPyTest, HostileFilesStayBounded) {
   std::string deep = "a = []\n";
   for (int i = 0; i < 150; ++i) deep += "a = [a]\n";
   EXPECT_NE(message(deep).find("levels deep"), std::string::npos);
+}
+
+// Work grows with the file, not with its square.
+TEST(MmPyTest, LargeFilesTakeSeconds) {
+  const Stopwatch time;
+  std::string keys = "a = dict(";
+  for (int i = 0; i < 200'000; ++i) keys += str_cat("k", i, "=0,");
+  const auto many = read(keys + ")");
+  ASSERT_TRUE(many.ok()) << many.status().to_string();
+  EXPECT_EQ(many->child("a")->as_map().size(), 200'000u);
+  std::string names;
+  for (int i = 0; i < 100'000; ++i) names += str_cat("n", i, "=0\n");
+  EXPECT_TRUE(read(names).ok());
+  std::string numbers = "a = [";
+  for (int i = 0; i < 2000; ++i) numbers += "0x" + std::string(512, 'f') + ",";
+  EXPECT_TRUE(read(numbers + "]").ok());
+  EXPECT_NE(message("a = 0x" + std::string(513, 'f')).find("more than 512 digits"),
+            std::string::npos);
+  EXPECT_LT(time.elapsed_s(), 60.0);
 }
 
 class MmFilesTest : public testing::Test {

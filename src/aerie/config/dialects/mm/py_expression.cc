@@ -1,6 +1,7 @@
 #include "aerie/config/dialects/mm/py_expression.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
@@ -391,16 +392,15 @@ Result<Value> ExpressionParser::dict_call() {
   AERIE_RETURN_IF_ERROR(advance());
   Map map;
   bool first = true;
-  std::vector<std::string> given;
+  std::unordered_set<std::string> given;
   while (!current_.is(")")) {
     const Token where = current_;
     AERIE_ASSIGN_OR_RETURN(const Token* ahead, peek());
     if (where.kind == Token::Kind::kName && ahead->is("=")) {
       if (is_keyword(where.text)) return unexpected("a key");
       const std::string key(where.text);
-      if (std::find(given.begin(), given.end(), key) != given.end())
+      if (!given.insert(key).second)
         return error(where, str_cat("the key '", key, "' is given twice"));
-      given.push_back(key);
       AERIE_RETURN_IF_ERROR(advance());
       AERIE_RETURN_IF_ERROR(advance());
       MapEntry entry;

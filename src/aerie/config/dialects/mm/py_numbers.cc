@@ -119,6 +119,8 @@ Result<Value> parse_number(std::string_view text) {
     const int base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 0;
     if (base == 0) return no_number(text, "a prefix is 0x, 0o or 0b");
     if (digits.size() == 2) return no_number(text, "there are no digits behind its prefix");
+    // Python has no bound here, and turning them into decimal digits takes the square of them.
+    if (digits.size() > 514) return no_number(text, "it has more than 512 digits");
     for (const char c : std::string_view(digits).substr(2))
       if (!is_digit_of(c, base)) return no_number(text, "it has digits of another base");
     return Value::whole_number(std::string_view(digits).substr(2), base, false);
