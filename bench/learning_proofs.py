@@ -9,7 +9,7 @@ What it runs, in this order (--only takes parts of names):
   fp16, bf16, 32  three seeds each, 1,500 iterations: final mIoU within max(1.5 points, 3 pooled deviations) of each other; mIoU 0.60, drivable area 0.85
   shuffled        pictures change cameras anew for every sample: mIoU at least 0.20 below
 
-A run is stopped after --minutes with SIGTERM, which saves; calling the script again goes on with it. Exit status 0: all runs are done; 3: call again.
+Runs (--jobs at a time) are stopped after --minutes with SIGTERM, which saves; calling the script again goes on with them. Exit status 0: all runs are done; 3: call again.
 --config and --options K=V ... change the runs: with --config configs/baseline/lss_swin_quickstart.yaml they are small enough for a CPU.
 Standard library only. Nothing is downloaded: the town is made by `aerie data synth` (--size small, about 430 MB).
 """
@@ -31,7 +31,7 @@ COLOURS = {"fp16": "#1f6feb", "bf16": "#1a7f4b", "fp32": "#d9730d", "shuffled": 
 def plan(args):
     """name -> (kind, options); the order is that of running."""
     runs = {"overfit": ("overfit", [
-        "trainer.max_steps=%d" % args.overfit_iterations, "trainer.overfit_batches=2", "trainer.val_check_interval=50", "model.train_ds.batch_size=4",
+        "trainer.max_steps=%d" % args.overfit_iterations, "trainer.overfit_batches=2", "trainer.val_check_interval=50", "trainer.log_every_n_steps=1", "model.train_ds.batch_size=4",
         "model.train_ds.image.augment=false", "model.train_ds.bev.augment=false", "model.validation_ds.split=train", "model.validation_ds.batch_size=4",
         "model.encoders.camera.backbone.drop_path_rate=0.0", "model.optim.lr=%s" % args.overfit_rate, "aerie.seed=0"])}
     for kind, precision in PRECISIONS.items():
@@ -62,21 +62,50 @@ def finished(folder):
     return bool(ends) and ends[-1].get("event") == "end" and ends[-1].get("reason") == "finished"
 
 
-def train(args, name, options, root, until):
+def start(args, name, options, root):
     folder = os.path.join(args.work, name)
     command = [args.aerie, "train", args.config, "--work-dir", folder, "--cfg-options", f"model.train_ds.root={root}", *options, *args.options]
     print("run", name, flush=True)
     with open(os.path.join(args.work, name + ".log"), "a") as log:
-        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            child.wait(timeout=max(1.0, until - time.time()))
-        except subprocess.TimeoutExpired:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+def check(args, name, child):
+    if child.returncode in (0, 4):
+        return
+    with open(os.path.join(args.work, name + ".log")) as log:
+        sys.exit("%s failed (exit status %d):\n%s" % (name, child.returncode, log.read()[-3000:]))
+
+
+def train(args, runs, root, until):
+    """Runs what is not finished, args.jobs at a time; whether all of it is."""
+    waiting = [name for name in runs if not finished(os.path.join(args.work, name))]
+    running = {}
+    try:
+        while waiting or running:
+            # A start costs some seconds: too little time left is left to the next call.
+            while waiting and len(running) < args.jobs and until - time.time() >= 20:
+                name = waiting.pop(0)
+                running[name] = start(args, name, runs[name][1], root)
+            if not running:
+                break
+            over = time.time() >= until
+            if over:
+                for child in running.values():
+                    child.send_signal(signal.SIGTERM)
+            for name, child in list(running.items()):
+                if over:
+                    child.wait()
+                if child.poll() is not None:
+                    del running[name]
+                    check(args, name, child)
+            time.sleep(0.2)
+    finally:
+        for child in running.values():
             child.send_signal(signal.SIGTERM)
+        for child in running.values():
             child.wait()
-    if child.returncode not in (0, 4):
-        with open(os.path.join(args.work, name + ".log")) as log:
-            sys.exit("%s failed (exit status %d):\n%s" % (name, child.returncode, log.read()[-3000:]))
-    return finished(folder)
+    return all(finished(os.path.join(args.work, name)) for name in runs)
 
 
 def scores(folder):
@@ -182,6 +211,7 @@ def main():
     p.add_argument("--size", default="small", help="of the town: tiny or small")
     p.add_argument("--image-size", default="1600x900")
     p.add_argument("--seeds", type=int, default=3)
+    p.add_argument("--jobs", type=int, default=1, help="runs at a time; a large GPU is not full with one")
     p.add_argument("--overfit-iterations", type=int, default=300)
     p.add_argument("--overfit-rate", default="1e-3")
     p.add_argument("--only", nargs="*", default=[])
@@ -202,13 +232,7 @@ def main():
         if not args.data:
             subprocess.run([args.aerie, "data", "synth", "--kind", "nuscenes", "--out", root, "--size", args.size, "--image-size", args.image_size],
                            check=True, stdout=subprocess.DEVNULL)
-        for name, (_, options) in runs.items():
-            if finished(os.path.join(args.work, name)):
-                continue
-            # A start costs some seconds: too little time left is left to the next call.
-            if until - time.time() < 20 or not train(args, name, options, root, until):
-                done = False
-                break
+        done = train(args, runs, root, until)
     table(args, runs)
     return 0 if done else 3
 
