@@ -308,6 +308,8 @@ Result<Value> ExpressionParser::name() {
   if (is_keyword(token.text)) return unexpected("a value");
   if (call) return error(token, str_cat("a call of ", shown(token.text), " is not allowed"));
   const Value* found = options_.scope != nullptr ? options_.scope->find(token.text) : nullptr;
+  if (found == nullptr && ahead->is_name("for"))
+    return error(token, "comprehensions are not allowed");
   if (found == nullptr) {
     std::vector<std::string> known = {"True", "False", "None"};
     if (options_.scope != nullptr)
