@@ -336,6 +336,10 @@ TEST_F(BevFilesTest, GradientsAreClippedByAnyNorm) {
   EXPECT_NE(error("optimizer_config = dict(grad_clip=dict(max_norm=5, norm_type=0))\n")
                 .find("gradient_clip_norm_type"),
             std::string::npos);
+  EXPECT_NE(error("optimizer_config = dict(grad_clip=dict(max_norm=5, norm_type=1))\n"
+                  "aerie = dict(shard_optimizer=True)\n")
+                .find("shard the optimizer"),
+            std::string::npos);
 }
 
 TEST_F(BevFilesTest, PoliciesKeepTheirArguments) {

@@ -224,6 +224,11 @@ Result<BevRunConfig> build_bev_run_config(const Value& resolved) {
   out.optim.base_lr = out.optim.lr;
   out.optim.lr = out.optim.base_lr * scaling_ratio(out);
   AERIE_RETURN_IF_ERROR(status);
+  if (out.clip_norm_type != 2.0 && out.aerie.shard_optimizer)
+    return invalid_argument(
+               "trainer.gradient_clip_norm_type: ranks that shard the optimizer add up their parts "
+               "of the gradients in the norm 2")
+        .with_hint("leave it out, or set aerie.shard_optimizer=false");
   return out;
 }
 
