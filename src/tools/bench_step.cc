@@ -382,15 +382,13 @@ Status run_worlds(const config::ConfigArgs& parsed, const std::vector<std::strin
 }  // namespace
 
 Status run_bench_step(const std::vector<std::string>& args) {
-  std::vector<config::ExtraOption> extra{{"--wait", false},
-                                         {"--json", false},
-                                         {"--table", false},
-                                         {"--reference-table", false},
-                                         {"--no-keys", false},
-                                         {"--plan", false}};
-  for (const char* name : {"--batch", "--seconds", "--precision", "--engine", "--steps", "--warmup",
-                           "--d-model", "--layers", "--heads", "--peer", "--python", "--rows",
-                           "--world", "--threads", "--world-part", "--world-file", "--device-model"})
+  std::vector<config::ExtraOption> extra{{"--wait", false},    {"--json", false},
+                                         {"--table", false},   {"--reference-table", false},
+                                         {"--no-keys", false}, {"--plan", false}};
+  for (const char* name :
+       {"--batch", "--seconds", "--precision", "--engine", "--steps", "--warmup", "--d-model",
+        "--layers", "--heads", "--peer", "--python", "--rows", "--world", "--threads",
+        "--world-part", "--world-file", "--device-model"})
     extra.push_back({name, true});
   AERIE_ASSIGN_OR_RETURN(const config::ConfigArgs parsed, config::parse_config_args(args, extra));
   if (parsed.help) {
