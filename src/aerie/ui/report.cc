@@ -69,7 +69,8 @@ std::string tiles_of(const RunView& view, const ReportWords& words) {
   }
   if (view.verdict.gpu_util_percent >= 0.0)
     out += tile(percent(view.verdict.gpu_util_percent / 100.0), "GPU busy");
-  add(view.padding_share, percent(view.padding_share), "padding share");
+  if (view.padding_share > 0.0)
+    add(view.padding_share, percent(view.padding_share), "padding share");
   for (size_t i = 0; i < words.shares.size(); ++i)
     add(view.shares[i], percent(view.shares[i]), words.shares[i].label);
   return out + "</div>\n";
@@ -88,6 +89,7 @@ struct ChartPlan {
   std::string title;
   std::string unit;
   std::vector<Curve> curves;
+  bool zero_is_nothing = false;  // left out where all values are 0
 };
 
 std::vector<ChartPlan> chart_plans(const ReportWords& words) {
@@ -110,10 +112,11 @@ std::vector<ChartPlan> chart_plans(const ReportWords& words) {
       {"Memory",
        "GiB",
        {{kTrain, "rss_gib", "host", kPurple}, {kTrain, "gpu_mem_gib", "GPU", kGreen}}},
-      {"Padding share", "%", {{kTrain, "padding_share", "padding", kOrange, 100.0, true}}},
+      // Samples of one size are never padded.
+      {"Padding share", "%", {{kTrain, "padding_share", "padding", kOrange, 100.0, true}}, true},
   };
   for (const ReportWords::Chart& chart : words.charts) {
-    ChartPlan plan{chart.title, chart.unit, {}};
+    ChartPlan plan{chart.title, chart.unit, {}, false};
     for (size_t i = 0; i < chart.curves.size(); ++i)
       plan.curves.push_back({chart.evaluation ? kVal : kTrain, chart.curves[i].field,
                              chart.curves[i].name, static_cast<int>(i) % kNumColours, chart.scale,
@@ -122,6 +125,13 @@ std::vector<ChartPlan> chart_plans(const ReportWords& words) {
     plans.insert(plans.begin() + 1 + (&chart - words.charts.data()), std::move(plan));
   }
   return plans;
+}
+
+bool is_nothing(const ChartPlan& plan, const Chart& chart) {
+  return plan.zero_is_nothing &&
+         std::all_of(chart.series.begin(), chart.series.end(), [](const Series& line) {
+           return std::all_of(line.y.begin(), line.y.end(), [](double y) { return y == 0.0; });
+         });
 }
 
 constexpr size_t kSmoothFrom = 20;  // fewer points are drawn as they are
@@ -157,7 +167,7 @@ std::string charts_of(const ReportInput& run, const RunView& view) {
     Chart chart{plan.title, plan.unit, {}, view.resumes};
     for (const Curve& curve : plan.curves) chart.series.push_back(curve_of(run, curve));
     if (plan.curves.back().field == run.words.eval_loss) add_validation_sets(run, chart);
-    out += line_chart(chart);
+    if (!is_nothing(plan, chart)) out += line_chart(chart);
   }
   if (out.empty()) return "";
   return str_cat("<h2>Curves</h2><div class=\"charts\">\n", out, "</div>\n");
@@ -179,7 +189,7 @@ std::string charts_of(const std::vector<ReportInput>& runs) {
         line.raw = false;
         chart.series.push_back(std::move(line));
       }
-      out += line_chart(chart);
+      if (!is_nothing(plan, chart)) out += line_chart(chart);
     }
   }
   if (out.empty()) return "";

@@ -199,6 +199,19 @@ TEST(ReportTest, ChartsWithoutDataAreLeftOut) {
   EXPECT_EQ(render_report({run_input({})}).find("<figure"), std::string::npos);
 }
 
+// Pictures of one size are never padded: a chart of zeros says nothing.
+TEST(ReportTest, PaddingIsShownWhereThereIsAny) {
+  for (const double share : {0.0, 0.25}) {
+    std::vector<Record> records = run(100, 1, -1);
+    for (Record& record : records) record.add("padding_share", share);
+    const std::string one = render_report({run_input(records)});
+    const std::string two = render_report({run_input(records), run_input(records)});
+    EXPECT_EQ(one.find("Padding share") != std::string::npos, share > 0.0) << share;
+    EXPECT_EQ(one.find("padding share") != std::string::npos, share > 0.0) << share;
+    EXPECT_EQ(two.find("Padding share") != std::string::npos, share > 0.0) << share;
+  }
+}
+
 TEST(ReportTest, TheBestValidationIsNamed) {
   std::vector<Record> records = run(100, 1, -1);
   for (const auto& [step, loss] : {std::pair<int64_t, double>{10, 5.0}, {20, 4.25}, {30, 4.5}}) {
