@@ -112,6 +112,19 @@ Status NuscenesDataset::open_pack(bool quiet) {
   return ok_status();
 }
 
+// Entries number the augmentations: the same sample comes with others every time.
+Status NuscenesDataset::repeat_entries() {
+  constexpr uint64_t kMostEntries = uint64_t{1} << 28;
+  const auto times = static_cast<uint64_t>(config_.sampler.repeat);
+  const size_t once = entries_.size();
+  if (times * once > kMostEntries)
+    return invalid_argument(str_cat(config_node(), ".sampler.repeat: ", once, " samples ", times,
+                                    " times are more than ", kMostEntries));
+  entries_.reserve(once * times);
+  for (size_t i = once; i < once * times; ++i) entries_.push_back(entries_[i - once]);
+  return ok_status();
+}
+
 void NuscenesDataset::measure_pictures() {
   for (const uint32_t sample : split_.samples)
     for (const int camera : rules_.cameras) {
@@ -165,6 +178,7 @@ Result<std::shared_ptr<const NuscenesDataset>> NuscenesDataset::open(const DataC
   } else {
     set.entries_ = set.split_.samples;
   }
+  AERIE_RETURN_IF_ERROR(set.repeat_entries());
   set.measure_pictures();
   if (set.max_width_ > 0)
     AERIE_RETURN_IF_ERROR(validate(set.rules_.image, set.max_width_, set.max_height_));

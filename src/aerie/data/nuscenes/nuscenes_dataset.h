@@ -93,6 +93,7 @@ class NuscenesDataset final : public data::Dataset {
   NuscenesDataset() = default;
   Status load_maps(unsigned threads);
   Status open_pack(bool quiet);
+  Status repeat_entries();
   void measure_pictures();
 
   DataConfig config_;

@@ -373,6 +373,26 @@ TEST(NuscenesLoaderTest, MemoryIsBudgetedAndSettingsAreChecked) {
   EXPECT_NE(open(root.config()).to_string().find("map expansion"), std::string::npos);
 }
 
+// An epoch goes through the samples several times, with other draws every time.
+TEST(NuscenesLoaderTest, SamplesRepeatWithDrawsOfTheirOwn) {
+  const TestRoot root;
+  DataConfig config = root.config();
+  const auto once = TestRoot::open(config);
+  const size_t count = once->samples()->size();
+  config.sampler.repeat = 3;
+  const auto thrice = TestRoot::open(config);
+  ASSERT_EQ(thrice->samples()->size(), 3 * count);
+  EXPECT_NE(thrice->fingerprint(), once->fingerprint());
+  for (size_t i = 0; i < 3 * count; ++i)
+    EXPECT_EQ(thrice->sample_of(i), once->sample_of(i % count));
+  const auto reader = *SampleReader::make(*thrice);
+  EXPECT_NE(reader->bev_augmentation(0, 0, 1).rotation,
+            reader->bev_augmentation(count, 0, 1).rotation);
+  const auto batches = static_cast<size_t>(3 * count / static_cast<size_t>(config.batch_size));
+  EXPECT_EQ(TestRoot::hashes(*TestRoot::loader(config, 0), batches),
+            TestRoot::hashes(*TestRoot::loader(config, 3), batches));
+}
+
 TEST(NuscenesLoaderTest, APackGivesTheSameBatchesAsFiles) {
   const TestRoot root;
   DataConfig config = root.config();
@@ -385,6 +405,14 @@ TEST(NuscenesLoaderTest, APackGivesTheSameBatchesAsFiles) {
   pack.shard_bytes = 60'000;
   pack.workers = 3;
   pack.decode = true;
+  // Not among the files of the data set.
+  for (const char* place : {"", "/", "/.", "/samples", "/samples/../maps/x", "/v1.0-mini/pack"}) {
+    PicturePackOptions inside = pack;
+    inside.out_dir = str_cat(dataset->index().root(), place);
+    const Status status = pack_pictures(inside).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << place;
+    EXPECT_NE(status.to_string().find("folder of its own"), std::string::npos);
+  }
   // Interrupted first.
   int calls = 0;
   PicturePackHooks stop;

@@ -106,6 +106,8 @@ class DatasetCheck {
     if (context_.text(path_ + "sampler.type") == "cbgs")
       error("sampler.type", "cbgs repeats samples: an evaluation counts each once",
             "leave it out, or write random");
+    if (context_.integer(path_ + "sampler.repeat").value_or(1) > 1)
+      error("sampler.repeat", "an evaluation counts each sample once", "leave it out");
     if (const Value* cameras = written("cameras");
         cameras != nullptr && cameras->is_number() && cameras->as_float() < 6)
       error("cameras", "a number draws other cameras for every sample: training only",

@@ -56,6 +56,7 @@ struct GtConfig {
 
 struct SamplerConfig {
   SamplerType type = SamplerType::kRandom;
+  int64_t repeat = 1;  // how often an epoch goes through the samples
   bool operator==(const SamplerConfig&) const = default;
 };
 

@@ -93,6 +93,8 @@ TEST(NuscenesConfigTest, WrongKeysAndCombinationsAreRefusedWithAReason) {
   refused("decode: fast", "unknown value 'fast'");
   refused("decode: scaled", "evaluation always decodes exactly", "validation_ds");
   refused("sampler: {type: cbgs}", "an evaluation counts each once", "test_ds");
+  refused("sampler: {repeat: 2}", "counts each sample once", "validation_ds");
+  refused("sampler: {repeat: 0}", "out of range");
   refused("cameras: 5", "training only", "validation_ds");
   refused("cameras: 7", "out of range");
   refused("cameras: [CAM_FRNT]", "did you mean 'CAM_FRONT'?");

@@ -156,6 +156,10 @@ const FieldKeys<SamplerConfig>& sampler_keys() {
                     .nullable()
                     .no_default()
                     .note("null: random, profile bf: cbgs in train_ds"));
+    keys.key("repeat", &T::repeat,
+             works("How often an epoch goes through the samples, augmented anew every time "
+                   "(mm's RepeatDataset).")
+                 .range("[1,1000000]"));
     return keys;
   }();
   return kKeys;

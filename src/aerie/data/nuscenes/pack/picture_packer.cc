@@ -1,6 +1,7 @@
 #include "aerie/data/nuscenes/pack/picture_packer.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 
 #include "aerie/base/retry.h"
@@ -54,6 +55,25 @@ Status check_picture(std::span<const uint8_t> bytes, bool decode, Readers& reade
   return status;
 }
 
+// A pack is a folder of its own, so that it can be moved and removed without the data set.
+Status check_out_dir(const NuscenesIndex& index, const std::string& out_dir) {
+  namespace fs = std::filesystem;
+  std::error_code code;
+  const auto whole = [&](const fs::path& path) {
+    const fs::path out = fs::weakly_canonical(path, code);
+    const fs::path plain = code ? fs::absolute(path, code).lexically_normal() : out;
+    return plain.has_filename() ? plain : plain.parent_path();
+  };
+  const fs::path root = whole(std::string(index.root())), out = whole(out_dir);
+  const fs::path inside = out.lexically_relative(root);
+  const std::string first = inside.empty() ? "" : inside.begin()->string();
+  if (first != "." && first != "samples" && first != "sweeps" && first != "maps" &&
+      first != index.version())
+    return ok_status();
+  return invalid_argument(str_cat("the pack would lie among the files of the data set: ", out_dir))
+      .with_hint(str_cat("give it a folder of its own, such as ", (root / "pack").string()));
+}
+
 class Packer {
  public:
   Packer(const PicturePackOptions& options, const PicturePackHooks& hooks)
@@ -64,6 +84,7 @@ class Packer {
         pool_({.name = "pack", .num_threads = std::max(1, options.workers)}) {}
 
   Result<PicturePackReport> run() {
+    AERIE_RETURN_IF_ERROR(check_out_dir(index_, options_.out_dir));
     data::PackSet::Options open;
     open.settings = std::string(kPicturePackSettings);
     open.env = &env_;

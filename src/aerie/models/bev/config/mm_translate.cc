@@ -40,6 +40,11 @@ void translate_rest(MmState& state, MmNode& top) {
   if (const Value* sync = top.take("sync_bn"); sync != nullptr) {
     const bool on = sync->is_map() || (sync->is_bool() && sync->as_bool());
     state.set("trainer.sync_batchnorm", Value(on).with_origin(sync->origin()));
+    const Value* exclude = sync->is_map() ? sync->child("exclude") : nullptr;
+    if (exclude != nullptr && !exclude->is_null() &&
+        !(exclude->is_list() && exclude->as_list().empty()))
+      state.warn("sync_bn.exclude", *exclude,
+                 "has no effect: all batch norms are synchronised, or none");
   }
   // A launcher decides how many processes there are, not the file.
   const auto& launched = config::launched_ranks();

@@ -273,9 +273,8 @@ class DataTranslator {
     if (repeat || cbgs) {
       if (cbgs) state_.set(native + ".sampler.type", Value("cbgs"));
       if (repeat)
-        if (const Value* times = node.take("times"); times != nullptr && depth < 8)
-          state_.note(str_cat(node.path_of("times"),
-                              " has no effect: an epoch is one pass over the samples"));
+        if (const Value* times = node.take("times"); times != nullptr)
+          repeat_samples(node, *times, native, training);
       MmNode inner = node.child("dataset");
       if (!inner.present())
         state_.error(node.path(), node.value(), str_cat(type, " needs a dataset"));
@@ -293,8 +292,9 @@ class DataTranslator {
     if (const Value* pipeline = node.take("pipeline"); pipeline != nullptr)
       Pipeline(state_, native, training).run(*pipeline, node.path_of("pipeline"));
     node.ignore({"object_classes", "class_names", "modality", "box_type_3d", "use_valid_flag",
-                 "filter_empty_gt", "with_velocity", "load_interval", "eval_version", "test_mode",
-                 "img_dir", "dataset_type", "use_camera"});
+                 "filter_empty_gt", "with_velocity", "eval_version", "test_mode", "img_dir",
+                 "dataset_type", "use_camera"});
+    load_interval(node);
     node.move("map_classes", native + ".gt.classes");
     node.move("classes", native + ".gt.classes");
     // Keys of our own data sets may stand here under their own names.
@@ -310,6 +310,29 @@ class DataTranslator {
         state_.set(path, *own);
     }
     node.finish();
+  }
+
+  // Of wrappers inside each other the product.
+  void repeat_samples(MmNode& node, const Value& times, const std::string& native, bool training) {
+    const std::string key = native + ".sampler.repeat";
+    if (!times.is_int() || times.as_int() < 1 || times.as_int() > 1'000'000)
+      return state_.error(node.path_of("times"), times, "expected a whole number above 0");
+    if (!training)
+      return state_.note(
+          str_cat(node.path_of("times"), " has no effect: an evaluation counts each sample once"));
+    const Value* outer = state_.native.find(key);
+    const int64_t before = outer != nullptr && outer->is_int() ? outer->as_int() : 1;
+    state_.set(
+        key,
+        Value(std::min<int64_t>(before * times.as_int(), 1'000'001)).with_origin(times.origin()));
+  }
+
+  // Every sample is taken.
+  void load_interval(MmNode& node) {
+    const Value* interval = node.take("load_interval");
+    if (interval != nullptr && !(interval->is_int() && interval->as_int() == 1))
+      state_.error(node.path_of("load_interval"), *interval, "only 1 is there: all samples",
+                   "name fewer scenes in a file: ann_file='scenes.txt'");
   }
 
   void source(MmNode& node, const std::string& native) {

@@ -251,8 +251,11 @@ void translate_evaluation(MmState& state, MmNode& top, RunnerKind runner) {
     state.warn(node.path_of("efficient_test"), *node.take("efficient_test"),
                "is deprecated in mmseg and has no effect: evaluation is always progressive "
                "(pre_eval)");
-  node.ignore({"pre_eval", "gpu_collect", "rule", "out_dir", "pipeline", "classwise", "tmpdir",
-               "broadcast_bn_buffer", "test_fn", "priority", "dynamic_intervals"});
+  if (const Value* rule = node.take("rule"); rule != nullptr && !(*rule == Value("greater")))
+    state.error(node.path_of("rule"), *rule, "mIoU is better where it is greater", "leave it out");
+  node.ignore({"dynamic_intervals"}, "every evaluation comes at evaluation.interval");
+  node.ignore({"pre_eval", "gpu_collect", "out_dir", "pipeline", "classwise", "tmpdir",
+               "broadcast_bn_buffer", "test_fn", "priority"});
   node.finish();
 }
 

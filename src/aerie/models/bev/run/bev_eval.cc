@@ -63,7 +63,7 @@ Status for_masks(Env& env, nuscenes::DataConfig config, uint64_t seed,
                  const std::function<bool()>& stop,
                  const std::function<void(const std::vector<uint8_t>&)>& visit) {
   config.bev.augment = false;
-  config.sampler.type = nuscenes::SamplerType::kRandom;
+  config.sampler = {};
   nuscenes::NuscenesDataset::Options open;
   open.env = &env;
   open.seed = seed;
