@@ -67,6 +67,11 @@ struct BevArguments {
   int64_t show_limit = -1;
   double show_threshold = 0.5;
   bool baselines = false, test = false, json = false;
+
+  // Options that evaluations of NEST do not have.
+  bool only_bev() const {
+    return !metrics.empty() || !show_dir.empty() || !out.empty() || show_limit >= 0 || baselines;
+  }
 };
 
 bool is_metric(const std::string& word) {
@@ -205,7 +210,7 @@ Status run_eval(const std::vector<std::string>& args) {
   }
   // Whose command line it is shows once this command's own options are gone.
   AERIE_ASSIGN_OR_RETURN(const BevArguments own, take_bev_arguments(args));
-  if (bev::is_bev_command_line(Env::real(), own.rest)) return run_bev_eval(own);
+  if (own.only_bev() || bev::is_bev_command_line(Env::real(), own.rest)) return run_bev_eval(own);
   AERIE_ASSIGN_OR_RETURN(
       const config::ConfigArgs parsed,
       config::parse_config_args(

@@ -4,6 +4,7 @@
 
 #include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
+#include "aerie/config/grammar.h"
 
 namespace aerie::config::mm {
 namespace {
@@ -45,9 +46,26 @@ bool is_option(std::string_view word) {
   return word.size() > 1 && word[0] == '-' && !(word[1] >= '0' && word[1] <= '9') && word[1] != '.';
 }
 
+bool is_file(std::string_view word) {
+  return (ends_with(word, ".py") || ends_with(word, ".yaml") || ends_with(word, ".yml")) &&
+         word.find('=') == std::string_view::npos;
+}
+
+// What BEVFusion's programs take as an option: a key of the configuration.
+bool is_key(std::string_view name) {
+  if (name.empty() || is_digit(name[0]) || name[0] == '.') return false;
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return is_digit(c) || is_letter(c) || c == '_' || c == '.' || c == '-' || c == '*';
+  });
+}
+
 const Option* find(std::string_view name) {
   for (const Option& option : kOptions)
     if (option.name == name) return &option;
+  std::string dashes(name);
+  std::replace(dashes.begin(), dashes.end(), '_', '-');
+  for (const Option& option : kOptions)
+    if (option.name == dashes) return &option;
   return nullptr;
 }
 
@@ -112,6 +130,14 @@ Status store(std::string_view name, const std::vector<std::string>& values, MmAr
 
 }  // namespace
 
+Status unknown_option(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Option& one : kOptions) names.emplace_back(one.name);
+  const std::string near = nearest_name(name, names);
+  return invalid_argument(str_cat("unknown option '", std::string(name), "'"))
+      .with_hint(near.empty() ? "`--help` lists the options" : str_cat("did you mean ", near, "?"));
+}
+
 bool is_mm_command_line(const std::vector<std::string>& args) {
   for (const std::string& arg : args) {
     if (!is_option(arg)) {
@@ -140,23 +166,20 @@ Result<MmArgs> parse_mm_args(const std::vector<std::string>& args) {
     const std::string name = arg.substr(0, equals);
     const Option* option = find(name);
     // BEVFusion's programs take any key of the configuration as an option.
-    if (option == nullptr && starts_with(name, "--") && name.find('.') != std::string::npos) {
+    const std::string key = starts_with(name, "--") ? name.substr(2) : "";
+    const bool dotted = key.find('.') != std::string::npos;
+    if (option == nullptr && is_key(key) && (dotted || key.find('-') == std::string::npos)) {
       if (equals != std::string::npos)
-        out.changes.emplace_back(name.substr(2), arg.substr(equals + 1));
-      else if (i + 1 < args.size())
-        out.changes.emplace_back(name.substr(2), args[++i]);
-      else
+        out.changes.emplace_back(key, arg.substr(equals + 1));
+      else if (i + 1 < args.size() && (dotted || !(is_file(args[i + 1]) || is_option(args[i + 1]))))
+        out.changes.emplace_back(key, args[++i]);
+      else if (dotted)
         return invalid_argument(str_cat(name, " needs a value"));
+      else
+        return unknown_option(name);
       continue;
     }
-    if (option == nullptr) {
-      std::vector<std::string> names;
-      for (const Option& one : kOptions) names.emplace_back(one.name);
-      const std::string near = nearest_name(name, names);
-      return invalid_argument(str_cat("unknown option '", name, "'"))
-          .with_hint(near.empty() ? "`--help` lists the options"
-                                  : str_cat("did you mean ", near, "?"));
-    }
+    if (option == nullptr) return unknown_option(name);
     std::vector<std::string> values;
     if (equals != std::string::npos) {
       if (option->takes == Takes::kNothing)
@@ -167,15 +190,13 @@ Result<MmArgs> parse_mm_args(const std::vector<std::string>& args) {
            (option->takes == Takes::kSome || values.empty())) {
       // A configuration behind the list of devices or options is none of them.
       const std::string& next = args[i + 1];
-      const bool file = (ends_with(next, ".py") || ends_with(next, ".yaml")) &&
-                        next.find('=') == std::string::npos;
-      if (option->takes == Takes::kSome && file) break;
+      if (option->takes == Takes::kSome && is_file(next)) break;
       values.push_back(next);
       ++i;
     }
     if (option->takes != Takes::kNothing && values.empty())
       return invalid_argument(str_cat(name, " needs a value"));
-    AERIE_RETURN_IF_ERROR(store(name, values, out, options_seen, cfg_options_seen));
+    AERIE_RETURN_IF_ERROR(store(option->name, values, out, options_seen, cfg_options_seen));
   }
   if (options_seen)
     out.warnings.push_back("--options is deprecated: --cfg-options is its name now");

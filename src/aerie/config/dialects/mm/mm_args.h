@@ -20,7 +20,9 @@ struct MmArgs {
   std::vector<int64_t> gpu_ids;      // --gpu-ids, --gpu-id
   std::optional<int64_t> gpus;       // --gpus: how many
   std::vector<std::string> options;  // --options, --cfg-options: KEY=VALUE
-  std::vector<std::pair<std::string, std::string>> changes;  // --model.a.b V, BEVFusion's form
+  // --model.a.b V, BEVFusion's form. What has no dot must be a key of the file, else it is an
+  // unknown_option().
+  std::vector<std::pair<std::string, std::string>> changes;
   std::string load_from;
   std::string resume_from;
   bool auto_resume = false;
@@ -36,10 +38,14 @@ struct MmArgs {
   std::vector<std::string> warnings;  // of deprecated spellings
 };
 
+// The error that names the nearest option.
+Status unknown_option(std::string_view name);
+
 // Whether a command's arguments are in this dialect: a .py file, or an option that only it has.
 bool is_mm_command_line(const std::vector<std::string>& args);
 
-// Unknown options are errors that name the nearest. `--options` and `--cfg-options` exclude each
+// Unknown options are errors that name the nearest; `_` in a name is `-` (BEVFusion writes
+// --load_from). `--options` and `--cfg-options` exclude each
 // other.
 Result<MmArgs> parse_mm_args(const std::vector<std::string>& args);
 

@@ -38,6 +38,25 @@ bool has_bev_keys(const Value& tree) {
   return is_mm_tree(tree);
 }
 
+// What to try where a file is not there: one with nearly its name, beside where it should be.
+Status missing_config(Env& env, const std::string& path) {
+  const std::string folder = parent_path(path);
+  const auto entries = env.list_dir(folder);
+  std::vector<std::string> names;
+  if (entries.ok())
+    for (const DirEntry& entry : *entries)
+      if (!entry.is_dir && (is_yaml(entry.name) || ends_with(entry.name, ".py")))
+        names.push_back(entry.name);
+  const std::string near = nearest_name(base_name(path), names);
+  const Status status = invalid_argument(str_cat("there is no file ", path));
+  if (!near.empty())
+    return Status(status).with_hint(
+        str_cat("did you mean ", folder == "." ? near : join_path(folder, near), "?"));
+  return Status(status).with_hint(
+      str_cat(entries.ok() ? "" : str_cat("there is no folder ", folder, " either; "),
+              "paths begin at the working folder; presets are configs/baseline/*.py"));
+}
+
 struct Source {
   Value tree;
   std::vector<std::string> files;
@@ -49,9 +68,7 @@ struct Source {
 Result<Source> read_source(Env& env, const MmArgs& args) {
   Source out;
   const auto missing = [&](const Status& status) {
-    return status.code() == StatusCode::kNotFound
-               ? invalid_argument(str_cat("there is no file ", args.config))
-               : status;
+    return status.code() == StatusCode::kNotFound ? missing_config(env, args.config) : status;
   };
   if (!is_yaml(args.config)) {
     auto loaded = config::mm::load_config_file(env, args.config);
@@ -77,6 +94,9 @@ Result<Source> read_source(Env& env, const MmArgs& args) {
     }
   }
   AERIE_RETURN_IF_ERROR(config::mm::apply_options(args.options, out.tree));
+  for (const auto& [key, text] : args.changes)
+    if (key.find('.') == std::string::npos && out.tree.child(key) == nullptr)
+      return config::mm::unknown_option("--" + key);
   AERIE_RETURN_IF_ERROR(config::mm::apply_torchpack_changes(args.changes, out.tree));
   if (out.mm && is_yaml(args.config))
     AERIE_RETURN_IF_ERROR(config::mm::evaluate_expressions(out.tree, out.names_read));

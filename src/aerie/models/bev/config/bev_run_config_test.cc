@@ -204,7 +204,15 @@ TEST(MmArgsTest, FollowsMmseg) {
   };
   EXPECT_NE(error({"c.py", "--options", "a=1", "--cfg-options", "b=1"}).find("cannot both"),
             std::string::npos);
-  EXPECT_NE(error({"c.py", "--work_dir", "x"}).find("did you mean --work-dir?"), std::string::npos);
+  EXPECT_NE(error({"c.py", "--work-dr", "x"}).find("did you mean --work-dir?"), std::string::npos);
+  EXPECT_NE(error({"c.py", "--no_validat"}).find("did you mean --no-validate?"), std::string::npos);
+  // BEVFusion writes --load_from.
+  EXPECT_EQ(parse_mm_args({"c.py", "--load_from", "y.pth"})->load_from, "y.pth");
+  EXPECT_EQ(parse_mm_args({"--gpu_ids", "0", "c.yml"})->config, "c.yml");
+  // Whether a key without a dot is one shows by the file, which is no value.
+  EXPECT_EQ(parse_mm_args({"--max_epochs", "3", "c.yaml"})->changes.front(),
+            (std::pair<std::string, std::string>("max_epochs", "3")));
+  EXPECT_NE(error({"--optoins", "c.yaml"}).find("did you mean --options?"), std::string::npos);
   EXPECT_NE(error({"c.py", "--gpu-ids", "x"}).find("a whole number"), std::string::npos);
   EXPECT_NE(error({"c.py", "--launcher", "x"}).find("none, pytorch"), std::string::npos);
   EXPECT_NE(error({"c.py", "--cfg-options", "runner"}).find("KEY=VALUE"), std::string::npos);
@@ -212,6 +220,16 @@ TEST(MmArgsTest, FollowsMmseg) {
   EXPECT_TRUE(config::mm::is_mm_command_line({"c.py"}));
   EXPECT_TRUE(config::mm::is_mm_command_line({"c.yaml", "--work-dir", "x"}));
   EXPECT_FALSE(config::mm::is_mm_command_line({"--config-name", "nest", "a=b.py"}));
+}
+
+TEST_F(BevFilesTest, AMissingFileNamesItsNeighbour) {
+  write("camera_seg.py", kBody);
+  const auto error_of = [&](const std::string& name) {
+    return load({dir_.file(name)}).status().to_string();
+  };
+  EXPECT_NE(error_of("camera_sge.py").find("camera_seg.py?"), std::string::npos);
+  EXPECT_NE(error_of("quite_another.py").find("presets are configs/baseline"), std::string::npos);
+  EXPECT_NE(error_of("away/camera_seg.yaml").find("away either"), std::string::npos);
 }
 
 TEST_F(BevFilesTest, UnknownKeysNameTheNearest) {
@@ -321,6 +339,13 @@ TEST_F(BevFilesTest, LearningRateFollowsTheBatch) {
                        {"--cfg-options", "data.samples_per_gpu=8"});
   ASSERT_TRUE(said.ok()) << said.status().to_string();
   EXPECT_EQ(said->notes.back(), "learning rate 4e-04 = 2e-04 x batch 8 / 4");
+  // Every process has a batch of its own.
+  const auto many = load({dir_.file("a.py"), "--gpu-ids", "0", "1", "--cfg-options",
+                          "data.samples_per_gpu=8", "trainer.num_nodes=3"},
+                         2);
+  ASSERT_TRUE(many.ok()) << many.status().to_string();
+  EXPECT_DOUBLE_EQ(many->run.optim.lr, 2e-4 * 8 * 6 / 4);
+  EXPECT_EQ(many->notes.back(), "learning rate 0.0024 = 2e-04 x batch 8 x 6 devices / 4");
 }
 
 TEST_F(BevFilesTest, GradientsAreClippedByAnyNorm) {
@@ -391,6 +416,7 @@ TEST_F(BevFilesTest, PipelinesBecomeKeys) {
   EXPECT_EQ(train.bev.trans_std, 0.25);
   EXPECT_FALSE(train.bev.flip_horizontal);
   EXPECT_EQ(train.sampler.type, nuscenes::SamplerType::kCbgs);
+  EXPECT_EQ(train.sampler.repeat, 3);
   EXPECT_EQ(train.root, "x");
   EXPECT_EQ(train.split, "train");
   EXPECT_EQ(loaded->run.model.classes, (std::vector<std::string>{"divider", "walkway"}));
@@ -405,6 +431,12 @@ TEST_F(BevFilesTest, PipelinesBecomeKeys) {
             std::string::npos);
   EXPECT_NE(step("dict(type='GridMask', prob=0.7)").find("GridMask"), std::string::npos);
   EXPECT_EQ(step("dict(type='GridMask', prob=0.0)"), "accepted");
+  const auto set = [&](const std::string& more) {
+    return error(
+        str_cat("data = dict(train=dict(type='NuScenesDataset', data_root='d', ", more, "))\n"));
+  };
+  EXPECT_EQ(set("load_interval=1"), "accepted");
+  EXPECT_NE(set("load_interval=5").find("only 1 is there"), std::string::npos);
 }
 
 TEST_F(BevFilesTest, ConvertedFilesMeanTheSame) {
@@ -553,6 +585,12 @@ TEST_F(BevFilesTest, BevFusionYamlLoads) {
   EXPECT_EQ(loaded->run.exp_manager.explicit_log_dir, "runs/x");
   const auto bad = load({leaf, "--model.heads.map.classes", "${open('x')}"});
   EXPECT_NE(bad.status().to_string().find("a call of 'open' is not allowed"), std::string::npos);
+  const auto two = load({leaf, "--max_epochs", "2", "--load_from", "w.pth"});
+  ASSERT_TRUE(two.ok()) << two.status().to_string();
+  EXPECT_EQ(two->run.trainer.max_epochs, 2);
+  EXPECT_EQ(two->run.load_from, "w.pth");
+  EXPECT_NE(load({leaf, "--option", "a=2"}).status().to_string().find("did you mean --options?"),
+            std::string::npos);
   const auto circle = load({leaf, "--seed.a", "1", "--max_epochs.b", "2"});
   EXPECT_FALSE(circle.ok());
 }

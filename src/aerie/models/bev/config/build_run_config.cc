@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/build_loop_config.h"
+#include "aerie/config/schema/devices.h"
 #include "aerie/models/bev/config/bev_keys.h"
 #include "aerie/models/bev/config/run_config.h"
 
@@ -130,15 +133,26 @@ Status join_bounds(const Value& root, BevRunConfig& out) {
   return ok_status();
 }
 
+// Processes of the run, each with a batch of its own. All that a machine has are as many as this
+// one shows.
+int64_t scaled_devices(const config::TrainerConfig& trainer) {
+  const auto plan = config::plan_devices(trainer, config::count_visible_gpus());
+  if (plan.ok()) return plan->world_size;
+  // As written, where this machine has other devices than the run will.
+  const config::DevicesConfig& devices = trainer.devices;
+  int64_t count = 1;
+  if (devices.kind == config::DevicesConfig::Kind::kIds)
+    count = static_cast<int64_t>(devices.ids.size());
+  if (devices.kind == config::DevicesConfig::Kind::kCount) count = devices.count;
+  return std::max<int64_t>(1, count) * std::max<int64_t>(1, trainer.num_nodes);
+}
+
 double scaling_ratio(const BevRunConfig& config) {
   const LrScalingConfig& scaling = config.optim.lr_scaling;
   if (scaling.rule == LrScalingRule::kNone) return 1.0;
   int64_t batch = config.data.train_ds.batch_size;
   if (scaling.count_accumulation) batch *= config.trainer.accumulate_grad_batches;
-  if (config.trainer.devices.kind == config::DevicesConfig::Kind::kIds)
-    batch *= std::max<int64_t>(1, static_cast<int64_t>(config.trainer.devices.ids.size()));
-  else if (config.trainer.devices.kind == config::DevicesConfig::Kind::kCount)
-    batch *= std::max<int64_t>(1, config.trainer.devices.count);
+  batch *= scaled_devices(config.trainer);
   const double ratio = static_cast<double>(batch) / static_cast<double>(scaling.base_batch);
   return scaling.rule == LrScalingRule::kSqrt ? std::sqrt(ratio) : ratio;
 }
@@ -236,11 +250,17 @@ std::string learning_rate_sentence(const BevRunConfig& config) {
   const BevOptimConfig& optim = config.optim;
   if (optim.lr_scaling.rule == LrScalingRule::kNone)
     return str_cat("learning rate ", optim.lr, " (lr_scaling is off)");
-  return str_cat("learning rate ", optim.lr, " = ", optim.base_lr, " x ",
+  // Products have digits at their end that nobody wrote.
+  char rounded[64];
+  std::snprintf(rounded, sizeof rounded, "%.10g", optim.lr);
+  return str_cat("learning rate ", std::strtod(rounded, nullptr), " = ", optim.base_lr, " x ",
                  optim.lr_scaling.rule == LrScalingRule::kSqrt ? "the square root of " : "",
                  "batch ", config.data.train_ds.batch_size,
                  optim.lr_scaling.count_accumulation && config.trainer.accumulate_grad_batches > 1
                      ? str_cat(" x ", config.trainer.accumulate_grad_batches, " accumulated")
+                     : "",
+                 scaled_devices(config.trainer) > 1
+                     ? str_cat(" x ", scaled_devices(config.trainer), " devices")
                      : "",
                  " / ", optim.lr_scaling.base_batch);
 }

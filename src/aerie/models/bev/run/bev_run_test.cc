@@ -307,6 +307,7 @@ TEST_F(BevRunTest, TrainsValidatesSavesAndReports) {
   ASSERT_TRUE(page.ok());
   for (const char* text : {"Intersection over union", "samples per second", "nuScenes folder"})
     EXPECT_NE(page->find(text), std::string::npos) << text;
+  EXPECT_EQ(page->find("Padding share"), std::string::npos);
 
   // Two samples at every validation, the same ones, in the folder and in the page.
   const auto names = [&](const std::string& folder) {
@@ -378,6 +379,17 @@ TEST_F(BevRunTest, TrainsValidatesSavesAndReports) {
       EXPECT_NE(report->to_text().find(text), std::string::npos) << text;
     options.checkpoint = dir_.file("nothing");
     EXPECT_EQ(evaluate_bev(options).status().code(), StatusCode::kInvalidArgument);
+    // A folder of mmcv's has latest.pth alone.
+    ASSERT_TRUE(Env::real().create_dirs(dir_.file("mmcv")).ok());
+    options.checkpoint = dir_.file("mmcv");
+    options.baselines = false;
+    options.show_dir.clear();
+    EXPECT_NE(evaluate_bev(options).status().to_string().find("iter_N.pth"), std::string::npos);
+    ASSERT_TRUE(
+        Env::real().copy_file(dir_.file("whole/latest.pth"), dir_.file("mmcv/latest.pth")).ok());
+    const auto of_mmcv = evaluate_bev(options);
+    ASSERT_TRUE(of_mmcv.ok()) << of_mmcv.status().to_string();
+    EXPECT_EQ(of_mmcv->checkpoint, dir_.file("mmcv/latest.pth"));
   }
 
   // And the weights of one run start another.

@@ -140,6 +140,8 @@ Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngin
 }
 
 Result<std::string> find_weights(Env& env, const std::string& given) {
+  constexpr const char* kCheckpoints =
+      "a run's folder, a checkpoint in it, an iter_N.pth or a .safetensors file is needed";
   if (given.empty())
     return invalid_argument("no checkpoint to evaluate")
         .with_hint("name it behind the configuration: aerie eval CONFIG CHECKPOINT");
@@ -147,12 +149,20 @@ Result<std::string> find_weights(Env& env, const std::string& given) {
   const auto stat = env.stat(path);
   if (!stat.ok()) {
     if (stat.status().code() == StatusCode::kNotFound)
-      return invalid_argument(str_cat("there is no '", path, "'"));
+      return invalid_argument(str_cat("there is no checkpoint '", path, "'"))
+          .with_hint(kCheckpoints);
     return stat.status();
   }
   if (!stat->is_dir) return path;
-  AERIE_ASSIGN_OR_RETURN(const std::string folder, archive::find_native_checkpoint(env, path));
-  return join_path(folder, archive::kNativeWeights);
+  const auto folder = archive::find_native_checkpoint(env, path);
+  if (folder.ok()) return join_path(*folder, archive::kNativeWeights);
+  // A folder of mmcv's, which has none of ours.
+  const std::string latest = join_path(path, "latest.pth");
+  if (env.exists(latest)) return latest;
+  if (folder.status().code() != StatusCode::kDataError) return folder.status();
+  return data_error("no usable checkpoint in this folder")
+      .with_context(path)
+      .with_hint(kCheckpoints);
 }
 
 Result<bool> load_whole_model(Env& env, const std::string& path, bool averaged,
