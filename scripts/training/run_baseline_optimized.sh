@@ -25,14 +25,10 @@ if ! command -v "$aerie" >/dev/null; then
   aerie=aerie
 fi
 
-# --options and --cfg-options mean the same and cannot both be given: the caller chooses.
-flag=--cfg-options
-for word in "$@"; do
-  [[ $word == --options ]] && flag=--options
-done
+# As options of their own, which take any path: values of --options lose spaces and are lists at commas.
 options=()
 if [[ -n ${DATA_ROOT:-} ]]; then
-  options=("$flag" "data.train.data_root=$DATA_ROOT" "data.val.data_root=$DATA_ROOT")
+  options=(--data.train.data_root "$DATA_ROOT" --data.val.data_root "$DATA_ROOT")
 fi
 exec "$aerie" train configs/baseline/lss_swin_nuscenes_optimized.py \
-  --work-dir "$work_dir" --gpu-ids "$gpu_id" "$@" "${options[@]}"
+  --work-dir "$work_dir" --gpu-ids "$gpu_id" "${options[@]}" "$@"

@@ -117,10 +117,11 @@ Status measure_row(const BevBenchOptions& options, const std::string& root, BevB
   config::mm::MmArgs args;
   args.config = row.config;
   const bool python = ends_with(row.config, ".py");
+  // Any path: values of options lose spaces and are lists at commas.
   if (python)
-    args.options = {"data.train.data_root=" + root, "data.val.data_root=" + root};
+    args.changes = {{"data.train.data_root", root}, {"data.val.data_root", root}};
   else
-    args.options = {"model.train_ds.root=" + root};
+    args.changes = {{"model.train_ds.root", root}};
   args.options.insert(args.options.end(), row.changes.begin(), row.changes.end());
   args.options.insert(args.options.end(), options.changes.begin(), options.changes.end());
   bev::BevLoadOptions load;

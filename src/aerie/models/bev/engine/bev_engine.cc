@@ -31,8 +31,9 @@ void set_process_switches(const BevRunConfig& config, at::Device device) {
   nn::set_tf32(config.aerie.tf32);
   context.setBenchmarkCuDNN(config.trainer.benchmark);
   const bool deterministic = config.trainer.deterministic != config::Deterministic::kNo;
-  // cuBLAS is repeatable only with a fixed workspace; it reads this when it starts.
-  if (deterministic && device.is_cuda()) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  // cuBLAS is repeatable only with a fixed workspace. Torch looks once in a process, at the first
+  // product, so that a deterministic engine after another one would be refused.
+  if (device.is_cuda()) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   context.setDeterministicCuDNN(deterministic);
   context.setDeterministicAlgorithms(deterministic,
                                      config.trainer.deterministic == config::Deterministic::kWarn);
