@@ -5,6 +5,7 @@
 #include "aerie/base/env.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/paths.h"
 #include "command.h"
 
 namespace aerie::tools {
@@ -103,6 +104,30 @@ TEST(DoctorCommandTest, ReadsTheFolderOfARun) {
   EXPECT_TRUE(printed_json(run_doctor, {dir.path(), "--json"})["healthy"].get<bool>());
 }
 
+TEST(DoctorCommandTest, PrintsSectionsAtTheMargin) {
+  const TempDir dir;
+  write_run(dir, 5.0);
+  testing::internal::CaptureStdout();
+  ASSERT_TRUE(run_doctor({dir.path()}).ok());
+  const std::string text = testing::internal::GetCapturedStdout();
+  // No end was recorded.
+  EXPECT_EQ(text.rfind("Measured\n  run: the last record is of step 20; ", 0), 0u) << text;
+  EXPECT_NE(text.find("\n  GPU: none was used\n  data: "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n\nSpeed, worth most first\n  1. "), std::string::npos) << text;
+  EXPECT_NE(text.find("\nVerdict: slower than it need be"), std::string::npos) << text;
+}
+
+TEST(DoctorCommandTest, ReadsRunsOfEarlierVersions) {
+  const json found = printed_json(run_doctor, {test_data("/resume_v1/run"), "--json"});
+  EXPECT_EQ(found["measured"]["steps"], 13);
+  EXPECT_GT(found["measured"]["step_ms"].get<double>(), 0.0);
+  EXPECT_EQ(found["measured"]["checkpoints"]["written"], 3);
+  EXPECT_EQ(found["measured"]["checkpoints"]["superseded"], 0);
+  EXPECT_EQ(found["correctness"][0]["id"], "dropped_data");
+  for (const char* key : {"healthy", "verdict", "measured", "notes", "correctness", "speed"})
+    EXPECT_TRUE(found.contains(key)) << key;
+}
+
 TEST(DoctorCommandTest, SurvivesDamagedRecords) {
   const TempDir dir;
   write_run(dir, 0.1);
@@ -117,6 +142,11 @@ TEST(DoctorCommandTest, SurvivesDamagedRecords) {
 TEST(DoctorCommandTest, RefusesWhatIsNoRun) {
   const TempDir dir;
   EXPECT_EQ(quiet(run_doctor, {dir.path()}).code(), StatusCode::kDataError);
+  const Status missing = quiet(run_doctor, {dir.file("nowhere")});
+  EXPECT_EQ(missing.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(missing.message().find("nowhere: there is no such folder"), std::string::npos);
+  ASSERT_TRUE(Env::real().write_file(dir.file("metrics.jsonl"), "").ok());
+  EXPECT_EQ(quiet(run_doctor, {dir.file("metrics.jsonl")}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(quiet(run_doctor, {}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(quiet(run_doctor, {"x", "--steps", "none"}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(quiet(run_doctor, {"x", "--steps"}).code(), StatusCode::kInvalidArgument);

@@ -110,10 +110,7 @@ Status try_changes(TrialRunner& trials, const DoctorArgs& args, advisor::Diagnos
     if (*finding.measured_speedup < kWorthChanging)
       diagnosis.measurements.push_back(str_cat(finding.change, " was tried and gained nothing"));
   }
-  std::erase_if(diagnosis.speed, [](const advisor::Finding& finding) {
-    return finding.measured_speedup && *finding.measured_speedup < kWorthChanging;
-  });
-  advisor::order_findings(diagnosis);
+  advisor::settle_trials(diagnosis, kWorthChanging);
   return ok_status();
 }
 
@@ -129,6 +126,23 @@ void tell_estimates(advisor::Diagnosis& diagnosis) {
           ? "gains are estimates from the run's records; `aerie doctor CONFIG...` measures them"
           : str_cat("gains are estimates from the run's records: its data (", missing,
                     ") is not here"));
+}
+
+// What cannot be a configuration was meant as a run.
+Status check_configuration(const std::vector<std::string>& args) {
+  const std::string& first = args[0];
+  if (args.size() > 1 || starts_with(first, "-") || first.find('=') != std::string::npos)
+    return ok_status();
+  const bool file = Env::real().exists(expand_user(first));
+  const bool named =
+      ends_with(first, ".py") || ends_with(first, ".yaml") || ends_with(first, ".yml");
+  if (file && named) return ok_status();
+  if (!file)
+    return invalid_argument(
+        str_cat(first, ": there is no such folder of a run and no such configuration"));
+  return invalid_argument(str_cat(first, " is neither the folder of a run nor a configuration"))
+      .with_hint(
+          "give the folder that `aerie train` printed at its end, or what it was started with");
 }
 
 }  // namespace
@@ -147,6 +161,7 @@ Status run_doctor(const std::vector<std::string>& arguments) {
     AERIE_ASSIGN_OR_RETURN(diagnosis, diagnose_folder(path));
     tell_estimates(diagnosis);
   } else {
+    AERIE_RETURN_IF_ERROR(check_configuration(args.rest));
     AERIE_ASSIGN_OR_RETURN(TrialRunner trials, TrialRunner::make(args.rest));
     if (!args.json) {
       std::fprintf(stderr, "training %lld steps as the configuration says ...\n",
@@ -158,7 +173,8 @@ Status run_doctor(const std::vector<std::string>& arguments) {
   if (args.json)
     print_document(nlohmann::ordered_json::parse(diagnosis.to_json()));
   else
-    std::printf("%s", printable_lines(diagnosis.to_text()).c_str());
+    for (const std::string& line : split(trim(diagnosis.to_text()), '\n'))
+      std::printf("%s\n", printable(line).c_str());
   return ok_status();
 }
 

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kDeepest = 4;  // folders below the one that a trial was given
 constexpr int kKilled = 128 + SIGKILL;
+constexpr int kWrongUse = 2;  // of a command line or a configuration
 
 // The folder at or below `folder` that holds metrics.jsonl; empty: none.
 std::string run_below(const std::string& folder, int depth) {
@@ -62,19 +63,6 @@ std::string last_words(const std::string& text) {
   return starts_with(text, "error: ") ? std::string(trim(text.substr(7))) : tail_of(text);
 }
 
-Status trial_error(const ProcessOutput& output, const std::string& what) {
-  if (caught_signal() != 0) return Status(StatusCode::kCancelled, "stopped");
-  const std::string words = last_words(output.text);
-  const bool out_of_memory = output.exit_code == kKilled ||
-                             words.find("out of memory") != std::string::npos ||
-                             words.find("not fit into memory") != std::string::npos;
-  return Status(out_of_memory           ? StatusCode::kOutOfMemory
-                : output.exit_code == 2 ? StatusCode::kInvalidArgument
-                : output.exit_code == 3 ? StatusCode::kDataError
-                                        : StatusCode::kUnavailable,
-                str_cat(what, output.exit_code == kKilled ? " was killed: " : " failed: ", words));
-}
-
 }  // namespace
 
 Result<std::string> path_of_this_program() {
@@ -106,6 +94,24 @@ Result<TrialRunner> TrialRunner::make(std::vector<std::string> config_args) {
   }
   AERIE_RETURN_IF_ERROR(Env::real().write_file(out.scratch_->file("config.yaml"), shown.text));
   return out;
+}
+
+Status TrialRunner::error_of(const ProcessOutput& output, const std::string& what) const {
+  if (caught_signal() != 0) return Status(StatusCode::kCancelled, "stopped");
+  std::string words = last_words(output.text);
+  // Of a file that the reader never saw.
+  const std::string own = scratch_->file("config.yaml");
+  for (size_t at = 0; (at = words.find(own, at)) != std::string::npos;)
+    words.replace(at, own.size(), "the configuration");
+  const bool out_of_memory = output.exit_code == kKilled ||
+                             words.find("out of memory") != std::string::npos ||
+                             words.find("not fit into memory") != std::string::npos;
+  if (output.exit_code == kWrongUse && !out_of_memory)
+    return Status(StatusCode::kInvalidArgument, words);
+  return Status(out_of_memory           ? StatusCode::kOutOfMemory
+                : output.exit_code == 3 ? StatusCode::kDataError
+                                        : StatusCode::kUnavailable,
+                str_cat(what, output.exit_code == kKilled ? " was killed: " : " failed: ", words));
 }
 
 std::vector<std::string> TrialRunner::command(const std::vector<std::string>& before,
@@ -158,7 +164,7 @@ Result<std::string> TrialRunner::train(const std::vector<std::string>& changes,
   std::string run = run_below(folder, kDeepest);
   // 4: finished, but unhealthy, which is for the reader of the records to say.
   if ((output.exit_code != 0 && output.exit_code != 4) || run.empty())
-    return trial_error(output, str_cat("a trial of ", length.steps, " steps"));
+    return error_of(output, str_cat("a trial of ", length.steps, " steps"));
   return run;
 }
 
@@ -170,12 +176,12 @@ Result<std::string> TrialRunner::dry_run(const std::vector<std::string>& changes
   before.insert(before.end(), {"--dry-run", "--json"});
   AERIE_ASSIGN_OR_RETURN(const ProcessOutput output,
                          run_process(command(before, std::move(overrides)), {}));
-  if (output.exit_code != 0 || caught_signal() != 0) return trial_error(output, "a dry run");
+  if (output.exit_code != 0 || caught_signal() != 0) return error_of(output, "a dry run");
   // Behind the lines of the log.
   const size_t begin = starts_with(output.text, "{") ? 0 : output.text.find("\n{");
   const size_t end = output.text.rfind('}');
   if (begin == std::string::npos || end == std::string::npos || end < begin)
-    return trial_error(output, "a dry run printed no result and");
+    return error_of(output, "a dry run printed no result and");
   return output.text.substr(begin, end + 1 - begin);
 }
 

@@ -14,6 +14,8 @@
 
 namespace aerie::tools {
 
+struct ProcessOutput;
+
 struct TrialLength {
   int64_t steps = 60;    // optimizer steps; with seconds: at least
   double seconds = 0.0;  // of training; 0: steps alone count
@@ -40,6 +42,8 @@ class TrialRunner final {
   TrialRunner(std::string program, std::vector<std::string> config_args, bool native);
   std::vector<std::string> command(const std::vector<std::string>& before,
                                    std::vector<std::string> overrides) const;
+
+  Status error_of(const ProcessOutput& output, const std::string& what) const;
 
   // Overrides that make `folder` the place of a trial; returns options to go with them.
   std::vector<std::string> place_in(const std::string& folder,

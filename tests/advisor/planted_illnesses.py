@@ -2,9 +2,9 @@
 """Short real runs on the CPU, each with an illness planted into it: `aerie doctor` has to name it first, and has to call a
 healthy run healthy and leave it as it is.
 
-    tests/advisor/planted_illnesses.py AERIE CONFIGS SLOW_READS [CASE ...]
+    tests/advisor/planted_illnesses.py AERIE CONFIGS SLOW_DISK [CASE ...]
 
-SLOW_READS is the library of slow_reads.cc. Exit code 1 when a case fails.
+SLOW_DISK is the library of slow_disk.cc. Exit code 1 when a case fails.
 """
 import hashlib
 import json
@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 
-AERIE, CONFIGS, SLOW_READS = (os.path.abspath(path) for path in sys.argv[1:4])
+AERIE, CONFIGS, SLOW_DISK = (os.path.abspath(path) for path in sys.argv[1:4])
 WORK = tempfile.mkdtemp(prefix='aerie-doctor-')
 LAUNCH_VARIABLES = ('RANK', 'WORLD_SIZE', 'LOCAL_', 'MASTER_', 'GROUP_', 'NODE_RANK', 'SLURM_', 'OMPI_', 'PMI_', 'MV2_', 'TORCHELASTIC_', 'AERIE_')
 
@@ -92,7 +92,7 @@ def healthy():
 
 def no_workers():
     """Loading in the training thread behind a slow disk; the trial shows what loader threads are worth."""
-    env = environment(LD_PRELOAD=SLOW_READS, SLOW_READ_MS=6)
+    env = environment(LD_PRELOAD=SLOW_DISK, SLOW_READ_MS=6)
     more = ('model.train_ds.num_workers=0',)
     found = doctor(train('no_workers', DATA, 30, *more, env=env))
     expect_first(found, 'num_workers')
@@ -106,7 +106,7 @@ def no_workers():
 
 def slow_disk():
     """One loader thread that waits for its files most of the time."""
-    env = environment(LD_PRELOAD=SLOW_READS, SLOW_READ_MS=25)
+    env = environment(LD_PRELOAD=SLOW_DISK, SLOW_READ_MS=25)
     found = doctor(train('slow_disk', DATA, 20, env=env))
     expect_first(found, 'slow_storage')
     expect(found['measured']['loader']['limit'] == 'disk', json.dumps(found['measured']))
@@ -114,7 +114,7 @@ def slow_disk():
 
 def without_its_data():
     data = corpus('gone')
-    folder = train('without_its_data', data, 20, 'model.train_ds.num_workers=0', env=environment(LD_PRELOAD=SLOW_READS, SLOW_READ_MS=6))
+    folder = train('without_its_data', data, 20, 'model.train_ds.num_workers=0', env=environment(LD_PRELOAD=SLOW_DISK, SLOW_READ_MS=6))
     shutil.rmtree(data)
     found = doctor(folder)
     expect_first(found, 'num_workers')
@@ -130,13 +130,26 @@ def validation():
     expect(found['speed'][0]['measured_speedup'] > 1.05, json.dumps(found['speed']))
 
 
+EVERY_STEP = ('exp_manager.create_checkpoint_callback=true', '+exp_manager.checkpoint_callback_params.every_n_train_steps=1',
+              'exp_manager.checkpoint_callback_params.always_save_nemo=false')
+
+
 def checkpoints():
     """Weights that take longer to write than a step of a tiny batch takes."""
-    more = ('exp_manager.create_checkpoint_callback=true', '+exp_manager.checkpoint_callback_params.every_n_train_steps=1',
-            'exp_manager.checkpoint_callback_params.always_save_nemo=false', 'model.encoder.d_model=256', 'model.encoder.ff_expansion_factor=8',
-            'model.train_ds.batch_size=8')
-    found = doctor(train('checkpoints', DATA, 12, *more))
+    more = (*EVERY_STEP, 'model.encoder.d_model=256', 'model.encoder.ff_expansion_factor=8', 'model.train_ds.batch_size=8')
+    expect_first(doctor(train('checkpoints', DATA, 25, *more)), 'checkpoints')
+    found = doctor(*config(DATA, *more), '--steps', '25')
     expect_first(found, 'checkpoints')
+    expect(found['speed'][0]['measured_speedup'] > 1.05, json.dumps(found['speed']))
+
+
+def slow_writer():
+    """A checkpoint at every step that takes a second to reach the disk: most give way to newer ones, and training hardly waits."""
+    found = doctor(train('slow_writer', DATA, 25, *EVERY_STEP, env=environment(LD_PRELOAD=SLOW_DISK, SLOW_SYNC_MS=300)))
+    expect_first(found, 'checkpoints')
+    saves = found['measured']['checkpoints']
+    expect(saves['asked'] >= 25 and 2 * saves['superseded'] > saves['asked'], json.dumps(found['measured']))
+    expect('were never written' in found['speed'][0]['what'], found['speed'][0]['what'])
 
 
 def padding():
@@ -158,36 +171,45 @@ def free_port():
         return s.getsockname()[1]
 
 
-def ranks(name, *more, slowed=None):
-    """Two ranks over Gloo; the process of `slowed` is stopped half of the time."""
+def ranks(name, *more, steps=30, stopped=None, slow_files=None):
+    """Two ranks over Gloo; the process of `stopped` is stopped most of the time, files of `slow_files` take long to read."""
     folder, port = os.path.join(WORK, name), free_port()
     logs = [open(os.path.join(WORK, f'{name}.{rank}.log'), 'wb') for rank in range(2)]
     processes = [subprocess.Popen(
-        [AERIE, 'train', *config(DATA, *more), 'trainer.devices=2', 'trainer.max_steps=30', f'+exp_manager.explicit_log_dir={folder}'],
-        env=environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2, MASTER_ADDR='127.0.0.1', MASTER_PORT=port),
+        [AERIE, 'train', *config(DATA, *more), 'trainer.devices=2', f'trainer.max_steps={steps}', f'+exp_manager.explicit_log_dir={folder}'],
+        env=environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2, MASTER_ADDR='127.0.0.1', MASTER_PORT=port,
+                        **({'LD_PRELOAD': SLOW_DISK, 'SLOW_READ_MS': 80} if rank == slow_files else {})),
         stdout=logs[rank], stderr=logs[rank]) for rank in range(2)]
     over = threading.Event()
 
     def slow_down():
-        while not over.is_set() and processes[slowed].poll() is None:
-            processes[slowed].send_signal(signal.SIGSTOP)
+        while not over.is_set() and processes[stopped].poll() is None:
+            processes[stopped].send_signal(signal.SIGSTOP)
             time.sleep(0.12)
-            processes[slowed].send_signal(signal.SIGCONT)
+            processes[stopped].send_signal(signal.SIGCONT)
             time.sleep(0.03)
 
     thread = threading.Thread(target=slow_down)
-    if slowed is not None:
+    if stopped is not None:
         thread.start()
     codes = [process.wait(240) for process in processes]
     over.set()
-    if slowed is not None:
+    if stopped is not None:
         thread.join()
     expect(codes == [0, 0], f'{name}: ranks ended with {codes}: {open(logs[0].name).read()[-1500:]}')
     return folder
 
 
 def slow_rank():
-    found = doctor(ranks('slow_rank', slowed=1))
+    """One rank whose files come slowly."""
+    found = doctor(ranks('slow_rank', steps=12, slow_files=1))
+    expect_first(found, 'straggler')
+    expect('rank 1 ' in found['speed'][0]['what'] and 'its data is slow' in found['speed'][0]['advice'], json.dumps(found['speed']))
+
+
+def stopped_rank():
+    """One rank whose computation is slow."""
+    found = doctor(ranks('stopped_rank', stopped=1))
     expect_first(found, 'straggler')
     expect('rank 1 ' in found['speed'][0]['what'], found['speed'][0]['what'])
 
@@ -200,7 +222,8 @@ def sync_batchnorm():
     expect('Correctness' in text and text.find('Correctness') < (text.find('\nSpeed') % (len(text) + 1)), text)
 
 
-CASES = (healthy, no_workers, slow_disk, without_its_data, validation, checkpoints, padding, small_batch, slow_rank, sync_batchnorm)
+CASES = (healthy, no_workers, slow_disk, without_its_data, validation, checkpoints, slow_writer, padding, small_batch, slow_rank,
+         stopped_rank, sync_batchnorm)
 DATA = corpus()
 wanted = sys.argv[4:]
 failed = 0

@@ -17,6 +17,7 @@ constexpr double kWorthShare = 0.05;
 constexpr double kIdleBelow = 50.0, kStarvedBelow = 80.0, kBusyAbove = 95.0;
 constexpr double kWaitLimit = 0.10;     // of step time, as the report's verdict
 constexpr double kEventTarget = 0.05;   // of the time for validation, or for saves, is usual
+constexpr int64_t kFewestInVain = 3;    // saves that were not written
 constexpr double kPaddingUsual = 0.10;  // what batches of like lengths have
 // Measured on one H200 with NEST-L (bench/results/step_h200_202611.md): a step takes as long as 12
 // clips of 15 s and then 0.29 ms a clip; float32 takes 62.4 ms where bf16-mixed takes 8.0.
@@ -46,7 +47,7 @@ long long whole(int64_t value) {
 
 void check_correctness(const RunFacts& facts, std::vector<Finding>& out) {
   const auto add = [&](const char* id, std::string what, const char* advice, const char* change) {
-    out.push_back({id, std::move(what), advice, change, 0.0, std::nullopt});
+    out.push_back({id, std::move(what), advice, change, 0.0, false, std::nullopt});
   };
   if (facts.view.state == ui::RunState::kFailed)
     add("failed", str_cat("the run failed ", facts.view.state_text), "see its log", "");
@@ -70,8 +71,9 @@ void check_correctness(const RunFacts& facts, std::vector<Finding>& out) {
         "set trainer.sync_batchnorm=true", "trainer.sync_batchnorm=true");
   if (facts.bad_samples > 0)
     add("dropped_data",
-        text_of("%lld samples could not be read and were left out (bad_samples.jsonl)",
-                whole(facts.bad_samples)),
+        text_of("%lld sample%s could not be read and %s left out (bad_samples.jsonl)",
+                whole(facts.bad_samples), facts.bad_samples == 1 ? "" : "s",
+                facts.bad_samples == 1 ? "was" : "were"),
         "`aerie data validate` lists them; repair them or take them out of the manifest", "");
   if (!facts.fallback.empty())
     add("fallback", str_cat("16-bit training overflowed; the run went on in ", facts.fallback),
@@ -112,10 +114,11 @@ class SpeedRules {
   void note(const Pieces&... pieces) {
     out_.measurements.push_back(str_cat(pieces...));
   }
-  void add(const char* id, std::string what, std::string advice, std::string change, double gain) {
-    if (gain < kWorthShare) return;
-    out_.speed.push_back(
-        {id, std::move(what), std::move(advice), std::move(change), std::min(gain, 0.99), {}});
+  void add(const char* id, std::string what, std::string advice, std::string change, double gain,
+           bool in_vain = false) {
+    if (gain < kWorthShare && !in_vain) return;
+    out_.speed.push_back({id, std::move(what), std::move(advice), std::move(change),
+                          std::clamp(gain, 0.0, 0.99), in_vain, std::nullopt});
   }
 
   void utilisation() {
@@ -229,44 +232,79 @@ class SpeedRules {
                 100 * facts_.steps_share, 100 * facts_.validation_share, whole(facts_.validations),
                 100 * facts_.save_share, whole(facts_.saves)));
     const double steps = static_cast<double>(std::max<int64_t>(1, facts_.span_steps));
-    const auto rarer = [&](double share, int64_t count) {
+    const auto rarer = [&](double taken, int64_t count) {
       // Every n steps such that it takes the usual share.
+      const double share = std::min(taken, 0.999);
       const double times = share * (1.0 - kEventTarget) / (kEventTarget * (1.0 - share));
       return static_cast<long long>(
           std::ceil(steps / static_cast<double>(std::max<int64_t>(1, count)) * times));
     };
-    if (facts_.validation_share > 2 * kEventTarget)
+    if (facts_.validation_share > 2 * kEventTarget) {
+      const auto [often, change] =
+          validation_change(rarer(facts_.validation_share, facts_.validations));
       add("validation",
           text_of("validation takes %.0f %% of the time: %lld times in %.0f steps",
                   100 * facts_.validation_share, whole(facts_.validations), steps),
-          text_of("validate every %lld steps or so, or on fewer batches "
-                  "(trainer.limit_val_batches)",
-                  rarer(facts_.validation_share, facts_.validations)),
-          validation_change(rarer(facts_.validation_share, facts_.validations)),
+          str_cat("validate ", often, ", or on fewer batches (trainer.limit_val_batches)"), change,
           facts_.validation_share - kEventTarget);
-    if (facts_.save_share > 2 * kEventTarget)
-      add("checkpoints",
-          text_of("checkpoints block training %.0f %% of the time: %lld in %.0f steps",
-                  100 * facts_.save_share, whole(facts_.saves), steps),
-          text_of("save every %lld steps or so", rarer(facts_.save_share, facts_.saves)),
-          text_of("exp_manager.checkpoint_callback_params.every_n_train_steps=%lld",
-                  rarer(facts_.save_share, facts_.saves)),
-          facts_.save_share - kEventTarget);
+    }
+    checkpoints(steps);
   }
 
-  // An interval of batches ends with the epoch, as in Lightning: beyond it epochs are counted.
-  std::string validation_change(long long steps) const {
-    const long long batches =
-        steps *
-        (facts_.micro_steps ? 1 : std::max<long long>(1, whole(facts_.accumulate.value_or(1))));
-    const long long epoch = whole(facts_.batches_per_epoch);
+  // A save blocks training while the state is copied; then a thread writes it, which on a CPU takes
+  // time from the steps. Saves that come faster than they can be written give way to newer ones.
+  void checkpoints(double steps) {
+    if (facts_.saves_asked == 0) return;
+    if (facts_.saves_written > 0)
+      note(
+          text_of("checkpoints: %lld of %lld were written, %.1f MB and %.2f s each; the writer is "
+                  "busy %.0f %% of the time and takes %.1f %% of the CPUs",
+                  whole(facts_.saves_written), whole(facts_.saves_asked), facts_.save_mb,
+                  1e-3 * facts_.write_ms, 100 * facts_.write_share, 100 * facts_.write_cpu_share));
+    const double writing = facts_.gpu ? 0.0 : facts_.write_cpu_share;
+    const double cost = facts_.save_share + writing;
+    const bool in_vain = facts_.saves_superseded >= kFewestInVain &&
+                         2 * facts_.saves_superseded > facts_.saves_asked;
+    if (facts_.saves == 0 || (cost <= 2 * kEventTarget && !in_vain)) return;
+    // Such that they take the usual share, and the writer is busy half of the time at most.
+    const double now = steps / static_cast<double>(facts_.saves);
+    const double share = std::min(cost, 0.999);
+    double every = now * share * (1.0 - kEventTarget) / (kEventTarget * (1.0 - share));
+    every = std::max(every, 2.0 * 1e-3 * facts_.write_ms * steps / facts_.span_s);
+    every = std::ceil(std::clamp(every, 2.0 * now, 1e9));
+    std::string what = text_of(
+        "checkpoints cost %.0f %% of the time: %lld in %.0f steps; training is blocked "
+        "%.1f %%",
+        100 * cost, whole(facts_.saves), steps, 100 * facts_.save_share);
+    if (writing > 0.0)
+      what += text_of(" and writing takes %.1f %% of the CPUs that it computes on", 100 * writing);
+    if (in_vain)
+      what += text_of(
+          "; %lld of %lld were never written: a newer one came while the one before "
+          "was being written, which takes %.2f s",
+          whole(facts_.saves_superseded), whole(facts_.saves_asked), 1e-3 * facts_.write_ms);
+    add("checkpoints", what, text_of("save every %.0f steps or so", every),
+        text_of("exp_manager.checkpoint_callback_params.every_n_train_steps=%.0f", every),
+        cost * (1.0 - now / every), in_vain);
+  }
+
+  // How often, and the override. An interval of batches ends with the epoch, as in Lightning:
+  // beyond it epochs are counted.
+  std::pair<std::string, std::string> validation_change(long long steps) const {
+    const long long width =
+        facts_.micro_steps ? 1 : std::max<long long>(1, whole(facts_.accumulate.value_or(1)));
+    const long long batches = steps * width, epoch = whole(facts_.batches_per_epoch);
     if (epoch == 0 || !facts_.validates_by_epoch || batches <= epoch)
-      return text_of("trainer.val_check_interval=%lld", batches);
-    const double now = static_cast<double>(std::max<int64_t>(1, facts_.span_steps)) /
+      return {text_of("every %lld steps or so", steps),
+              text_of("trainer.val_check_interval=%lld", batches)};
+    const double now = static_cast<double>(width * std::max<int64_t>(1, facts_.span_steps)) /
                        static_cast<double>(std::max<int64_t>(1, facts_.validations));
     // More often than once an epoch: that first.
-    if (now < 0.9 * static_cast<double>(epoch)) return "trainer.val_check_interval=1.0";
-    return text_of("trainer.check_val_every_n_epoch=%lld", (batches + epoch - 1) / epoch);
+    if (now < 0.9 * static_cast<double>(epoch))
+      return {"once an epoch", "trainer.val_check_interval=1.0"};
+    const long long epochs = (batches + epoch - 1) / epoch;
+    return {text_of("every %lld epochs or so", epochs),
+            text_of("trainer.check_val_every_n_epoch=%lld", epochs)};
   }
 
   double compute_of_run() const { return facts_.steps_share * (1.0 - facts_.data_wait_share); }
@@ -386,9 +424,18 @@ Diagnosis diagnose(RunFacts facts, DiskKind disk) {
   Diagnosis out;
   out.facts = std::move(facts);
   check_correctness(out.facts, out.correctness);
+  if (out.facts.train_records > 0 && out.facts.view.state == ui::RunState::kOpen)
+    out.measurements.push_back(str_cat("run: ", out.facts.view.state_text));
   if (out.facts.train_records > 0) SpeedRules(out.facts, disk, out).apply();
   order_findings(out);
   return out;
+}
+
+void settle_trials(Diagnosis& diagnosis, double worth) {
+  std::erase_if(diagnosis.speed, [&](const Finding& finding) {
+    return finding.measured_speedup && *finding.measured_speedup < worth && !finding.in_vain;
+  });
+  order_findings(diagnosis);
 }
 
 void order_findings(Diagnosis& diagnosis) {

@@ -21,6 +21,9 @@ struct Finding {
   // The change as an override of the configuration, key=value; empty: no single key does it.
   std::string change;
   double gain_share = 0.0;  // of the run's time that the change would save, estimated
+  // Something that the configuration asks for does not happen: a finding even where it costs
+  // little.
+  bool in_vain = false;
   // From trials of both: how many times as fast the run is with the change.
   std::optional<double> measured_speedup;
 
@@ -44,5 +47,8 @@ Diagnosis diagnose(RunFacts facts, DiskKind disk = DiskKind::kUnknown);
 
 // Puts findings with a measured speed-up in their place.
 void order_findings(Diagnosis& diagnosis);
+// After trials: a change that was measured to gain less than `worth` is no finding, unless what it
+// is about happens in vain.
+void settle_trials(Diagnosis& diagnosis, double worth);
 
 }  // namespace aerie::advisor

@@ -21,6 +21,9 @@ struct PlantedRun {
   double validation_s = 1.0;
   int64_t save_every = 0;
   double blocked_ms = 5.0;
+  int64_t written_every = 0;  // steps; 0: nothing is recorded of the writer
+  double write_cpu_ms = 0.0;
+  int64_t cpus = 16;
   int64_t nans = 0;
   std::string engine = "fast (cuda:0, bf16-mixed)", loader = "8 workers, 16 batches ahead";
   std::string extra_config;
@@ -30,10 +33,7 @@ struct PlantedRun {
   ui::ReportInput make() const {
     ui::ReportInput out;
     Record start(RecordKind::kEvent, 0, 0, 0.0);
-    start.add("event", "start")
-        .add("engine", engine)
-        .add("cpus", int64_t{16})
-        .add("loader", loader);
+    start.add("event", "start").add("engine", engine).add("cpus", cpus).add("loader", loader);
     start.add("family", "nest");
     out.records.push_back(start);
     double wall = 0.0;
@@ -67,6 +67,14 @@ struct PlantedRun {
         wall += blocked_ms * 1e-3;
         Record record(RecordKind::kEvent, step, 0, wall);
         record.add("event", "save").add("blocked_ms", blocked_ms);
+        out.records.push_back(record);
+      }
+      if (written_every > 0 && step % written_every == 0) {
+        Record record(RecordKind::kEvent, step, 0, wall);
+        record.add("event", "saved").add("bytes", 50'000'000).add("ok", true);
+        record.add("write_ms", 0.9 * step_ms * static_cast<double>(written_every));
+        record.add("write_cpu_ms", write_cpu_ms);
+        if (written_every > save_every) record.add("superseded", written_every / save_every - 1);
         out.records.push_back(record);
       }
     }
@@ -199,6 +207,7 @@ TEST(DiagnosisTest, ValidationIntervalsStayInsideEpochs) {
   ui::ReportInput shorter = run.make();
   shorter.records.front().add("batches_per_epoch", 50);
   EXPECT_EQ(diagnose(read_facts(shorter)).speed[0].change, "trainer.val_check_interval=1.0");
+  EXPECT_EQ(diagnose(read_facts(shorter)).speed[0].advice.rfind("validate once an epoch", 0), 0u);
   ui::ReportInput once = run.make();
   once.records.front().add("batches_per_epoch", 10);
   EXPECT_EQ(diagnose(read_facts(once)).speed[0].change, "trainer.check_val_every_n_epoch=19");
@@ -271,6 +280,66 @@ TEST(DiagnosisTest, NamesACheckpointEveryStep) {
   EXPECT_NEAR(out.facts.save_share, 1.0 / 3.0, 0.02);
 }
 
+// Each save blocks little, since most of them give way; the writer takes a core of two all the
+// same.
+TEST(DiagnosisTest, CountsWhatWritingCheckpointsTakes) {
+  PlantedRun run;
+  run.gpu_util = -1.0;
+  run.engine = "reference (cpu)";
+  run.cpus = 2;
+  run.save_every = 1;
+  run.blocked_ms = 7.0;
+  run.written_every = 10;
+  run.write_cpu_ms = 800.0;
+  const Diagnosis out = diagnosis_of(run);
+  ASSERT_EQ(first_cause(out), "checkpoints") << out.to_text();
+  EXPECT_NEAR(out.facts.save_share, 0.065, 2e-3);
+  EXPECT_NEAR(out.facts.write_cpu_share, 0.8 / 1.07 / 2.0, 0.02);
+  EXPECT_NEAR(out.facts.write_share, 0.9 / 1.07, 0.03);
+  EXPECT_EQ(out.facts.saves_asked, 200);
+  EXPECT_EQ(out.facts.saves_written, 20);
+  EXPECT_EQ(out.facts.saves_superseded, 180);
+  EXPECT_NEAR(out.speed[0].gain_share, out.facts.save_share + out.facts.write_cpu_share, 0.03);
+  EXPECT_NE(out.speed[0].what.find("180 of 200 were never written"), std::string::npos);
+  EXPECT_EQ(out.speed[0].change, "exp_manager.checkpoint_callback_params.every_n_train_steps=17");
+  EXPECT_NE(out.to_json().find("\"superseded\":180"), std::string::npos);
+  // On a GPU the steps do not need that core; what was asked for does not happen all the same.
+  run.gpu_util = 99.0;
+  run.engine = "fast (cuda:0, bf16-mixed)";
+  run.blocked_ms = 1.0;
+  Diagnosis gpu = diagnosis_of(run);
+  ASSERT_EQ(first_cause(gpu), "checkpoints") << gpu.to_text();
+  EXPECT_LT(gpu.speed[0].estimated_speedup(), 1.02);
+  EXPECT_FALSE(gpu.healthy());
+  // And stays so where a trial shows that it costs nothing.
+  gpu.speed[0].measured_speedup = 1.0;
+  settle_trials(gpu, 1.02);
+  EXPECT_EQ(first_cause(gpu), "checkpoints");
+  // Fewer, all of them written: nothing to say.
+  run.save_every = run.written_every = 50;
+  EXPECT_TRUE(diagnosis_of(run).healthy()) << diagnosis_of(run).to_text();
+}
+
+TEST(DiagnosisTest, ForgetsWhatTrialsShowToGainNothing) {
+  PlantedRun run;
+  run.wait_ms = 60.0;
+  run.loader = "0 workers";
+  Diagnosis out = diagnosis_of(run);
+  out.speed[0].measured_speedup = 1.01;
+  settle_trials(out, 1.02);
+  EXPECT_TRUE(out.speed.empty());
+}
+
+TEST(DiagnosisTest, SharesOfEverythingAreNoTrouble) {
+  PlantedRun run;
+  run.validate_every = 1;
+  run.validation_s = 1e9;
+  run.save_every = 1;
+  run.blocked_ms = 1e12;
+  const Diagnosis out = diagnosis_of(run);
+  EXPECT_EQ(out.speed.size(), 2u) << out.to_text();
+}
+
 TEST(DiagnosisTest, NamesTheSlowRank) {
   PlantedRun run;
   run.extra_config = "  sync_batchnorm: true\n  devices: 2\n";
@@ -278,13 +347,15 @@ TEST(DiagnosisTest, NamesTheSlowRank) {
   for (int64_t step = 10; step <= 100; step += 10) {
     Record record(RecordKind::kEvent, step, 0, 0.1 * static_cast<double>(step));
     record.add("event", "ranks").add("slowest_rank", step == 10 ? 0 : 1);
-    record.add("slowest_ms", 100.0).add("median_ms", 60.0).add("why", "compute");
+    record.add("slowest_ms", 100.0).add("median_ms", 60.0);
+    record.add("why", step == 100 ? "data" : "compute");
     input.records.push_back(record);
   }
   const Diagnosis out = diagnose(read_facts(input));
   ASSERT_EQ(first_cause(out), "straggler") << out.to_text();
   EXPECT_NE(out.speed[0].what.find("rank 1 "), std::string::npos) << out.speed[0].what;
   EXPECT_NEAR(out.speed[0].gain_share, 0.4, 1e-6);
+  EXPECT_EQ(out.speed[0].advice.rfind("its computation is slow", 0), 0u) << out.speed[0].advice;
 }
 
 TEST(DiagnosisTest, OrdersByWhatIsWorthMost) {

@@ -82,7 +82,8 @@ std::string Diagnosis::to_json() const {
     }
     return out;
   };
-  ordered_json measured{{"steps", facts.view.steps},
+  ordered_json measured{{"state", ui::run_state_name(facts.view.state)},
+                        {"steps", facts.view.steps},
                         {"step_ms", facts.step_ms},
                         {"data_wait_share", facts.data_wait_share},
                         {"validation_share", facts.validation_share},
@@ -92,6 +93,11 @@ std::string Diagnosis::to_json() const {
                         {"skipped_steps", facts.skipped_steps},
                         {"bad_samples", facts.bad_samples},
                         {"ranks", facts.world}};
+  if (facts.saves_asked > 0)
+    measured["checkpoints"] = {
+        {"asked", facts.saves_asked},           {"written", facts.saves_written},
+        {"superseded", facts.saves_superseded}, {"write_ms", facts.write_ms},
+        {"writer_share", facts.write_share},    {"writer_cpu_share", facts.write_cpu_share}};
   if (facts.gpu_util_percent >= 0.0) measured["gpu_util"] = facts.gpu_util_percent;
   if (facts.memory_gib() > 0.0) measured["memory_gib"] = facts.memory_gib();
   if (const LoaderFacts& loader = facts.loader; loader.known) {

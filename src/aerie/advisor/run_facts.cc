@@ -130,6 +130,37 @@ double spread_of_quarters(const std::vector<const Record*>& train, size_t skip) 
   return std::sqrt(variance / (kQuarters - 1)) / mean;
 }
 
+// What the thread that writes checkpoints did between two points of time.
+void read_writer(const ui::ReportInput& run, double from_s, double to_s, RunFacts& out) {
+  Sum ms, bytes;
+  double busy_s = 0.0, cpu_s = 0.0;
+  for (const Record& record : run.records) {
+    const std::string event = record.text("event");
+    if (event == "save") ++out.saves_asked;
+    if (event != "saved") continue;
+    double write_ms = 0.0, value = 0.0;
+    ms.take(record, "write_ms");
+    bytes.take(record, "bytes");
+    if (record.number("superseded", &value) && value > 0.0 && value < 1e12)
+      out.saves_superseded += static_cast<int64_t>(value);
+    if (!record.number("write_ms", &write_ms) || !(write_ms > 0.0)) continue;
+    // The event comes when the loop learns of it, soon after the end.
+    const double begin = record.wall_s() - write_ms * 1e-3;
+    const double inside = std::min(record.wall_s(), to_s) - std::max(begin, from_s);
+    if (!(inside > 0.0)) continue;
+    busy_s += inside;
+    if (record.number("write_cpu_ms", &value) && value > 0.0) cpu_s += value * inside / write_ms;
+  }
+  out.saves_written = ms.count;
+  out.write_ms = ms.mean();
+  out.save_mb = bytes.mean() * 1e-6;
+  const double span_s = to_s - from_s;
+  if (!(span_s > 0.0)) return;
+  out.write_share = std::clamp(busy_s / span_s, 0.0, 1.0);
+  if (out.cpus > 0)
+    out.write_cpu_share = std::clamp(cpu_s / (span_s * static_cast<double>(out.cpus)), 0.0, 1.0);
+}
+
 void read_times(const ui::ReportInput& run, double warm_share, RunFacts& out) {
   std::vector<const Record*> train;
   for (const Record& record : run.records)
@@ -200,6 +231,7 @@ void read_times(const ui::ReportInput& run, double warm_share, RunFacts& out) {
     out.throughput = amount.mean() * static_cast<double>(out.span_steps) /
                      static_cast<double>(width) / out.span_s;
   out.throughput_spread = spread_of_quarters(train, skip);
+  read_writer(run, first.wall_s(), last.wall_s(), out);
 }
 
 void read_loader(const Record& record, RunFacts& out) {
@@ -259,6 +291,7 @@ void read_events(const ui::ReportInput& run, RunFacts& out) {
 
 void read_ranks(const ui::ReportInput& run, RunFacts& out) {
   std::map<int64_t, int64_t> times_slowest;
+  std::map<int64_t, std::map<std::string, int64_t>> whys;  // of each
   double share = 0.0;
   int64_t reports = 0;
   for (const Record& record : run.records) {
@@ -270,12 +303,21 @@ void read_ranks(const ui::ReportInput& run, RunFacts& out) {
     ++reports;
     ++times_slowest[static_cast<int64_t>(rank)];
     share += std::clamp((slowest - median) / slowest, 0.0, 1.0);
-    out.straggler_why = record.text("why");
+    ++whys[static_cast<int64_t>(rank)][record.text("why")];
   }
   if (reports == 0) return;
   out.straggler_share = share / static_cast<double>(reports);
-  for (const auto& [rank, times] : times_slowest)
+  int64_t most = 0;
+  for (const auto& [rank, times] : times_slowest) {
     if (2 * times > reports) out.slowest_rank = rank;
+    if (times <= most) continue;
+    // Of the one that was it most often, what was seen most often.
+    most = times;
+    out.straggler_why =
+        std::max_element(whys[rank].begin(), whys[rank].end(), [](auto& a, auto& b) {
+          return a.second < b.second;
+        })->first;
+  }
 }
 
 }  // namespace

@@ -53,6 +53,12 @@ struct RunFacts {
   double save_share = 0.0;
   double steps_share = 1.0;  // what is left: steps
   int64_t validations = 0, saves = 0;
+  // Of the whole run: saves that were asked for, that were written, and that gave way to newer ones
+  // since the writer was still busy (not known of earlier versions: 0); what writing one takes.
+  int64_t saves_asked = 0, saves_written = 0, saves_superseded = 0;
+  double save_mb = 0.0, write_ms = 0.0;
+  double write_share = 0.0;      // of span_s that the writer was busy
+  double write_cpu_share = 0.0;  // of the machine's CPUs that it took meanwhile
   double fixed_share = 0.0;   // of a step: optimizer, and what no phase covers; 0: not told apart
   double device_share = 0.0;  // of a step: device time without gaps; 0: not told apart
   double gpu_util_percent = -1.0;

@@ -39,6 +39,8 @@ std::string host_name();
 
 // CPU time of all threads of the process so far, user and system.
 double process_cpu_s();
+// The same of the calling thread.
+double thread_cpu_s();
 
 // "850 B", "1.5 KiB", "12.0 GiB".
 std::string human_bytes(double bytes);

@@ -29,6 +29,8 @@ TEST_F(SystemTest, TheRealMachineAnswers) {
   EXPECT_LE(own.anonymous_bytes, own.rss_bytes);
   EXPECT_LE(own.rss_bytes, own.peak_rss_bytes);
   EXPECT_GE(process_cpu_s(), 0.0);
+  EXPECT_GE(thread_cpu_s(), 0.0);
+  EXPECT_LE(thread_cpu_s(), process_cpu_s() + 0.1);
 }
 
 TEST_F(SystemTest, NamesTheProcessor) {

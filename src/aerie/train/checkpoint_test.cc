@@ -481,6 +481,8 @@ TEST_F(RunCheckpointerTest, ANewerOneTakesThePlaceOfOneThatWaits) {
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_EQ(reports[0].step, 1);
   EXPECT_EQ(reports[1].step, 5);
+  EXPECT_EQ(reports[0].superseded, 3);  // 2, 3 and 4, while 1 was being written
+  EXPECT_EQ(reports[1].superseded, 0);
 }
 
 TEST_F(RunCheckpointerTest, ABestOneThatWaitsIsWritten) {

@@ -45,8 +45,10 @@ struct SaveReport {
   int64_t step = 0;
   SaveReason reason = SaveReason::kValidation;
   double write_ms = 0.0;  // in the background
+  double cpu_ms = 0.0;    // of the writer, meanwhile
   uint64_t bytes = 0;
-  Status status;  // a failed save is retried with the next one; training goes on
+  int64_t superseded = 0;  // saves meanwhile that gave way to newer ones and were not written
+  Status status;           // a failed save is retried with the next one; training goes on
 };
 
 class Checkpointer {

@@ -6,6 +6,7 @@
 #include "aerie/base/log.h"
 #include "aerie/base/spans.h"
 #include "aerie/base/strings.h"
+#include "aerie/base/system.h"
 
 namespace aerie::train {
 namespace {
@@ -115,6 +116,7 @@ Status RunCheckpointer::save(SaveRequest request, std::unique_ptr<StateSnapshot>
     // An idle writer takes up what waits at once.
     changed_.wait(lock, [this] { return !waiting_.has_value() || writing_.has_value(); });
     if (waiting_ && superseded(waiting_->request, request)) dropped = std::exchange(waiting_, {});
+    if (dropped) ++superseded_;
     changed_.wait(lock, [this] { return !waiting_.has_value(); });
     waiting_ = Job{std::move(request), std::move(snapshot)};
     if (dropped)
@@ -172,6 +174,7 @@ void RunCheckpointer::run() {
     job.snapshot.reset();
     lock.lock();
     last_error_ = report.status;
+    report.superseded = std::exchange(superseded_, 0);
     reports_.push_back(std::move(report));
     writing_.reset();
     changed_.notify_all();
@@ -182,7 +185,7 @@ SaveReport RunCheckpointer::write(Job& job) {
   SaveReport report;
   report.step = job.request.state.step;
   report.reason = job.request.reason;
-  const double start = clock_.monotonic_s();
+  const double start = clock_.monotonic_s(), cpu = thread_cpu_s();
   const SpanScope span("write checkpoint");
   try {
     report.status = write_all(job, &report);
@@ -190,6 +193,7 @@ SaveReport RunCheckpointer::write(Job& job) {
     report.status = internal_error(error.what());
   }
   report.write_ms = (clock_.monotonic_s() - start) * 1e3;
+  report.cpu_ms = (thread_cpu_s() - cpu) * 1e3;
   return report;
 }
 

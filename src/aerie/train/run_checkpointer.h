@@ -103,6 +103,7 @@ class RunCheckpointer final : public Checkpointer {
   std::optional<Job> waiting_;
   std::optional<SaveRequest> writing_;  // what the thread is busy with
   bool stop_ = false;
+  int64_t superseded_ = 0;  // since the last report
   std::vector<SaveReport> reports_;
   Status last_error_;
   // Kept by the writer thread, read under the mutex.

@@ -191,6 +191,7 @@ class Trainer {
   bool scale_overflow_ = false;         // the latest step's loss was finite and scaled
   bool disk_trouble_ = false;
   std::optional<double> retry_save_at_s_;  // a checkpoint could not be written
+  int64_t superseded_saves_ = 0;           // not recorded yet
   RankVotes votes_;
   bool fall_back_wanted_ = false;
   double vote_wait_s_ = 0.0;

@@ -136,6 +136,7 @@ Status Trainer::save(SaveReason reason, std::optional<double> monitor, bool top_
 void Trainer::take_save_reports() {
   if (parts_.checkpointer == nullptr) return;
   for (const SaveReport& report : parts_.checkpointer->take_reports()) {
+    superseded_saves_ += report.superseded;
     // Without save_last a save may leave nothing behind.
     if (report.status.ok() && report.stem.empty()) {
       if (state_.last_saved_step == report.step) state_.last_saved_step = -1;
@@ -145,8 +146,10 @@ void Trainer::take_save_reports() {
       record.add("stem", report.stem)
           .add("saved_step", report.step)
           .add("write_ms", report.write_ms)
+          .add("write_cpu_ms", report.cpu_ms)
           .add("bytes", static_cast<int64_t>(report.bytes))
           .add("ok", report.status.ok());
+      if (superseded_saves_ > 0) record.add("superseded", std::exchange(superseded_saves_, 0));
       if (!report.status.ok()) record.add("message", report.status.to_string());
     });
     if (!report.status.ok()) {

@@ -438,6 +438,23 @@ TEST(TrainerTest, SavingIncludesTheStepsInFlight) {
   EXPECT_NEAR(steps_ms, 1000.0, 1e-6);
 }
 
+TEST(TrainerTest, SavesThatGaveWayAreRecorded) {
+  FakeRun run(8);
+  run.config.trainer.max_steps = 8;
+  run.config.exp_manager.checkpoint_callback_params.every_n_train_steps = 4;
+  run.checkpointer.superseded = 3;
+  ASSERT_TRUE(run.go().ok());
+  int64_t events = 0;
+  for (const metrics::Record& record : run.records(metrics::RecordKind::kEvent)) {
+    if (record.text("event") != "saved") continue;
+    ++events;
+    double value = 0.0;
+    EXPECT_TRUE(record.number("superseded", &value) && value == 3.0);
+    EXPECT_TRUE(record.number("write_cpu_ms", &value));
+  }
+  EXPECT_EQ(events, 2);
+}
+
 TEST(TrainerTest, StopsEarlyWithoutGain) {
   FakeRun run(2, 1);
   run.config.trainer.max_steps = 100;

@@ -153,6 +153,7 @@ class FakeCheckpointer final : public Checkpointer {
     SaveReport report;
     report.step = request.state.step;
     report.stem = "saved";
+    report.superseded = superseded;
     if (failures > 0) {
       --failures;
       report.status = io_error("disk full");
@@ -166,7 +167,8 @@ class FakeCheckpointer final : public Checkpointer {
   Status drain() override { return last; }
   std::vector<SaveRequest> saves;
   std::vector<SaveReport> reports;
-  int failures = 0;  // so many saves fail
+  int failures = 0;        // so many saves fail
+  int64_t superseded = 0;  // that every report tells of
   Status last;
 };
 
