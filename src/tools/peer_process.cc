@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,13 +73,16 @@ Result<ProcessOutput> run_process(const std::vector<std::string>& args,
   for (const std::string& entry : environment) envp.push_back(const_cast<char*>(entry.c_str()));
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  const pid_t child = fork();
+  const pid_t self = getpid(), child = fork();
   if (child < 0) {
     close(ends[0]);
     close(ends[1]);
     return io_error(str_cat("cannot start a process: ", std::strerror(errno)));
   }
   if (child == 0) {
+    // It ends with this process, however that ends.
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != self) _exit(127);
     dup2(ends[1], STDOUT_FILENO);
     const int errors = with_errors ? ends[1] : open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (errors >= 0) dup2(errors, STDERR_FILENO);

@@ -36,8 +36,8 @@ struct ProcessOutput {
   std::string text;  // stdout and stderr together
 };
 // Starts args[0] (looked up in PATH) with `variables` ("NAME=value") added to the environment and
-// waits for it. No shell is involved. A signal to this process is passed on. Without `with_errors`
-// what goes to stderr is left out.
+// waits for it. No shell is involved. A signal to this process is passed on, and it ends with this
+// process. Without `with_errors` what goes to stderr is left out.
 Result<ProcessOutput> run_process(const std::vector<std::string>& args,
                                   const std::vector<std::string>& variables,
                                   bool with_errors = true);

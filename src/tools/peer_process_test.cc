@@ -1,6 +1,9 @@
 #include "peer_process.h"
 
+#include <csignal>
 #include <cstdlib>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -17,6 +20,36 @@ TEST(PeerProcessTest, PassesArgumentsAndVariablesWithoutAShell) {
   ASSERT_TRUE(out.ok()) << out.status().to_string();
   EXPECT_EQ(out->exit_code, 3);
   EXPECT_EQ(out->text, "a b; echo no|$HOME");
+}
+
+// Somebody's `kill -9` must leave no trial behind that holds a GPU.
+TEST(PeerProcessTest, EndsWithTheProcessThatStartedIt) {
+  const TempDir dir;
+  const std::string file = dir.file("pid");
+  const pid_t middle = ::fork();
+  ASSERT_GE(middle, 0);
+  if (middle == 0) {
+    (void)run_process(
+        {"sh", "-c", "echo $$ > \"$1.new\"; mv \"$1.new\" \"$1\"; exec sleep 300", "sh", file}, {});
+    ::_exit(0);
+  }
+  const auto within = [](auto done) {
+    for (int i = 0; i < 3000 && !done(); ++i) ::usleep(10'000);
+    return done();
+  };
+  EXPECT_TRUE(within([&] { return Env::real().exists(file); }));
+  ::kill(middle, SIGKILL);
+  ::waitpid(middle, nullptr, 0);
+  const auto text = Env::real().read_file(file);
+  ASSERT_TRUE(text.ok());
+  const auto pid = static_cast<pid_t>(std::atoi(text->c_str()));
+  ASSERT_GT(pid, 1);
+  // A child that nobody waits for may stay as a zombie.
+  const auto gone = [&] {
+    const auto stat = Env::real().read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
+    return !stat.ok() || stat->find(") Z") != std::string::npos;
+  };
+  EXPECT_TRUE(within(gone));
 }
 
 TEST(PeerProcessTest, AMissingProgramIsNamed) {
