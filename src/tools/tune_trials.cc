@@ -146,6 +146,12 @@ TrialOutcome ProcessTrials::memory(const TuneSettings& settings) {
     for (const auto& [name, value] : json["real_batches"].items())
       if (ends_with(name, "_per_s") && value.is_number()) out.throughput = value.get<double>();
   }
+  out.memory_before_gib = number_in(json, "memory_before_gib");
+  if (json.contains("buckets") && json["buckets"].is_array())
+    for (const auto& one : json["buckets"])
+      out.buckets.push_back({static_cast<size_t>(number_in(one, "bucket")),
+                             static_cast<int64_t>(number_in(one, "rows")),
+                             number_in(one, "seconds"), number_in(one, "memory_gib")});
   out.batches_per_epoch = static_cast<int64_t>(number_in(json, "batches_per_epoch"));
   if (json.contains("data") && json["data"].is_array() && !json["data"].empty())
     out.batches_per_epoch = static_cast<int64_t>(number_in(json["data"][0], "batches"));

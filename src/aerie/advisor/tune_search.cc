@@ -20,6 +20,7 @@ constexpr int kMemoryTrials = 10;
 constexpr int64_t kMostPairs = 5;
 constexpr double kFaster = 1.01;       // in the final comparison
 constexpr double kStillRising = 1.05;  // over half the batch
+constexpr double kWorthGrowing = 1.1;  // of a bucket's size
 
 std::string number(const char* pattern, double value) {
   char text[48];
@@ -274,6 +275,7 @@ class Search {
     for (int trial = 0; trial < kMemoryTrials; ++trial) {
       TuneSettings settings = chosen();
       settings.batch = next;
+      settings.buckets.clear();
       AERIE_ASSIGN_OR_RETURN(const TrialOutcome outcome, try_settings(settings, true));
       if (outcome.end == TrialOutcome::End::kFailed) {
         if (points.empty())
@@ -322,6 +324,10 @@ class Search {
     }
     if (fits == 0 || !last)
       return out_of_memory(str_cat("no size of ", space_.batch.key, " was found that fits"));
+    TuneSettings settings = chosen();
+    settings.batch = fits;
+    settings.buckets.clear();
+    AERIE_RETURN_IF_ERROR(grow_buckets(settings, *last));
     out_.memory_used_gib = last->memory_used_gib;
     out_.memory_total_gib = last->memory_total_gib;
     const double free =
@@ -331,8 +337,11 @@ class Search {
                 " of the memory free (", number("%.1f", last->memory_used_gib), " of ",
                 number("%.1f", last->memory_total_gib), " GiB used, ", percent(free), " free)",
                 why_stopped.empty() ? "" : "; " + why_stopped);
-    TuneSettings settings = chosen();
-    settings.batch = fits;
+    if (last->buckets.size() > 1)
+      batch_reason_ +=
+          str_cat("; ", last->buckets.size(), " buckets were tried, the largest batch of each");
+    if (!settings.buckets.empty())
+      batch_reason_ += "; those that left more room than the fullest were given more";
     if (settings == chosen()) return ok_status();
     if (batch_only_) {
       chosen() = settings;
@@ -348,6 +357,49 @@ class Search {
     } else {
       verdict("not taken: " + times(gain));
       batch_reason_ = str_cat(settings.batch, " fits and is not faster (", times(gain), ")");
+    }
+    return ok_status();
+  }
+
+  // Buckets that leave more of the memory free than the one that limits are given more, each by
+  // what its own batch took.
+  Status grow_buckets(TuneSettings& settings, TrialOutcome& last) {
+    if (batch_only_ || !space_.batch.bucket_changes || last.buckets.size() < 2) return ok_status();
+    const std::vector<int64_t> sizes = space_.batch.bucket_sizes(settings.batch);
+    const double total = last.memory_total_gib;
+    const double wanted = total * (1.0 - 0.5 * (rules_.least_free + rules_.most_free));
+    std::vector<int64_t> grown = sizes;
+    bool worth = false;
+    for (const BucketOutcome& one : last.buckets) {
+      // One that has fewer samples than its size has no use for more.
+      if (one.bucket >= sizes.size() || one.size < sizes[one.bucket]) continue;
+      const double each =
+          (one.memory_used_gib - last.memory_before_gib) / static_cast<double>(one.size);
+      if (!(each > 0.0) || !(one.memory_used_gib < wanted)) continue;
+      const auto room =
+          static_cast<int64_t>(std::min((wanted - one.memory_used_gib) / each,
+                                        static_cast<double>((kFastestGrowth - 1) * one.size)));
+      grown[one.bucket] = std::max(sizes[one.bucket], tidy(one.size + room));
+      worth = worth || static_cast<double>(grown[one.bucket]) >=
+                           kWorthGrowing * static_cast<double>(sizes[one.bucket]);
+    }
+    // All of it, else half of it.
+    for (int attempt = 0; attempt < 2 && worth && time_left(true); ++attempt) {
+      TuneSettings more = settings;
+      more.buckets = grown;
+      AERIE_ASSIGN_OR_RETURN(const TrialOutcome outcome, try_settings(more, true));
+      const double free = total > 0.0 ? 1.0 - outcome.memory_used_gib / total : 0.0;
+      const bool enough =
+          outcome.batches_per_epoch <= 0 || outcome.batches_per_epoch >= rules_.fewest_batches;
+      if (outcome.done() && free >= rules_.least_free && enough) {
+        verdict(str_cat("fits: ", percent(free), " of the memory free, buckets one by one"));
+        settings = std::move(more);
+        last = outcome;
+        return ok_status();
+      }
+      verdict(enough ? str_cat("too large: ", percent(std::max(0.0, free)), " of the memory free")
+                     : "leaves too few batches of an epoch");
+      for (size_t i = 0; i < grown.size(); ++i) grown[i] = sizes[i] + (grown[i] - sizes[i]) / 2;
     }
     return ok_status();
   }
@@ -439,6 +491,7 @@ class Search {
       }
       TuneSettings half = chosen();
       half.batch /= 2;
+      half.buckets.clear();
       AERIE_ASSIGN_OR_RETURN(const TrialOutcome less, try_settings(half, false));
       const double rise = less.throughput > 0.0 ? current_.throughput / less.throughput : 0.0;
       verdict("to see what a larger batch is worth: " + times(rise));
@@ -505,6 +558,11 @@ class Search {
     text += space_.batch.automatic ? str_cat("auto -> ", chosen().batch, " ", space_.batch.unit)
             : changed ? str_cat(out_.start.batch, " -> ", chosen().batch, " ", space_.batch.unit)
                       : str_cat("stays ", chosen().batch);
+    if (!chosen().buckets.empty()) {
+      text += ", by bucket";
+      for (size_t i = 0; i < chosen().buckets.size(); ++i)
+        text += str_cat(i == 0 ? " " : ", ", chosen().buckets[i]);
+    }
     if (!batch_reason_.empty()) text += ": " + batch_reason_;
     out_.reasons.push_back(std::move(text));
   }

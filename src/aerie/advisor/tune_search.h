@@ -16,6 +16,14 @@
 
 namespace aerie::advisor {
 
+// The largest batch of one bucket, in a trial of memory.
+struct BucketOutcome {
+  size_t bucket = 0;
+  int64_t size = 0;
+  double seconds = 0.0;          // of its longest clip
+  double memory_used_gib = 0.0;  // with those that were tried before it
+};
+
 struct TrialOutcome {
   enum class End { kDone, kOutOfMemory, kFailed, kCancelled };
   End end = End::kDone;
@@ -26,8 +34,10 @@ struct TrialOutcome {
   double data_wait_share = 0.0;
   double memory_used_gib = 0.0;   // GPU: of the whole device; CPU: of the process
   double memory_total_gib = 0.0;  // GPU: of the device; CPU: available when the search began
-  int64_t batches_per_epoch = 0;  // 0: not known
-  double wall_s = 0.0;            // that the trial took, start and end included
+  std::vector<BucketOutcome> buckets = {};
+  double memory_before_gib = 0.0;  // without any batch
+  int64_t batches_per_epoch = 0;   // 0: not known
+  double wall_s = 0.0;             // that the trial took, start and end included
   bool done() const { return end == End::kDone; }
 };
 
@@ -36,7 +46,8 @@ class TuneTrials {
   virtual ~TuneTrials() = default;
   // A few real steps, timed end to end.
   virtual TrialOutcome speed(const TuneSettings& settings) = 0;
-  // The largest batch that the data can give, a validation and a save: how much memory that takes.
+  // The largest batch that the data can give, of every bucket, a validation and a save: how much
+  // memory that takes.
   virtual TrialOutcome memory(const TuneSettings& settings) = 0;
   virtual double elapsed_s() const = 0;  // since the search began
 };

@@ -64,7 +64,9 @@ TuneSettings start_settings(const TuneSpace& space) {
 
 std::vector<std::string> changes_of(const TuneSpace& space, const TuneSettings& settings) {
   std::vector<std::string> out;
-  if (settings.batch != space.batch.start || space.batch.automatic)
+  if (!settings.buckets.empty())
+    out = space.batch.bucket_changes(settings.buckets);
+  else if (settings.batch != space.batch.start || space.batch.automatic)
     out = space.batch.changes(settings.batch);
   for (size_t i = 0; i < space.knobs.size(); ++i) {
     const TuneKnob& knob = space.knobs[i];

@@ -51,6 +51,10 @@ struct TuneBatch {
   std::string explanation;  // where the key is not that of the configuration: why
   // Overrides (key=value) that make batches of a size.
   std::function<std::vector<std::string>(int64_t size)> changes;
+  // Where the configuration has a size for every bucket: those that `size` stands for, and
+  // overrides for sizes that are chosen one by one. Empty: there is one number for all.
+  std::function<std::vector<int64_t>(int64_t size)> bucket_sizes;
+  std::function<std::vector<std::string>(const std::vector<int64_t>& sizes)> bucket_changes;
 };
 
 // The learning rate of a configuration.
@@ -72,6 +76,8 @@ struct TuneSpace {
 struct TuneSettings {
   int64_t batch = 1;
   std::vector<size_t> values;  // of every knob
+  // Of every bucket, where they were chosen one by one.
+  std::vector<int64_t> buckets = {};
   bool operator==(const TuneSettings&) const = default;
 };
 

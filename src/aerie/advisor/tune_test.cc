@@ -126,6 +126,100 @@ TuneRules climb(double budget_s = 1e6) {
   return rules;
 }
 
+// Buckets of 2, 8 and 20 s; attention's memory grows with the square of the duration.
+class BucketMachine final : public TuneTrials {
+ public:
+  static std::vector<int64_t> sizes_of(int64_t seconds) {
+    return {seconds / 2, seconds / 8, seconds / 20};
+  }
+  static double gib(size_t bucket, int64_t size) {
+    const double seconds[] = {2.0, 8.0, 20.0};
+    const double s = seconds[bucket];
+    return 4.0 + static_cast<double>(size) * (0.02 * s + 0.004 * s * s);
+  }
+  TrialOutcome speed(const TuneSettings& settings) override { return run(settings); }
+  TrialOutcome memory(const TuneSettings& settings) override {
+    ++memory_trials;
+    return run(settings);
+  }
+  double elapsed_s() const override { return 0.0; }
+  int memory_trials = 0;
+  double surprise = 0.0;  // GiB more than each bucket alone takes, once sizes are chosen one by one
+
+ private:
+  TrialOutcome run(const TuneSettings& settings) const {
+    const std::vector<int64_t> sizes =
+        settings.buckets.empty() ? sizes_of(settings.batch) : settings.buckets;
+    TrialOutcome out;
+    out.memory_total_gib = 80.0;
+    out.memory_before_gib = 4.0;
+    out.wall_s = 1.0;
+    out.batches_per_epoch = 1000;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      out.memory_used_gib = std::max(out.memory_used_gib, gib(i, sizes[i]));
+      out.buckets.push_back({i, sizes[i], 2.0, out.memory_used_gib});
+      out.throughput += static_cast<double>(sizes[i]);
+    }
+    if (!settings.buckets.empty()) out.memory_used_gib += surprise;
+    if (out.memory_used_gib > 80.0) out.end = TrialOutcome::End::kOutOfMemory;
+    return out;
+  }
+};
+
+TuneSpace bucket_space() {
+  TuneSpace out = space_of(40);
+  out.knobs.clear();
+  out.batch.key = "model.train_ds.bucket_batch_size";
+  out.batch.unit = "seconds of padded audio in each bucket";
+  out.batch.bucket_sizes = BucketMachine::sizes_of;
+  out.batch.bucket_changes = [](const std::vector<int64_t>& sizes) {
+    std::string list;
+    for (const int64_t size : sizes) list += str_cat(list.empty() ? "" : ",", size);
+    return std::vector<std::string>{str_cat("model.train_ds.bucket_batch_size=[", list, "]")};
+  };
+  out.batch.changes = [text = out.batch.bucket_changes](int64_t size) {
+    return text(BucketMachine::sizes_of(size));
+  };
+  return out;
+}
+
+TEST(TuneSearchTest, FillsEveryBucketByItself) {
+  const TuneSpace space = bucket_space();
+  BucketMachine machine;
+  const auto result = tune(space, fill(), machine);
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  ASSERT_EQ(result->chosen.buckets.size(), 3u) << join(result->reasons, "\n");
+  for (size_t i = 0; i < 3; ++i) {
+    const double used = BucketMachine::gib(i, result->chosen.buckets[i]) / 80.0;
+    EXPECT_LE(used, 0.90) << i;
+    EXPECT_GE(used, 0.78) << i;
+  }
+  // The longest clips are what limited the seconds.
+  EXPECT_EQ(result->chosen.buckets[2], BucketMachine::sizes_of(result->chosen.batch)[2]);
+  EXPECT_GT(result->chosen.buckets[0], 2 * BucketMachine::sizes_of(result->chosen.batch)[0]);
+  EXPECT_EQ(final_changes(space, *result, RateRule::kKeep),
+            space.batch.bucket_changes(result->chosen.buckets));
+  TuneStory story;
+  const auto json = nlohmann::json::parse(tune_json(space, *result, story));
+  EXPECT_EQ(json["batch"]["buckets"].size(), 3u);
+  EXPECT_NE(tune_text(space, *result, story).find("by bucket"), std::string::npos);
+}
+
+TEST(TuneSearchTest, BucketsThatDoNotFitTogetherStayAsTheyWere) {
+  const TuneSpace space = bucket_space();
+  BucketMachine machine;
+  machine.surprise = 30.0;
+  const auto result = tune(space, fill(), machine);
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_TRUE(result->chosen.buckets.empty());
+  EXPECT_GT(result->chosen.batch, 40);
+  // For `batch_size: auto` one number is found and no more is tried.
+  BucketMachine alone;
+  const auto batch = find_batch(space, fill(), alone);
+  ASSERT_TRUE(batch.ok());
+  EXPECT_TRUE(batch->chosen.buckets.empty());
+}
+
 TEST(TuneSearchTest, FillsMemoryToTheAskedShare) {
   for (const double clip_gib : {0.011, 0.09, 0.5, 3.1}) {
     for (const int64_t start : {int64_t{1}, int64_t{2}, int64_t{16}}) {

@@ -1,7 +1,9 @@
 #include "aerie/advisor/tune_text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -49,7 +51,14 @@ const char* end_name(TrialOutcome::End end) {
   return "";
 }
 
-double batch_ratio(const TuneResult& result) {
+double batch_ratio(const TuneSpace& space, const TuneResult& result) {
+  if (!result.chosen.buckets.empty()) {
+    const auto sum = [](const std::vector<int64_t>& sizes) {
+      return static_cast<double>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
+    };
+    return sum(result.chosen.buckets) /
+           std::max(1.0, sum(space.batch.bucket_sizes(result.start.batch)));
+  }
   return static_cast<double>(result.chosen.batch) / static_cast<double>(result.start.batch);
 }
 
@@ -98,11 +107,11 @@ double scaled_rate(double rate, double ratio, RateRule rule) {
 std::vector<std::string> final_changes(const TuneSpace& space, const TuneResult& result,
                                        RateRule rate) {
   std::vector<std::string> out = changes_of(space, result.chosen);
-  if (rate != RateRule::kKeep && batch_ratio(result) != 1.0 && space.rate.value > 0.0 &&
+  if (rate != RateRule::kKeep && batch_ratio(space, result) != 1.0 && space.rate.value > 0.0 &&
       space.rate.scaled_by_config.empty() && !space.batch.automatic)
-    out.push_back(
-        str_cat(space.rate.key, "=",
-                formatted("%.6g", scaled_rate(space.rate.value, batch_ratio(result), rate))));
+    out.push_back(str_cat(
+        space.rate.key, "=",
+        formatted("%.6g", scaled_rate(space.rate.value, batch_ratio(space, result), rate))));
   return out;
 }
 
@@ -130,8 +139,8 @@ std::string rate_sentence(const TuneSpace& space, const TuneResult& result, Rate
     return str_cat(rate.scaled_by_config.empty()
                        ? str_cat(rate.key, " stays ", rate.value, "; it is not scaled to the batch")
                        : rate.scaled_by_config);
-  if (result.chosen.batch == result.start.batch) return "";
-  const double ratio = batch_ratio(result);
+  if (result.chosen.batch == result.start.batch && result.chosen.buckets.empty()) return "";
+  const double ratio = batch_ratio(space, result);
   if (!rate.scaled_by_config.empty()) return rate.scaled_by_config;
   const std::string both =
       str_cat(formatted("%.3g", ratio), " x the batch: the linear rule gives ", rate.key, "=",
@@ -185,6 +194,11 @@ std::string tune_json(const TuneSpace& space, const TuneResult& result, const Tu
     }
     if (outcome.memory_used_gib > 0.0) one["memory_used_gib"] = outcome.memory_used_gib;
     if (outcome.memory_total_gib > 0.0) one["memory_total_gib"] = outcome.memory_total_gib;
+    for (const BucketOutcome& bucket : outcome.buckets)
+      one["buckets"].push_back({{"bucket", bucket.bucket},
+                                {"size", bucket.size},
+                                {"seconds", bucket.seconds},
+                                {"memory_used_gib", bucket.memory_used_gib}});
     if (!outcome.message.empty()) one["message"] = outcome.message;
     one["wall_s"] = outcome.wall_s;
     one["verdict"] = row.verdict;
@@ -197,6 +211,7 @@ std::string tune_json(const TuneSpace& space, const TuneResult& result, const Tu
                    {"unit", space.batch.unit},
                    {"before", result.start.batch},
                    {"after", result.chosen.batch}};
+  if (!result.chosen.buckets.empty()) json["batch"]["buckets"] = result.chosen.buckets;
   if (result.memory_total_gib > 0.0 && !result.kept_start)
     json["memory"] = {{"used_gib", result.memory_used_gib},
                       {"total_gib", result.memory_total_gib},
@@ -209,7 +224,7 @@ std::string tune_json(const TuneSpace& space, const TuneResult& result, const Tu
   json["kept_start"] = result.kept_start;
   json["out_of_time"] = result.out_of_time;
   if (space.rate.value > 0.0 && !space.batch.automatic) {
-    const double ratio = batch_ratio(result);
+    const double ratio = batch_ratio(space, result);
     json["learning_rate"] = {{"key", space.rate.key},
                              {"now", space.rate.value},
                              {"linear", scaled_rate(space.rate.value, ratio, RateRule::kLinear)},

@@ -60,7 +60,7 @@ TuneBatch listed_batch(const DatasetConfig& set) {
   for (size_t i = 0; i < std::min(bins.size(), sizes.size()); ++i)
     most = std::max(most, bins[i] * static_cast<double>(sizes[i]));
   out.start = std::llround(most);
-  out.changes = [bins, sizes, start = out.start](int64_t size) {
+  out.bucket_sizes = [bins, sizes, start = out.start](int64_t size) {
     std::vector<int64_t> list;
     for (size_t i = 0; i < sizes.size(); ++i) {
       // The open bucket has no bound: it grows as the whole does.
@@ -69,7 +69,13 @@ TuneBatch listed_batch(const DatasetConfig& set) {
                                : scaled(sizes[i], size, start);
       list.push_back(std::clamp<int64_t>(rows, 1, kMostRows));
     }
+    return list;
+  };
+  out.bucket_changes = [](const std::vector<int64_t>& list) {
     return std::vector<std::string>{str_cat("model.train_ds.bucket_batch_size=", list_text(list))};
+  };
+  out.changes = [of = out.bucket_sizes, text = out.bucket_changes](int64_t size) {
+    return text(of(size));
   };
   return out;
 }
@@ -81,13 +87,20 @@ TuneBatch classic_batch(const DatasetConfig& set) {
   out.unit = set.bucketing_batch_size_is_list ? "clips in the largest bucket" : "clips a bucket";
   out.start = *std::max_element(set.bucketing_batch_size.begin(), set.bucketing_batch_size.end());
   out.most = kMostRows;
-  out.changes = [sizes = set.bucketing_batch_size, list = set.bucketing_batch_size_is_list,
-                 start = out.start](int64_t size) {
+  const auto sizes_of = [sizes = set.bucketing_batch_size, start = out.start](int64_t size) {
     std::vector<int64_t> values;
     for (const int64_t value : sizes) values.push_back(scaled(value, size, start));
+    return values;
+  };
+  const auto text = [list = set.bucketing_batch_size_is_list](const std::vector<int64_t>& values) {
     return std::vector<std::string>{str_cat("model.train_ds.bucketing_batch_size=",
                                             list ? list_text(values) : str_cat(values[0]))};
   };
+  out.changes = [sizes_of, text](int64_t size) { return text(sizes_of(size)); };
+  if (set.bucketing_batch_size_is_list) {
+    out.bucket_sizes = sizes_of;
+    out.bucket_changes = text;
+  }
   return out;
 }
 

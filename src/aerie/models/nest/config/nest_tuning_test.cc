@@ -96,6 +96,10 @@ TEST(NestTuningTest, SizesBatchesInTheKeysThatDecide) {
   EXPECT_EQ(nest_tune_space(listed, kCpu).batch.start, 80);
   EXPECT_EQ(batch_changes(listed, 160),
             std::vector<std::string>{set + "bucket_batch_size=[32,16,8]"});
+  const advisor::TuneBatch by_bucket = nest_tune_space(listed, kGpu).batch;
+  EXPECT_EQ(by_bucket.bucket_sizes(160), (std::vector<int64_t>{32, 16, 8}));
+  EXPECT_EQ(by_bucket.bucket_changes({48, 20, 8}),
+            std::vector<std::string>{set + "bucket_batch_size=[48,20,8]"});
 
   const RunConfig seconds =
       stock({{set + "batch_size", Value()}, {set + "batch_duration", Value(60.0)}});

@@ -53,10 +53,10 @@ DryRunSet describe_set(const std::string& name, LoaderSource& source,
   return out;
 }
 
-Result<data::SyntheticBatch> worst_case_batch(const DryRunSet& set, int64_t sample_rate) {
+Result<data::SyntheticBatch> largest_batch(int64_t rows, double seconds, int64_t sample_rate) {
   data::SyntheticBatchOptions shape;
-  shape.rows = set.worst_rows;
-  shape.samples = std::llround(set.worst_seconds * static_cast<double>(sample_rate));
+  shape.rows = rows;
+  shape.samples = std::llround(seconds * static_cast<double>(sample_rate));
   shape.shortest = 1.0;
   shape.sample_rate = static_cast<int>(sample_rate);
   return data::SyntheticBatch::make(shape);
@@ -158,25 +158,47 @@ class DryRun {
     return out;
   }
 
+  // What the driver sees, else what the engine knows of.
+  double memory_now() const {
+    if (nvml_ != nullptr)
+      if (const auto sample = nvml_->read_now())
+        return std::max(sample->memory_used_gib, sample->peak_memory_used_gib);
+    return engine_.engine->memory().peak_gib;
+  }
+
+  // The largest batch of every bucket: which of them takes the most memory hangs on the engine.
   Status train_worst() {
-    AERIE_ASSIGN_OR_RETURN(const data::SyntheticBatch batch,
-                           worst_case_batch(report_.sets[0], run_.model.sample_rate));
-    BatchListSource source({&batch.batch()});
-    while (true) {
-      auto result = measure_steps(*engine_.engine, source, measure_options(1, 1));
-      if (result.ok()) {
-        report_.worst = std::move(result).value();
-        break;
+    report_.memory_before_gib = memory_now();
+    const std::vector<BatchShape> shapes =
+        worst_batches(data_.train->loader(), run_.model.train_ds);
+    for (const BatchShape& shape : shapes) {
+      const bool last = &shape == &shapes.back();
+      DryRunBucket bucket{shape.bucket, shape.rows,
+                          static_cast<double>(shape.samples) /
+                              static_cast<double>(run_.model.train_ds.sample_rate)};
+      AERIE_ASSIGN_OR_RETURN(const data::SyntheticBatch batch,
+                             largest_batch(bucket.rows, bucket.seconds, run_.model.sample_rate));
+      BatchListSource source({&batch.batch()});
+      while (true) {
+        auto result = measure_steps(*engine_.engine, source, measure_options(last ? 1 : 0, 1));
+        if (result.ok()) {
+          bucket.step_ms = result->step_ms;
+          report_.worst = std::move(result).value();
+          break;
+        }
+        const bool split = result.status().code() == StatusCode::kOutOfMemory &&
+                           run_.aerie.on_oom == config::OnOom::kSplit &&
+                           report_.worst_split < bucket.rows;
+        if (!split)
+          return result.status()
+              .with_context(str_cat("the largest batch", shapes.size() > 1 ? " of a bucket" : "",
+                                    ", ", bucket.rows, " x ", bucket.seconds, " s"))
+              .with_hint("lower model.train_ds.batch_size or max_duration");
+        report_.worst_split *= 2;
       }
-      const bool split = result.status().code() == StatusCode::kOutOfMemory &&
-                         run_.aerie.on_oom == config::OnOom::kSplit &&
-                         report_.worst_split < report_.sets[0].worst_rows;
-      if (!split)
-        return result.status()
-            .with_context(str_cat("the largest batch, ", report_.sets[0].worst_rows, " x ",
-                                  report_.sets[0].worst_seconds, " s"))
-            .with_hint("lower model.train_ds.batch_size or max_duration");
-      report_.worst_split *= 2;
+      bucket.memory_gib = memory_now();
+      report_.buckets.push_back(bucket);
+      AERIE_RETURN_IF_ERROR(check_stop());
     }
     if (report_.worst_split > 1)
       report_.notes.push_back(str_cat("the largest batch does not fit into memory and is cut into ",
@@ -209,8 +231,9 @@ class DryRun {
     int64_t count = 0;
     for (size_t i = 0; i < data_.sets.size(); ++i) {
       const DryRunSet& set = report_.sets[i + 1];
-      AERIE_ASSIGN_OR_RETURN(const data::SyntheticBatch worst,
-                             worst_case_batch(set, run_.model.sample_rate));
+      AERIE_ASSIGN_OR_RETURN(
+          const data::SyntheticBatch worst,
+          largest_batch(set.worst_rows, set.worst_seconds, run_.model.sample_rate));
       auto largest = engine_.engine->evaluate(worst.batch(), 0, 0);
       if (!largest.ok())
         return largest.status()
@@ -322,6 +345,12 @@ std::string format(const char* pattern, double value) {
 }  // namespace
 
 BatchShape worst_batch(const data::Loader& loader, const config::DatasetConfig& dataset) {
+  const std::vector<BatchShape> all = worst_batches(loader, dataset);
+  return all.empty() ? BatchShape{} : all.back();
+}
+
+std::vector<BatchShape> worst_batches(const data::Loader& loader,
+                                      const config::DatasetConfig& dataset) {
   const data::SampleSet& set = loader.sampler().set();
   const std::vector<int64_t> capacities = data::row_lengths(loader);
   const double rate = static_cast<double>(dataset.sample_rate);
@@ -344,14 +373,15 @@ BatchShape worst_batch(const data::Loader& loader, const config::DatasetConfig& 
   const bool fixed_sizes = !dataset.batch_duration.has_value();
   struct Section {
     int64_t rows = 0, samples = 0;
+    BatchShape worst;
+    void consider(int64_t more_rows, int64_t more_samples) {
+      const BatchShape other{more_rows, more_samples, worst.bucket};
+      if (other.size() > worst.size() ||
+          (other.size() == worst.size() && other.samples > worst.samples))
+        worst = other;
+    }
   };
   std::map<uint32_t, Section> sections;
-  BatchShape worst;
-  const auto consider = [&](int64_t rows, int64_t samples) {
-    if (rows * samples > worst.rows * worst.samples ||
-        (rows * samples == worst.rows * worst.samples && samples > worst.samples))
-      worst = {rows, samples};
-  };
   const auto plan = loader.sampler().plan(0);
   std::vector<data::PlannedSample> batch;
   for (uint64_t k = 0; k < plan->num_steps() * plan->num_lanes(); ++k) {
@@ -361,17 +391,23 @@ BatchShape worst_batch(const data::Loader& loader, const config::DatasetConfig& 
     for (const data::PlannedSample& sample : batch)
       samples = std::max(samples, samples_of(set.lengths[sample.sample]));
     const int64_t rows = static_cast<int64_t>(batch.size());
-    consider(rows, samples);
     Section& all = sections[section];
+    all.worst.bucket = section;
+    all.consider(rows, samples);
     all.rows = std::max(all.rows, rows);
     all.samples = std::max(all.samples, samples);
   }
   if (fixed_sizes)
-    for (const auto& [id, section] : sections) consider(section.rows, section.samples);
+    for (auto& [id, section] : sections) section.consider(section.rows, section.samples);
   // A clip that drop_last leaves out of this epoch may be the longest of the next.
   if (fixed_sizes && sections.size() == 1)
-    consider(sections.begin()->second.rows, samples_of(longest));
-  return worst;
+    sections.begin()->second.consider(sections.begin()->second.rows, samples_of(longest));
+  std::vector<BatchShape> out;
+  for (const auto& [id, section] : sections) out.push_back(section.worst);
+  std::sort(out.begin(), out.end(), [](const BatchShape& a, const BatchShape& b) {
+    return a.size() != b.size() ? a.size() < b.size() : a.samples < b.samples;
+  });
+  return out;
 }
 
 std::string DryRunReport::to_text() const {
@@ -396,6 +432,11 @@ std::string DryRunReport::to_text() const {
       str_cat(format("%.1f", worst.step_ms), " ms a step",
               worst_split > 1 ? str_cat(" in ", worst_split, " parts") : std::string(), ":"));
   out += worst.to_text();
+  for (size_t i = 0; i < buckets.size() && buckets.size() > 1; ++i)
+    row(i == 0 ? "buckets" : "",
+        str_cat(buckets[i].rows, " x ", format("%.2f", buckets[i].seconds),
+                " s: ", format("%.1f", buckets[i].step_ms), " ms, memory so far ",
+                format("%.2f", buckets[i].memory_gib), " GiB"));
   row("memory",
       str_cat("peak ", format("%.2f", peak_gib), " GiB",
               total_gib > 0.0 ? str_cat(" of ", format("%.1f", total_gib)) : std::string(),
@@ -439,6 +480,14 @@ std::string DryRunReport::to_json() const {
   json["run_dir"] = run_dir;
   json["worst_batch"] = ordered_json::parse(worst.to_json());
   json["worst_batch"]["split"] = worst_split;
+  json["memory_before_gib"] = memory_before_gib;
+  json["buckets"] = ordered_json::array();
+  for (const DryRunBucket& one : buckets)
+    json["buckets"].push_back({{"bucket", one.bucket},
+                               {"rows", one.rows},
+                               {"seconds", one.seconds},
+                               {"step_ms", one.step_ms},
+                               {"memory_gib", one.memory_gib}});
   json["real_batches"] = ordered_json::parse(real.to_json());
   json["peak_memory_gib"] = peak_gib;
   json["total_memory_gib"] = total_gib;

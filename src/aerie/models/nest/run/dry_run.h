@@ -1,8 +1,8 @@
 // `aerie train --dry-run`: everything a run does, once, before hours are spent on it. Opens all
 // manifests, shard indexes and noise, builds the model, loads the weights the run would start from,
-// trains on the largest batch the data can give and on a few real ones, validates, saves and loads
-// (in a temporary folder where the run would write, removed afterwards), and says what the run will
-// need. Leaves nothing behind except the indexes that data sets keep.
+// trains on the largest batch that every bucket of the data can give and on a few real ones,
+// validates, saves and loads (in a temporary folder where the run would write, removed afterwards),
+// and says what the run will need. Leaves nothing behind except the indexes that data sets keep.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,19 @@ struct DryRunSet {
   std::string loader;          // one line about it
 };
 
+// The largest batch of a bucket, trained on once.
+struct DryRunBucket {
+  int64_t bucket = 0;  // counted from 0, the shortest clips first
+  int64_t rows = 0;
+  double seconds = 0.0;  // of its longest clip
+  double step_ms = 0.0;
+  double memory_gib = 0.0;  // the most so far: of the driver, else of the engine
+};
+
 struct DryRunReport {
-  std::vector<DryRunSet> sets;  // the training set first
+  std::vector<DryRunSet> sets;        // the training set first
+  std::vector<DryRunBucket> buckets;  // in the order they were tried, small ones first
+  double memory_before_gib = 0.0;     // before the first of them
   std::string engine;
   int64_t parameters = 0;
   std::string start;        // where the weights come from
@@ -65,7 +76,12 @@ Result<DryRunReport> dry_run_nest(const DryRunOptions& options);
 struct BatchShape {
   int64_t rows = 0;
   int64_t samples = 0;
+  int64_t bucket = 0;
+  int64_t size() const { return rows * samples; }
 };
 BatchShape worst_batch(const data::Loader& loader, const config::DatasetConfig& dataset);
+// The same of every bucket, the largest last.
+std::vector<BatchShape> worst_batches(const data::Loader& loader,
+                                      const config::DatasetConfig& dataset);
 
 }  // namespace aerie::train

@@ -120,6 +120,29 @@ TEST(WorstBatchTest, DurationBucketsKeepTheirSizes) {
   EXPECT_LE(small.rows * small.samples, 2 * 8000);
 }
 
+TEST(DryRunTest, TriesTheLargestBatchOfEveryBucket) {
+  const TinyRun tiny;
+  const auto report =
+      dry_run(tiny, {"++model.train_ds.use_bucketing=true", "++model.train_ds.num_buckets=3",
+                     "model.train_ds.batch_size=4"});
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  ASSERT_EQ(report->buckets.size(), 3u);
+  std::set<int64_t> seen;
+  double size = 0.0, memory = report->memory_before_gib;
+  for (const DryRunBucket& one : report->buckets) {
+    seen.insert(one.bucket);
+    EXPECT_GT(one.step_ms, 0.0);
+    EXPECT_GE(static_cast<double>(one.rows) * one.seconds, size);  // small ones first
+    EXPECT_GE(one.memory_gib, memory);
+    size = static_cast<double>(one.rows) * one.seconds;
+    memory = one.memory_gib;
+  }
+  EXPECT_EQ(seen, (std::set<int64_t>{0, 1, 2}));
+  EXPECT_EQ(report->buckets.back().rows, report->sets[0].worst_rows);
+  EXPECT_NE(report->to_text().find("buckets"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(report->to_json())["buckets"].size(), 3u);
+}
+
 TEST(EvalTest, GivesTheNumberThatTrainingLogged) {
   const TinyRun tiny;
   const std::string sets =
