@@ -9,6 +9,7 @@
 #include "aerie/advisor/tune_text.h"
 #include "aerie/base/cache_dir.h"
 #include "aerie/base/clock.h"
+#include "aerie/base/file_lock.h"
 #include "aerie/base/hash.h"
 #include "aerie/base/log.h"
 #include "aerie/base/path.h"
@@ -55,13 +56,15 @@ Result<std::string> cache_key(const train::Job& job, const TuneHost& host) {
       AERIE_RETURN_IF_ERROR(kept.set(node, *value));
   for (const char* key : {"model.optim", "model.validation_ds", "model.test_ds", "aerie.seed"})
     kept.erase(key);
-  for (const char* key : {"trainer.precision", "trainer.accumulate_grad_batches"})
+  for (const char* key : {"trainer.precision", "trainer.accumulate_grad_batches", "trainer.devices",
+                          "trainer.num_nodes"})
     if (const config::Value* value = tree.find(key); value != nullptr)
       AERIE_RETURN_IF_ERROR(kept.set(key, *value));
   AERIE_ASSIGN_OR_RETURN(std::string text, config::emit_yaml(kept));
   if (const config::Value* data = tree.find("model.train_ds"); data != nullptr)
     append_files(*data, text);
-  return str_cat("version ", kCacheVersion, "\n", job.task().family, "\n", host.device, "\n", text);
+  return str_cat("version ", kCacheVersion, "\n", job.task().family, "\n",
+                 host.machine.gpu ? host.device : host.description, "\n", text);
 }
 
 // The file in the cache; empty: there is no cache folder.
@@ -117,6 +120,25 @@ void write_cache(const std::string& file, const TuneSpace& space, const TuneHost
   if (status.ok()) status = env.atomic_replace(file, text);
   if (!status.ok())
     log_warn("tune", "the batch size is not kept in the cache: ", status.to_string());
+}
+
+// One process looks for a size at a time: the others wait and take what it found. Nothing: there is
+// no cache to find it in, or it took too long.
+Result<std::optional<FileLock>> search_lock(const std::string& file, double patience_s) {
+  if (file.empty() || !Env::real().create_dirs(parent_path(file)).ok())
+    return std::optional<FileLock>();
+  const double until = Clock::real().monotonic_s() + patience_s;
+  for (bool told = false;; told = true) {
+    auto lock = FileLock::acquire(file + ".lock", 0.5);
+    if (lock.ok()) return std::optional<FileLock>(std::move(lock).value());
+    if (lock.status().code() != StatusCode::kUnavailable || Clock::real().monotonic_s() > until)
+      return std::optional<FileLock>();
+    if (caught_signal() != 0) return Status(StatusCode::kCancelled, "stopped");
+    if (!told)
+      log_info("tune",
+               "another process is looking for the batch size of this model and data: "
+               "waiting for what it finds");
+  }
 }
 
 // Of a run that this one goes on with: the size in its checkpoint.
@@ -192,7 +214,13 @@ Result<std::optional<AutoBatch>> settle_auto_batch(const models::Opened& opened,
   }
   if (!found) {
     const SignalCatcher signals;
-    AERIE_ASSIGN_OR_RETURN(found, search(space, host, config_args, file));
+    AERIE_ASSIGN_OR_RETURN(
+        const std::optional<FileLock> lock,
+        search_lock(file, 2.0 * (host.machine.gpu ? kSearchSeconds : kCpuSearchSeconds)));
+    if (lock) found = read_cache(file, space);
+    if (!found) {
+      AERIE_ASSIGN_OR_RETURN(found, search(space, host, config_args, file));
+    }
   }
   AutoBatch out;
   AERIE_ASSIGN_OR_RETURN(

@@ -21,10 +21,14 @@ WORK = tempfile.mkdtemp(prefix='aerie-tune-')
 CACHE = os.path.join(WORK, 'cache')
 
 
-def run(*argv, code=0):
+def environment():
     env = {k: v for k, v in os.environ.items() if not k.startswith('AERIE_')}
     env.update(OMP_NUM_THREADS='1', TORCH_CPP_LOG_LEVEL='ERROR', AERIE_CACHE=CACHE)
-    done = subprocess.run([AERIE, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=WORK, text=True, errors='replace')
+    return env
+
+
+def run(*argv, code=0):
+    done = subprocess.run([AERIE, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), cwd=WORK, text=True, errors='replace')
     assert done.returncode == code, f'{" ".join(argv)}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}'
     return done
 
@@ -129,6 +133,18 @@ def automatic():
     assert json.load(open(cached()[0]))['batch'] >= 1
 
 
+def together():
+    """Two runs that need the same size: one of them searches, the other waits and takes what it found."""
+    shutil.rmtree(CACHE, ignore_errors=True)
+    runs = [subprocess.Popen([AERIE, 'train', *small('model.train_ds.batch_size=auto', 'trainer.max_steps=1', f'exp_manager.exp_dir={WORK}/both{i}')],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(), cwd=WORK, text=True, errors='replace') for i in range(2)]
+    said = [one.communicate()[1] for one in runs]
+    assert [one.returncode for one in runs] == [0, 0], said
+    assert sum('is auto: looking for' in text for text in said) == 1, said
+    sizes = [re.search(r'batch_size: auto is model.train_ds.batch_size=(\d+)', text).group(1) for text in said]
+    assert sizes[0] == sizes[1], sizes
+
+
 def buckets():
     shutil.rmtree(CACHE, ignore_errors=True)
     done = run('train', *small('model.train_ds.batch_size=auto', '++model.train_ds.use_bucketing=true', '++model.train_ds.num_buckets=2',
@@ -142,7 +158,7 @@ def buckets():
     assert f'batch_duration={seconds.group(1)}, kept from' in resumed.stderr, resumed.stderr
 
 
-CASES = {f.__name__: f for f in (tunes, refuses, automatic, buckets)}
+CASES = {f.__name__: f for f in (tunes, refuses, automatic, together, buckets)}
 
 
 def main():
