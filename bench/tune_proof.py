@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
 """What `aerie tune` is worth on a GPU: from the untuned NEST configuration to the tuned one, end to end by `aerie train`.
 
-    bench/tune_proof.py AERIE [--out build/tune-proof] [--hours 20] [--minutes 5] [--steps 500] [--limit 560]
+    bench/tune_proof.py AERIE [--out build/tune-proof] [--hours 30] [--minutes 6] [--steps 500] [--limit 480]
 
 Parts, each done once; a call that reaches --limit seconds ends with 3, the next one with the same --out goes on:
 
     data      clips of 15 s as FLAC in tar shards, made here
     tune      `aerie tune` from nest_fast-conformer_baseline; its table and its configuration stay in OUT
     baseline  a minute of `aerie train` as the baseline is: audio-s/s
-    tuned     --steps steps of the written configuration: audio-s/s, memory, steps that ran out of memory
+    tuned     --steps steps of the written configuration: audio-s/s, memory, steps that ran out of memory; a call that ends before it is gone on
+              with by the next
     auto      `batch_size: auto`, then the same run resumed: the size is kept, no trial is run
 
-Ends with a table and OUT/tune_proof.json. Exit status: 0 as promised (at least 20 times the baseline, 10 to 20 % of the memory free or the
-data is what limits the batch, nothing ran out of memory), 1 not so, 2 wrong use, 3 not finished.
+Audio-s/s are by the clock, validations and checkpoints included. Ends with a table and OUT/tune_proof.json. Exit status: 0 as promised (at least
+20 times the baseline, 10 to 20 % of the memory free or the data is what limits the batch, the run takes what was promised, nothing ran out of
+memory), 1 not so, 2 wrong use, 3 not finished.
 """
 import argparse
 import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -30,10 +33,10 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('aerie')
     parser.add_argument('--out', default='build/tune-proof')
-    parser.add_argument('--hours', type=float, default=20.0)
-    parser.add_argument('--minutes', type=float, default=5.0)
+    parser.add_argument('--hours', type=float, default=30.0)
+    parser.add_argument('--minutes', type=float, default=6.0)
     parser.add_argument('--steps', type=int, default=500)
-    parser.add_argument('--limit', type=float, default=560.0)
+    parser.add_argument('--limit', type=float, default=480.0)
     return parser.parse_args()
 
 
@@ -44,22 +47,32 @@ class Proof:
         self.configs = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'configs', 'nest')
         os.makedirs(self.out, exist_ok=True)
         self.file = os.path.join(self.out, 'tune_proof.json')
-        self.results = json.load(open(self.file)) if os.path.exists(self.file) else {}
+        self.results = {}
+        if os.path.exists(self.file):
+            with open(self.file) as f:
+                self.results = json.load(f)
 
     def run(self, *argv):
-        left = self.args.limit - (time.time() - self.start)
+        left = self.args.limit - (time.time() - self.start) - 30
         if left < 20:
             self.later()
         print('+ aerie', ' '.join(argv), flush=True)
+        # A cache of its own: sizes that were found before are none of its business.
+        process = subprocess.Popen([self.aerie, *argv], cwd=self.out, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace',
+                                   env={**os.environ, 'AERIE_CACHE': os.path.join(self.out, 'cache')})
         try:
-            # A cache of its own: sizes that were found before are none of its business.
-            done = subprocess.run([self.aerie, *argv], cwd=self.out, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace',
-                                  timeout=left, env={**os.environ, 'AERIE_CACHE': os.path.join(self.out, 'cache')})
+            out, err = process.communicate(timeout=left)
         except subprocess.TimeoutExpired:
+            process.terminate()  # a run saves before it ends
+            try:
+                process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
             self.later()
-        if done.returncode not in (0, 4):
-            sys.exit(f'exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}')
-        return done
+        if process.returncode != 0:
+            sys.exit(f'exit code {process.returncode}\n{out[-3000:]}\n{err[-3000:]}')
+        return subprocess.CompletedProcess(argv, 0, out, err)
 
     def later(self):
         print('not finished: call it again with the same --out')
@@ -101,19 +114,32 @@ class Proof:
         return out
 
     def measured(self, folder):
-        """Input per second of the whole span, warm-up left out; what else the records say."""
+        """Input per second of the whole span by the clock, warm-up left out; what else the records say."""
         path = max(glob.glob(os.path.join(self.out, folder, '**', 'metrics.jsonl'), recursive=True), key=os.path.getmtime)
-        records = [json.loads(line) for line in open(path) if line.strip()]
-        train = [r for r in records if r['kind'] == 'train']
-        train = train[len(train) // 10 + 1:]
-        audio = sum(r['audio_s_per_s'] * r['step_ms'] for r in train) / 1e3
-        return {'steps': len(train), 'audio_s_per_s': audio / max(1e-9, sum(r['step_ms'] for r in train) / 1e3),
-                'data_wait': sum(r['data_wait_ms'] for r in train) / max(1e-9, sum(r['step_ms'] for r in train)),
-                'gpu_mem_gib': max((r.get('gpu_mem_gib', 0) for r in train), default=0),
+        with open(path) as f:
+            records = [json.loads(line) for line in f if line.strip()]
+        parts = [[]]  # a run that was stopped and gone on with has several
+        for r in records:
+            if r.get('event') == 'resume':
+                parts.append([])
+            if r['kind'] == 'train':
+                parts[-1].append(r)
+        audio = step_s = span_s = wait_s = 0.0
+        for part in parts:
+            part = part[len(part) // 10 + 1:]
+            for before, after in zip(part, part[1:]):
+                span_s += after['wall_s'] - before['wall_s']
+                step_s += after['step_ms'] / 1e3
+                wait_s += after['data_wait_ms'] / 1e3
+                audio += after['audio_s_per_s'] * after['step_ms'] / 1e3
+        return {'steps': max((r['step'] for part in parts for r in part), default=0), 'audio_s_per_s': audio / max(1e-9, span_s),
+                'audio_s_per_s_in_steps': audio / max(1e-9, step_s), 'data_wait': wait_s / max(1e-9, step_s),
+                'gpu_mem_gib': max((r.get('gpu_mem_gib', 0) for part in parts for r in part), default=0),
                 'oom': sum(1 for r in records if r.get('event') == 'oom'),
                 'nan': sum(1 for r in records if r.get('event') == 'nan')}
 
     def baseline(self):
+        shutil.rmtree(os.path.join(self.out, 'baseline'), ignore_errors=True)  # of a call that ended meanwhile
         self.run('train', *self.baseline_args(), '++trainer.max_time=00:00:01:00', 'trainer.log_every_n_steps=1', 'exp_manager.exp_dir=baseline')
         return self.measured('baseline')
 
@@ -123,6 +149,7 @@ class Proof:
         return self.measured('tuned')
 
     def auto(self):
+        shutil.rmtree(os.path.join(self.out, 'auto'), ignore_errors=True)
         args = ['train', *self.baseline_args(), 'model.train_ds.batch_size=auto', 'model.train_ds.num_workers=auto', 'trainer.precision=bf16-mixed',
                 'exp_manager.exp_dir=auto']
         first = self.run(*args, 'trainer.max_steps=10').stderr
@@ -136,10 +163,15 @@ class Proof:
         gain = r['tuned']['audio_s_per_s'] / max(1e-9, r['baseline']['audio_s_per_s'])
         memory = r['tune'].get('memory', {})
         free = memory.get('free_share', 0.0)
+        total = memory.get('total_gib', 0.0)
+        used = r['tuned']['gpu_mem_gib']
         reasons = ' '.join(r['tune']['reasons'])
         checks = [(f'at least {GAIN:.0f} x the baseline', gain >= GAIN, f'{gain:.1f} x'),
                   ('10 to 20 % of the memory free', 0.10 <= free <= 0.20 or (free > 0.20 and 'fewer than' in reasons), f'{100 * free:.1f} %'),
-                  (f"nothing ran out of memory in {self.args.steps} steps", r['tuned']['oom'] == 0, f"{r['tuned']['oom']} times"),
+                  ('the run takes no more memory than promised', 0 < used <= memory.get('used_gib', 0.0) + 0.05 * total,
+                   f"{used:.1f} GiB, promised {memory.get('used_gib', 0.0):.1f} of {total:.1f}"),
+                  (f"nothing ran out of memory in {self.args.steps} steps", r['tuned']['oom'] == 0 and r['tuned']['steps'] >= self.args.steps,
+                   f"{r['tuned']['oom']} times in {r['tuned']['steps']}"),
                   ('a resumed run keeps its batch', r['auto']['kept'], str(r['auto']['found']))]
         print(f"\nclips of 15 s as FLAC in tar shards, {r['data']['clips']} of them; {r['tune']['machine']}; {r['tune']['aerie']}\n")
         print('| run | audio-s/s | waiting for data | GPU memory | steps | out of memory |\n|---|---|---|---|---|---|')
