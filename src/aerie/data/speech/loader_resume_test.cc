@@ -40,6 +40,7 @@ struct Case {
   bool drop_last;
   int64_t virtual_ranks;
   bool buckets;
+  bool packed = false;  // to batch_duration, without buckets
 };
 
 config::DatasetConfig config_of(const TestCorpus& corpus, const Case& item, int64_t batch_size) {
@@ -55,6 +56,12 @@ config::DatasetConfig config_of(const TestCorpus& corpus, const Case& item, int6
     config.use_lhotse = true;
     config.use_bucketing = true;
     config.num_buckets = 3;
+  }
+  if (item.packed) {
+    config.use_lhotse = true;
+    config.use_bucketing = false;
+  }
+  if (item.buckets || item.packed) {
     config.batch_size.reset();
     config.batch_duration = 0.25 * static_cast<double>(batch_size);
   }
@@ -157,6 +164,54 @@ TEST(LoaderResumeTest, WithAnotherNumberOfRanksEachSampleOfTheEpochComesOnce) {
           EXPECT_EQ(seen.size(), 71u) << what;
           for (const auto& [id, count] : seen) EXPECT_EQ(count, 1) << what << ", sample " << id;
         }
+}
+
+// The same for every kind of data, ranks that are more than shards among it. Ranks make equally
+// many steps, of an epoch in one piece (`taken` 0) and of its rest.
+TEST(LoaderResumeTest, AnyDataComesOnceOverRanksAlsoWhenTheirNumberChanges) {
+  TestCorpus corpus(71);
+  corpus.make_tar(3);
+  const Case cases[] = {{"plain", false, false, 1, false},
+                        {"tarred", true, false, 1, false},
+                        {"buckets", false, false, 1, true},
+                        {"tarred buckets", true, false, 1, true},
+                        {"batch_duration", false, false, 1, false, true},
+                        {"tarred, batch_duration", true, false, 1, false, true}};
+  for (const Case& item : cases)
+    for (const auto& [before, after] :
+         {std::pair<uint32_t, uint32_t>{1, 3}, {2, 5}, {5, 2}, {4, 1}})
+      for (const int64_t taken : {0, 2}) {
+        SCOPED_TRACE(
+            str_cat(item.name, ", ", before, " then ", after, " ranks, ", taken, " batches"));
+        Counts seen;
+        std::string cursor;
+        int64_t steps = -1;
+        const auto run = [&](uint32_t rank, uint32_t world, const std::string& from,
+                             int64_t batches) {
+          SpeechLoaderOptions options = quiet();
+          options.rank = rank;
+          options.world = world;
+          auto loader = make(config_of(corpus, item, 3), TestCorpus::aerie(), options);
+          if (from.empty()) {
+            ASSERT_TRUE(loader->start_epoch(2).ok());
+          } else {
+            const Status restored = loader->restore(from);
+            ASSERT_TRUE(restored.ok()) << restored.to_string();
+          }
+          const int64_t left = loader->position().batches - loader->position().batch;
+          const int64_t came = take(*loader, batches, seen);
+          EXPECT_EQ(came, batches < 0 ? left : batches) << "rank " << rank;
+          EXPECT_EQ(steps < 0 ? left : steps, left) << "rank " << rank;
+          steps = left;
+          if (rank == 0) cursor = loader->cursor_json();
+        };
+        for (uint32_t rank = 0; rank < before; ++rank) run(rank, before, "", taken);
+        steps = -1;
+        const std::string from = cursor;
+        for (uint32_t rank = 0; rank < after; ++rank) run(rank, after, from, -1);
+        EXPECT_EQ(seen.size(), 71u);
+        for (const auto& [id, count] : seen) EXPECT_EQ(count, 1) << "sample " << id;
+      }
 }
 
 TEST(LoaderResumeTest, AConvertedEpochCanBeInterruptedAgain) {
