@@ -224,6 +224,16 @@ TEST(ValidateTest, StrategyMayBeAMapping) {
   EXPECT_EQ(checked.run.trainer.strategy.name, "ddp");
   EXPECT_TRUE(checked.run.trainer.strategy.gradient_as_bucket_view);
   EXPECT_EQ(checked.run.trainer.strategy.bucket_cap_mb, 50);
+  Map time;
+  time.set("_target_", Value("datetime.timedelta"));
+  time.set("minutes", Value(2));
+  mapping.set("timeout", Value(time));
+  const Checked timed =
+      check_stock({{"trainer.strategy", Value(mapping)}, {"trainer.max_time", Value(time)}});
+  EXPECT_EQ(timed.errors(), "");
+  EXPECT_EQ(timed.run.trainer.strategy.timeout_s, 120.0);
+  time.set("_target_", Value("datetime.date"));
+  EXPECT_HAS(check_stock({{"trainer.max_time", Value(time)}}).errors(), "datetime.timedelta");
   mapping.set("_target_", Value("lightning.pytorch.strategies.FSDPStrategy"));
   EXPECT_HAS(check_stock({{"trainer.strategy", Value(mapping)}}).errors(),
              "known are lightning.pytorch.strategies.DDPStrategy");
