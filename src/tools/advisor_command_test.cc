@@ -70,11 +70,32 @@ TEST(PlanCommandTest, RefusesWhatItCannotPlan) {
                                              {"--batch", "3"},
                                              {"--measured", "/nonexistent/file"},
                                              {"--bandwidth", "-1"},
+                                             {"--bandwidth", "0"},
+                                             {"--node-bandwidth", "nan"},
+                                             {"--bucket-cap-mb", "0"},
+                                             {"--latency", "1e300"},
                                              {"--hook", "int8"},
                                              {"--unknown"}}) {
     const Status status = quiet(run_plan, args);
     EXPECT_FALSE(status.ok()) << join(args, " ");
     EXPECT_NE(status.code(), StatusCode::kInternal) << join(args, " ");
+    EXPECT_LT(status.message().size(), 200u) << status.message();
+  }
+}
+
+TEST(PlanCommandTest, MoreRanksNeverMakeAStepShorter) {
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{}, {"--jitter", "3"}, {"--no-sync-batchnorm"}}) {
+    std::vector<std::string> args{"--gpus", "2,3,4,7,8,9,16,64,100,512,4096", "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const json plan = printed_json(run_plan, args);
+    double before = 0.0;
+    for (const json& row : plan["rows"]) {
+      const double step_ms = row["step_ms"].get<double>();
+      EXPECT_GE(step_ms, before) << row.dump();
+      before = step_ms;
+    }
+    EXPECT_GT(before, 0.0);
   }
 }
 

@@ -100,26 +100,43 @@ Status apply_network(PlanArgs& args, const std::vector<advisor::AllReduceSample>
   return ok_status();
 }
 
+// A number from 0 on (`positive`: above it) that can be computed with; what is wrong, or nothing.
+std::string plan_number_error(const std::string& text, bool positive) {
+  constexpr double kMost = 1e9;
+  const auto value = parse_double(text);
+  if (value.ok() && *value <= kMost && (positive ? *value > 0.0 : *value >= 0.0)) return "";
+  return str_cat("'", text, "' is not a number ", positive ? "above 0" : "from 0 on",
+                 " (up to 1e9)");
+}
+
 void add_plan_options(CLI::App& app, PlanArgs& args) {
+  const auto checked = [&](const char* name, auto& value, const char* text, bool positive) {
+    app.add_option(name, value, text)->check([positive](const std::string& given) {
+      return plan_number_error(given, positive);
+    });
+  };
   const auto number = [&](const char* name, double& value, const char* text) {
-    app.add_option(name, value, text)->check(CLI::NonNegativeNumber);
+    checked(name, value, text, /*positive=*/false);
+  };
+  const auto above_0 = [&](const char* name, auto& value, const char* text) {
+    checked(name, value, text, /*positive=*/true);
   };
   app.add_option("--gpus", args.gpus, "numbers of GPUs, or of ranks (default 1,8,64,512)");
   app.add_option("--model", args.model, "recorded steps of this model: S, L or XL (default L)");
-  app.add_option("--batch", args.batch, "their clips a GPU (default 16)")
-      ->check(CLI::PositiveNumber);
+  above_0("--batch", args.batch, "their clips a GPU (default 16)");
   app.add_option("--measured", args.measured,
                  "file with the output of `aerie bench step --json`, which may hold all-reduces "
                  "(--world); - reads it from the standard input");
   app.add_option("--case", args.which, "the measured step whose name contains this");
-  number("--bandwidth", args.bandwidth, "GB/s between GPUs of a node, one direction (default 350)");
+  above_0("--bandwidth", args.bandwidth,
+          "GB/s between GPUs of a node, one direction (default 350)");
   number("--latency", args.latency, "microseconds of a hop inside a node (default 1)");
-  number("--node-bandwidth", args.node_bandwidth,
-         "GB/s of one GPU to other nodes (default 45: 400 Gbit/s InfiniBand a GPU)");
+  above_0("--node-bandwidth", args.node_bandwidth,
+          "GB/s of one GPU to other nodes (default 45: 400 Gbit/s InfiniBand a GPU)");
   number("--node-latency", args.node_latency, "microseconds of a hop between nodes (default 5)");
   number("--call", args.call, "microseconds of any collective call (default 10)");
-  app.add_option("--gpus-per-node", args.gpus_per_node, "(default 8)")->check(CLI::PositiveNumber);
-  number("--bucket-cap-mb", args.options.bucket_cap_mib, "of gradient buckets (default 25)");
+  above_0("--gpus-per-node", args.gpus_per_node, "(default 8)");
+  above_0("--bucket-cap-mb", args.options.bucket_cap_mib, "of gradient buckets (default 25)");
   app.add_option("--hook", args.hook, "ddp_comm_hook")
       ->check(CLI::IsMember({"none", "fp16", "bf16"}));
   app.add_option("--accumulate", args.options.accumulate, "micro-batches a step (default 1)")
