@@ -78,8 +78,14 @@ Result<ordered_json> run_world_part(const WorldBench& bench, int world, const st
   return json;
 }
 
+std::string backend_of(const WorldBench& bench, bool gpu) {
+  const std::string& wanted = bench.run.trainer.strategy.process_group_backend;
+  return !wanted.empty() ? wanted : gpu ? "nccl" : "gloo";
+}
+
 advisor::PlanOptions world_plan_options(const WorldBench& bench,
-                                        const config::StrategyConfig& strategy) {
+                                        const config::StrategyConfig& strategy,
+                                        const std::string& backend) {
   advisor::PlanOptions out;
   out.bucket_cap_mib = strategy.bucket_cap_mb;
   out.first_bucket_mib = std::min(1.0, out.bucket_cap_mib);
@@ -87,19 +93,20 @@ advisor::PlanOptions world_plan_options(const WorldBench& bench,
   out.accumulate = static_cast<int>(bench.run.trainer.accumulate_grad_batches);
   out.sync_batchnorm = bench.run.trainer.sync_batchnorm;
   out.shard_optimizer = bench.run.aerie.shard_optimizer;
+  out.whole_reduces = backend == "gloo";
   out.bucket_copies = !strategy.gradient_as_bucket_view;
   return out;
 }
 
 // Of a row: what it should have taken, and how far that is from what it took.
 Status add_world_prediction(const WorldBench& bench, const config::StrategyConfig& strategy,
-                            const ordered_json& alone, const ordered_json& calls,
-                            ordered_json& row) {
+                            const std::string& backend, const ordered_json& alone,
+                            const ordered_json& calls, ordered_json& row) {
   const int ranks = row["ranks"].get<int>();
   ordered_json document{{"steps", ordered_json::array({alone})}, {"all_reduce", calls}};
   AERIE_ASSIGN_OR_RETURN(const advisor::PlanInput input,
                          advisor::read_plan_input(document.dump(), "the measured step"));
-  advisor::PlanOptions options = world_plan_options(bench, strategy);
+  advisor::PlanOptions options = world_plan_options(bench, strategy, backend);
   if (!input.all_reduces.empty()) {
     AERIE_ASSIGN_OR_RETURN(options.network, advisor::fit_network(input.all_reduces));
   }
@@ -149,6 +156,7 @@ Status run_bench_world(const WorldBench& bench) {
   AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                          config::plan_devices(bench.run.trainer, config::count_visible_gpus()));
   const bool gpu = devices.gpu;
+  const std::string backend = backend_of(bench, gpu);
   if (gpu && largest > config::count_visible_gpus())
     return invalid_argument(str_cat("--world ", largest, " needs as many GPUs, there are ",
                                     config::count_visible_gpus()))
@@ -182,7 +190,7 @@ Status run_bench_world(const WorldBench& bench) {
                        {"buckets", found["buckets"]},
                        {"reduced_bytes", found["reduced_bytes"]}};
       AERIE_RETURN_IF_ERROR(
-          add_world_prediction(bench, strategy, alone["step"], alone["all_reduce"], row));
+          add_world_prediction(bench, strategy, backend, alone["step"], alone["all_reduce"], row));
       if (!bench.json) print_world_row(row);
       rows.push_back(std::move(row));
     }
@@ -194,7 +202,7 @@ Status run_bench_world(const WorldBench& bench) {
                                 {"all_reduce", calls},
                                 {"cores", cores},
                                 {"threads", bench.threads},
-                                {"backend", gpu ? "nccl" : "gloo"},
+                                {"backend", backend},
                                 {"worlds", rows}});
   return ok_status();
 }
@@ -217,10 +225,7 @@ Status run_bench_rank(const WorldBench& bench, const std::string& part, const st
   AERIE_ASSIGN_OR_RETURN(const config::DevicePlan devices,
                          config::plan_devices(run.trainer, config::count_visible_gpus()));
   dist::GroupOptions options;
-  options.backend = !run.trainer.strategy.process_group_backend.empty()
-                        ? run.trainer.strategy.process_group_backend
-                    : devices.gpu ? "nccl"
-                                  : "gloo";
+  options.backend = backend_of(bench, devices.gpu);
   if (options.backend == "nccl") AERIE_RETURN_IF_ERROR(dist::nccl_available());
   options.gpu_index = devices.gpu ? static_cast<int>(devices.own) : -1;
   AERIE_ASSIGN_OR_RETURN(const std::shared_ptr<dist::ProcessGroup> group,

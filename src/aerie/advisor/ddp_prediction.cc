@@ -80,7 +80,8 @@ StepPrediction predict_step(const StepModel& model, int ranks, const AllReduceTi
   out.compute_s = passes * (model.forward_s + model.backward_s) + model.optimizer_s + model.other_s;
   out.step_s = out.compute_s;
   if (ranks <= 1) return out;
-  const Backward last = run_backward(model, all_reduce, model.shard_optimizer ? 0.5 : 1.0);
+  const Backward last =
+      run_backward(model, all_reduce, model.shard_optimizer && !model.whole_reduces ? 0.5 : 1.0);
   out.reduce_s = last.reduce_s;
   out.exposed_s = std::max(0.0, last.end_s - model.backward_s);
   out.exposed_latency_s =

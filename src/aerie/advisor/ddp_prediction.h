@@ -42,6 +42,7 @@ struct StepModel {
   double jitter_s = 0.0;
   // Reduce-scatter instead of all-reduce, an update of 1/W, all-gather of 16-bit weights.
   bool shard_optimizer = false;
+  bool whole_reduces = false;  // all-reduce all the same, as over Gloo
 };
 
 struct StepPrediction {

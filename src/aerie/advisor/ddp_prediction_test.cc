@@ -156,6 +156,10 @@ TEST(StepPlanTest, ShardedOptimizerReducesHalfAndGathers) {
   EXPECT_NEAR(out.exposed_s, 0.5, 1e-12);
   EXPECT_NEAR(out.gather_s, 0.5, 1e-12);
   EXPECT_NEAR(out.step_s, 3.75 + 0.5 + 0.5 - 0.5 * 0.75, 1e-12);
+  model.whole_reduces = true;
+  const StepPrediction gloo = predict_step(model, 4, per_byte);
+  model.shard_optimizer = false;
+  EXPECT_NEAR(gloo.exposed_s, predict_step(model, 4, per_byte).exposed_s, 1e-12);
 }
 
 TEST(StepPlanTest, OneRankWaitsForNobody) {

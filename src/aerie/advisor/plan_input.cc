@@ -160,6 +160,7 @@ StepModel step_model(const MeasuredStep& step, const PlanOptions& options) {
   out.jitter_s =
       (options.jitter_share >= 0.0 ? options.jitter_share * step.step_ms : step.jitter_ms) * 1e-3;
   out.shard_optimizer = options.shard_optimizer;
+  out.whole_reduces = options.whole_reduces;
   return out;
 }
 

@@ -46,6 +46,7 @@ struct PlanOptions {
   int accumulate = 1;
   bool sync_batchnorm = true;  // of models whose layers are known to have one
   bool shard_optimizer = false;
+  bool whole_reduces = false;  // StepModel
   bool bucket_copies = false;
   double overlap_slowdown = 0.0;
   double jitter_share = -1.0;  // of the step; negative: as measured

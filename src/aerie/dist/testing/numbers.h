@@ -1,8 +1,10 @@
 // Numbers that a forked process leaves for the one that started it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <sys/mman.h>
 #include <vector>
@@ -30,6 +32,14 @@ class Numbers {
   void put(const at::Tensor& tensor) {
     const at::Tensor plain = tensor.detach().to(at::kCPU, at::kDouble).contiguous();
     for (int64_t i = 0; i < plain.numel(); ++i) put(plain.const_data_ptr<double>()[i]);
+  }
+  // Bits, as numbers of four bytes each.
+  void put_bits(const void* data, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += sizeof(uint32_t)) {
+      uint32_t word = 0;
+      std::memcpy(&word, static_cast<const char*>(data) + at, std::min(sizeof(word), bytes - at));
+      put(static_cast<double>(word));
+    }
   }
   std::vector<double> all() const { return {data_ + 1, data_ + 1 + static_cast<size_t>(data_[0])}; }
 

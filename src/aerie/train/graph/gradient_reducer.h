@@ -63,10 +63,13 @@ class GradientReducer {
   virtual Status before_backward(const at::Tensor& loss);
   virtual Status after_backward() { return ok_status(); }
 
-  // A reducer that leaves every rank the sums of its own range of the flat buffers alone: the rank
-  // updates these, and hands them to the others.
+  // A reducer that gives every rank a range of the flat buffers of its own: the rank updates these,
+  // and hands them to the others.
   virtual bool shards() const { return false; }
   virtual FlatRange owned() const { return {}; }
+  // Whether ranks have the sums of all gradients behind finish(), or those of their own range
+  // alone.
+  virtual bool sums_everywhere() const { return !shards(); }
   // Everybody's own range of a flat buffer, in all ranks' buffers.
   virtual int gather(const at::Tensor& flat, void* stream);
   // As add_up().

@@ -18,6 +18,7 @@ class C10dGroup final : public RankGroup {
   int rank() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
   bool recordable(at::Device device) const override { return is_nccl(device); }
+  bool reduces_to_one(at::Device device) const override { return is_nccl(device); }
 
   Wait all_reduce(std::vector<at::Tensor> tensors, Op op) override {
     c10d::AllreduceOptions options;

@@ -97,6 +97,9 @@ class FlatReducer final : public GradientReducer {
   ReducerCounters counters() const override { return counters_; }
 
   bool shards() const override { return options_.shard; }
+  bool sums_everywhere() const override {
+    return !options_.shard || !group_->reduces_to_one(device_);
+  }
   FlatRange owned() const override {
     return options_.shard ? shard_of(grads_.numel(), group_->rank(), group_->size())
                           : FlatRange{0, grads_.numel()};
@@ -177,8 +180,8 @@ class FlatReducer final : public GradientReducer {
     // Divided first, as torch's hooks do: a sum of 16-bit values may be too large.
     if (bucket.narrow.defined()) tensors = {bucket.narrow.div_(group_->size())};
     const auto op = bucket.narrow.defined() ? RankGroup::Op::kSum : RankGroup::Op::kMean;
-    bucket.wait = options_.shard ? group_->reduce(cut(bucket, tensors), op)
-                                 : group_->all_reduce(std::move(tensors), op);
+    bucket.wait = sums_everywhere() ? group_->all_reduce(std::move(tensors), op)
+                                    : group_->reduce(cut(bucket, tensors), op);
   }
 
   // By the ranks that own what the tensors of a bucket stand for.

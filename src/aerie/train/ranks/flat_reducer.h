@@ -22,7 +22,7 @@ struct FlatReducerOptions {
   int64_t bucket_bytes = int64_t{25} << 20;
   int64_t first_bucket_bytes = int64_t{1} << 20;
   Compression compression = Compression::kNone;
-  bool shard = false;  // every rank gets the sums of its own range alone
+  bool shard = false;  // every rank has a range of its own (GradientReducer::shards())
   // What is behind an error of a collective (dist::ProcessGroup::explain); may be empty.
   std::function<Status(Status)> explain;
 };

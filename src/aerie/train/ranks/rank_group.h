@@ -25,6 +25,10 @@ class RankGroup {
   virtual int size() const = 0;
   // Whether collectives on tensors of this device may be recorded in a CUDA graph.
   virtual bool recordable(at::Device device) const = 0;
+  // Whether gradients of a sharded optimizer go to their owners alone, by reduce(). Over Gloo they
+  // go to all: the order of a sum in its ring depends on how tensors are cut, and a sharded
+  // optimizer is to get the very sums of a whole one.
+  virtual bool reduces_to_one(at::Device device) const = 0;
 
   using Wait = std::function<void()>;
   enum class Op { kSum, kMean, kMax };

@@ -121,11 +121,34 @@ Status run_step(GradientReducer& reducer, BackwardWatch& watch, nn::ParameterReg
   return ok_status();
 }
 
+// Gloo as NCCL would be used: sums go to the rank that owns them alone.
+class ToOne final : public RankGroup {
+ public:
+  explicit ToOne(std::unique_ptr<RankGroup> group) : group_(std::move(group)) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  bool recordable(at::Device device) const override { return group_->recordable(device); }
+  bool reduces_to_one(at::Device) const override { return true; }
+  Wait all_reduce(std::vector<at::Tensor> tensors, Op op) override {
+    return group_->all_reduce(std::move(tensors), op);
+  }
+  Wait reduce(std::vector<Piece> pieces, Op op) override {
+    return group_->reduce(std::move(pieces), op);
+  }
+  Wait broadcast(std::vector<Piece> pieces) override {
+    return group_->broadcast(std::move(pieces));
+  }
+
+ private:
+  std::unique_ptr<RankGroup> group_;
+};
+
 struct Case {
   const char* name = "";
   int world = 2;
   C10dReducerOptions torch;
   FlatReducerOptions flat;
+  bool to_one = false;
   double error = 1e-6;
   Step passes = [](int, int) { return std::vector<Pass>(1); };
 };
@@ -140,7 +163,10 @@ void expect_mean(const Case& one, bool flat) {
     const FlatParts parts = parts_of(registry);
     std::unique_ptr<GradientReducer> reducer;
     if (flat) {
-      reducer = make_flat_reducer(make_rank_group(torch), at::kCPU, one.flat);
+      std::unique_ptr<RankGroup> ranks = make_rank_group(torch);
+      if (one.to_one) ranks = std::make_unique<ToOne>(std::move(ranks));
+      reducer = make_flat_reducer(std::move(ranks), at::kCPU, one.flat);
+      EXPECT_EQ(reducer->sums_everywhere(), !one.to_one);
     } else {
       auto made = make_c10d_reducer(torch, registry, one.torch);
       EXPECT_TRUE(made.ok()) << made.status().to_string();
@@ -240,11 +266,14 @@ TEST(ReducersTest, Compression) {
 }
 
 TEST(ReducersTest, ShardsLieWithTheirRanks) {
-  for (const Compression compression : {Compression::kNone, Compression::kFp16}) {
+  for (const auto& [compression, to_one] :
+       {std::pair(Compression::kNone, false), std::pair(Compression::kNone, true),
+        std::pair(Compression::kFp16, true)}) {
     Case one;
-    one.name = "shards";
+    one.name = to_one ? "shards" : "shards that are added up everywhere";
     one.world = 3;
     one.flat.shard = true;
+    one.to_one = to_one;
     one.flat.compression = compression;
     one.flat.first_bucket_bytes = 4096;
     one.flat.bucket_bytes = 30000;

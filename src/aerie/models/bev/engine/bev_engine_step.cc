@@ -315,9 +315,11 @@ Result<train::StepOutcome> BevEngine::finish(const train::StepRequest& request) 
       add_up(totals);
       if (reducer.shards()) {
         const train::FlatRange own = reducer.owned();
-        grads = grads.narrow(0, own.begin, own.count);
         if (!optimizer_->kept()) optimizer_->keep(own.begin, own.begin + own.count);
-        add_up_squares = add_up;
+        if (!reducer.sums_everywhere()) {
+          grads = grads.narrow(0, own.begin, own.count);
+          add_up_squares = add_up;
+        }
       }
     }
     if (global_loss_ && window_samples_ != window_divisor_)

@@ -650,7 +650,7 @@ Status FastEngine::finish_step(const StepRequest& request) {
   std::span<const double> squares(static_cast<const double*>(square_partials_->data()),
                                   reduces || scaled ? 0 : window_square_partials_);
   FlatOptimizer::Squared squared = window_squared_;
-  if (shards()) {
+  if (shards() && !core_->reducer()->sums_everywhere()) {
     // Of all gradients, each rank having those of its own.
     const at::Tensor& grads = core_->model().parameters().flat_grads();
     const FlatRange own = core_->reducer()->owned();

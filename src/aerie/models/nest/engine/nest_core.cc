@@ -619,12 +619,14 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
     std::function<void(const at::Tensor&)> add_up_squares;
     if (shards) {
       const FlatRange own = reducer_->owned();
-      grads = grads.narrow(0, own.begin, own.count);
       if (!optimizer_->kept()) optimizer_->keep(own.begin, own.begin + own.count);
-      add_up_squares = [&](const at::Tensor& squares) {
-        const int code = reducer_->add_up_wide(squares.mutable_data_ptr<double>(), 1, stream());
-        TORCH_CHECK(code == 0, reducer_->error(code).message());
-      };
+      if (!reducer_->sums_everywhere()) {
+        grads = grads.narrow(0, own.begin, own.count);
+        add_up_squares = [&](const at::Tensor& squares) {
+          const int code = reducer_->add_up_wide(squares.mutable_data_ptr<double>(), 1, stream());
+          TORCH_CHECK(code == 0, reducer_->error(code).message());
+        };
+      }
     }
     if (global_loss_ && window_frames_ != window_divisor_)
       grads.mul_(static_cast<double>(window_divisor_) / static_cast<double>(window_frames_));
