@@ -63,7 +63,9 @@ def kill_once(name, steps, draw, number):
     ways.expect(codes == [1], f'kill {number}: exit codes {codes}', name)
     ways.expect(re.search(rf'rank {victim} on \S+', text), f'kill {number}: rank {victim} and its host are not named', name)
     ways.expect(re.search(r'phase (\w|-)+', text), f'kill {number}: no phase', name)
-    if not stops:
+    if stops:
+        ways.expect(seconds <= ways.HEARTBEAT * ways.patience(), f'kill {number}: all ended after {seconds:.1f} s', name)
+    else:
         ways.expect(f'last lines of rank {victim}' in text, f'kill {number}: no last lines', name)
     return seconds, stops, re.search(r'phase ([\w-]+)', text).group(1)
 

@@ -32,6 +32,9 @@ class Board final {
   // The rank ends because another one did.
   void end_for_other(int rank);
   bool ended_for_other(int rank) const;
+  // Other ranks have heard nothing of it for too long: it hangs.
+  void give_up(int rank);
+  bool given_up(int rank) const;
   // The folder of the run, so that a restart goes on in it.
   void set_run_folder(const std::string& path);
   std::string run_folder() const;

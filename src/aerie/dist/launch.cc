@@ -130,10 +130,11 @@ class Ranks {
         child.status = status;
         if (ended_well(status)) continue;
         any_bad_ = true;
-        // Those that end because another one did are not to blame, nor those that we ended.
+        // Those that end because another one did are not to blame, nor those that we ended: of one
+        // that hung the others have told.
         if (board_.ended_for_other(static_cast<int>(i)))
           any_for_other_ = true;
-        else if (!bad_ && !given_up_)
+        else if (!bad_ && !given_up_ && !board_.given_up(static_cast<int>(i)))
           bad_ = static_cast<int>(i);
       }
       if (wait && running() == 0) return;
@@ -142,6 +143,12 @@ class Ranks {
   void give_up() {
     given_up_ = true;
     send(SIGKILL);
+  }
+  // A rank that hangs cannot end by itself, and the others need not wait for it any longer.
+  void end_silent() const {
+    for (size_t i = 0; i < children_.size(); ++i)
+      if (children_[i].running && board_.given_up(static_cast<int>(i)))
+        kill(children_[i].pid, SIGKILL);
   }
   bool any_bad() const { return any_bad_; }
   bool any_for_other() const { return any_for_other_; }
@@ -249,12 +256,13 @@ Result<int> launch_ranks(const LaunchOptions& options) {
     int signals_seen = 0;
     double kill_at = 0;
     while (ranks.running() > 0) {
-      const int number = signals.wait(0.2);
+      const int number = signals.wait(0.1);
       if (number != 0 && number != SIGCHLD) {
         // The first asks to save and leave, the second to leave at once, the third does not ask.
         ranks.send(++signals_seen > 2 ? SIGKILL : number);
       }
       ranks.reap(false);
+      ranks.end_silent();
       const double now = Clock::real().monotonic_s();
       // Once one has ended for the sake of another the rest had the same news.
       if (ranks.any_bad() && kill_at == 0) kill_at = now + options.grace_s;

@@ -12,6 +12,7 @@
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
+#include "aerie/dist/board.h"
 
 namespace aerie::dist::launch_test {
 namespace {
@@ -69,6 +70,36 @@ TEST(LaunchTest, ABadEndEndsAllAndIsReported) {
   // A run that ended unhealthily has ended.
   EXPECT_EQ(*shell.run("exit 4", 2), 4);
   EXPECT_EQ(shell.said, "");
+}
+
+// A rank that the others have given up is ended at once and not taken for the cause. Ranks are this
+// program, in the test below.
+TEST(LaunchTest, ARankThatHangsIsEnded) {
+  LaunchOptions options;
+  options.program = "/proc/self/exe";
+  options.args = {"--gtest_filter=RanksOfLaunchTest.*"};
+  options.local_size = 2;
+  options.grace_s = 60;
+  std::string said;
+  set_log_console([&](LogLevel, std::string_view line) { said += str_cat(line, "\n"); });
+  const double start_s = Clock::real().monotonic_s();
+  const auto code = launch_ranks(options);
+  set_log_console({});
+  ASSERT_TRUE(code.ok()) << code.status().to_string();
+  EXPECT_EQ(*code, 1);
+  EXPECT_EQ(said, "");
+  EXPECT_LT(Clock::real().monotonic_s() - start_s, 30);
+}
+
+TEST(RanksOfLaunchTest, OneHangsTheOtherGivesItUp) {
+  Board* board = Board::inherited();
+  if (board == nullptr) return;  // nobody's rank
+  if (board->own_rank() == 1) {
+    raise(SIGSTOP);
+    _exit(99);
+  }
+  usleep(300'000);
+  board->give_up(1);
 }
 
 TEST(LaunchTest, Restarts) {

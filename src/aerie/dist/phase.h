@@ -8,7 +8,7 @@ namespace aerie::dist {
 enum class Phase : int32_t {
   kStart,      // opening data and model, joining the others
   kData,       // waiting for a batch
-  kForward,    // also all of a step that is one CUDA graph
+  kForward,    // also launching a step that is one CUDA graph
   kBackward,   // with the reductions that overlap it
   kAllReduce,  // waiting for the other ranks
   kUpdate,     // the optimizer

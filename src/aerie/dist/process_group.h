@@ -65,6 +65,10 @@ class ProcessGroup {
   // What this rank is doing from now on; from any thread, costs one store.
   virtual void set_phase(Phase phase) = 0;
   virtual Phase phase() const = 0;
+  // Where the device is (a number of Phase, in memory that it writes; negative: nowhere). Others
+  // are told this while the phase is kForward, in which a host launches whole steps. Null: nobody
+  // says it. The memory lives until the next call; from any thread.
+  virtual void follow_device(const int32_t* /*phase*/) {}
   // An error that names rank, host and phase once another rank is lost, silent or has failed. From
   // any thread.
   virtual Status check() const = 0;

@@ -134,6 +134,7 @@ class TorchProcessGroup final : public ProcessGroup {
     if (board_ != nullptr) board_->set_phase(board_->own_rank(), phase);
   }
   Phase phase() const override { return watch_->phase(); }
+  void follow_device(const int32_t* phase) override { watch_->follow_device(phase); }
   Status check() const override {
     const std::optional<RankLoss> lost = loss();
     return lost ? lost->status : ok_status();
@@ -234,6 +235,16 @@ class TorchProcessGroup final : public ProcessGroup {
     options.heartbeat_s = options_.heartbeat_s;
     options.hosts = hosts_;
     options.token = token_;
+    // For the launcher, should this process be killed.
+    if (Board* board = Board::inherited(); board != nullptr)
+      options.device_phase = [board](Phase phase) { board->set_phase(board->own_rank(), phase); };
+    options.noticed = [world = world_](const RankLoss& loss) {
+      const int local_rank = loss.rank - (world.rank - world.local_rank);
+      Board* board = Board::inherited();
+      if (board != nullptr && loss.kind == RankLoss::Kind::kSilent && local_rank >= 0 &&
+          local_rank < world.local_size)
+        board->give_up(local_rank);
+    };
     if (options_.end_process)
       options.end_process = [world = world_](const RankLoss& loss) {
         report_loss(loss, world);

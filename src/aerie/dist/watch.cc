@@ -40,10 +40,11 @@ void make_quick(int fd) {
 
 Watch::Watch(WatchOptions options, Listener listener, int hub_fd)
     : options_(std::move(options)),
-      // Noticing, telling and ending together stay below the heartbeat.
-      silence_s_(0.75 * options_.heartbeat_s),
+      // Noticing, telling and ending together stay below the heartbeat, also where ranks have to
+      // wait for a core: a third of it is left for that.
+      silence_s_(0.5 * options_.heartbeat_s),
       beat_s_(std::clamp(options_.heartbeat_s / 20, 0.05, 0.5)),
-      grace_s_(std::clamp(0.15 * options_.heartbeat_s, 0.3, 5.0)),
+      grace_s_(std::clamp(0.1 * options_.heartbeat_s, 0.3, 5.0)),
       listener_(listener),
       ranks_(static_cast<size_t>(options_.size)) {
   AERIE_CHECK(pipe2(wake_fds_, O_CLOEXEC | O_NONBLOCK) == 0, "no pipe");
@@ -105,6 +106,18 @@ void Watch::set_phase(Phase phase) {
     phase_since_.store(seconds_now(), std::memory_order_relaxed);
 }
 
+void Watch::follow_device(const int32_t* phase) {
+  const std::lock_guard lock(mutex_);
+  device_phase_ = phase;
+}
+
+Phase Watch::told_phase() const {
+  const Phase host = phase();
+  if (host != Phase::kForward || device_phase_ == nullptr) return host;
+  const int32_t device = __atomic_load_n(device_phase_, __ATOMIC_RELAXED);
+  return device >= 0 && device < kNumPhases ? static_cast<Phase>(device) : host;
+}
+
 void Watch::add_line(std::string_view line) {
   const std::lock_guard lock(mutex_);
   if (lines_.size() == kKeptLines) lines_.erase(lines_.begin());
@@ -131,20 +144,21 @@ void Watch::fail(const Status& why) {
     leaving_ = true;
     if (options_.rank == 0) {
       RankLoss own{RankLoss::Kind::kFailed, 0, why};
-      own.status = Status(why.code(), str_cat(describe(0), " failed in phase ", phase_name(phase()),
-                                              ": ", why.to_string(), last_words(0)));
+      own.status =
+          Status(why.code(), str_cat(describe(0), " failed in phase ", phase_name(told_phase()),
+                                     ": ", why.to_string(), last_words(0)));
       tell(own);
     } else {
       std::string message(1, kFail);
       put(message, static_cast<int32_t>(why.code()));
-      put(message, static_cast<int32_t>(phase()));
+      put(message, static_cast<int32_t>(told_phase()));
       put(message, now - phase_since_.load(std::memory_order_relaxed));
       put_text(message, why.to_string().substr(0, kMaxMessage / 2));
       for (const auto& peer : peers_) {
         if (lines_new_)
           peer->send([&] {
             std::string beat(1, kBeat);
-            put(beat, static_cast<int32_t>(phase()));
+            put(beat, static_cast<int32_t>(told_phase()));
             put(beat, 0.0);
             put_text(beat, join(lines_, "\n"));
             return beat;
@@ -302,6 +316,7 @@ void Watch::judge(double now) {
 void Watch::lose(RankLoss loss) {
   if (loss_ || leaving_) return;
   if (options_.rank == 0) tell(loss);
+  if (options_.noticed) options_.noticed(loss);
   loss_ = std::move(loss);
   loss_time_ = seconds_now();
 }

@@ -31,6 +31,10 @@ struct WatchOptions {
   double heartbeat_s = 60;
   std::vector<std::string> hosts;  // by rank
   std::string token;               // of the run
+  // Called by the watching thread with what the device says its phase is. May be empty.
+  std::function<void(Phase)> device_phase;
+  // Called by the watching thread as soon as a rank is lost; returns at once. May be empty.
+  std::function<void(const RankLoss&)> noticed;
   // Called by the watching thread when this process has not ended by itself a while after another
   // rank was lost; must end it. Empty: nothing happens (tests).
   std::function<void(const RankLoss&)> end_process;
@@ -46,6 +50,8 @@ class Watch final {
 
   void set_phase(Phase phase);
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
+  // As ProcessGroup::follow_device().
+  void follow_device(const int32_t* phase);
   // A line of this rank's log.
   void add_line(std::string_view line);
   std::optional<RankLoss> loss() const;
@@ -70,6 +76,7 @@ class Watch final {
   void lose(RankLoss loss);
   void tell(const RankLoss& loss);
   void wait_until_sent(double seconds);
+  Phase told_phase() const;  // the device's where it counts
   std::string describe(int rank) const;
   std::string last_words(int rank) const;
   std::string who_else(double now) const;
@@ -89,6 +96,7 @@ class Watch final {
   std::vector<Rank> ranks_;
   std::vector<std::string> lines_;  // of this rank, the last few
   bool lines_new_ = false;
+  const int32_t* device_phase_ = nullptr;
   bool leaving_ = false;
   bool stop_ = false;
   std::optional<RankLoss> loss_;

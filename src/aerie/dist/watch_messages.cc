@@ -26,7 +26,7 @@ std::string Watch::who_else(double now) const {
   std::vector<std::string> out;
   for (int rank = 0; rank < options_.size && out.size() < 8; ++rank) {
     const Rank& at = ranks_[static_cast<size_t>(rank)];
-    const Phase phase = rank == options_.rank ? phase_.load() : at.phase;
+    const Phase phase = rank == options_.rank ? told_phase() : at.phase;
     const double since = rank == options_.rank ? phase_since_.load() : at.phase_since;
     if (phase == Phase::kAllReduce || at.left) continue;
     out.push_back(
@@ -92,8 +92,14 @@ void Watch::take_message(Peer& peer, std::string_view message, double now) {
 }
 
 void Watch::beat(double now) {
+  const Phase told = told_phase();
+  if (told != Phase::kForward && phase() == Phase::kForward && options_.device_phase) {
+    options_.device_phase(told);
+    // What the host has said meanwhile is newer.
+    if (phase() != Phase::kForward) options_.device_phase(phase());
+  }
   std::string message(1, kBeat);
-  put(message, static_cast<int32_t>(phase()));
+  put(message, static_cast<int32_t>(told));
   put(message, now - phase_since_.load(std::memory_order_relaxed));
   if (lines_new_) put_text(message, join(lines_, "\n"));
   bool all = true;

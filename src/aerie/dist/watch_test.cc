@@ -1,6 +1,7 @@
 #include "aerie/dist/watch.h"
 
 #include <sys/socket.h>
+#include <tuple>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -60,6 +61,29 @@ TEST(WatchTest, AProcessThatEndsIsNamedWithItsPhaseAndLines) {
   }
 }
 
+// A host that launches whole steps knows less than its device, which may be in the middle of a
+// graph.
+TEST(WatchTest, TheDeviceTellsThePhase) {
+  int32_t device = -1;
+  for (const auto& [host, at, told] :
+       {std::tuple(Phase::kForward, static_cast<int32_t>(Phase::kBackward), "in phase backward"),
+        std::tuple(Phase::kForward, static_cast<int32_t>(Phase::kAllReduce), "in phase all-reduce"),
+        std::tuple(Phase::kForward, -1, "in phase forward"),
+        std::tuple(Phase::kForward, 1000, "in phase forward"),
+        std::tuple(Phase::kSave, static_cast<int32_t>(Phase::kBackward), "in phase save")}) {
+    Group group(2);
+    device = at;
+    group.watches[1]->set_phase(host);
+    group.watches[1]->follow_device(&device);
+    let_beat();
+    EXPECT_EQ(group.watches[1]->phase(), host);
+    group.watches[1].reset();
+    const auto loss = group.watches[0]->wait_for_loss(60);
+    ASSERT_TRUE(loss.has_value());
+    EXPECT_TRUE(has(*loss, told)) << loss->status.to_string();
+  }
+}
+
 TEST(WatchTest, WithoutRankZeroTheOthersKnow) {
   Group group(3);
   group.watches[0]->set_phase(Phase::kSave);
@@ -85,7 +109,8 @@ TEST(WatchTest, SilenceIsNoticedWithinTheHeartbeat) {
   const double start_s = Clock::real().monotonic_s();
   const auto hub = Watch::serve(listener, options);
   options.rank = 1;
-  std::atomic<int> ended{0};
+  std::atomic<int> ended{0}, noticed{0};
+  options.noticed = [&](const RankLoss& loss) { noticed = loss.rank; };
   options.end_process = [&](const RankLoss& loss) { ended = loss.rank; };
   const auto other = Watch::connect("127.0.0.1", listener.port, options).value();
   const int silent = connect_to("127.0.0.1", listener.port, 5).value();
@@ -102,6 +127,7 @@ TEST(WatchTest, SilenceIsNoticedWithinTheHeartbeat) {
     EXPECT_TRUE(has(*loss, "rank 2 on h2 has said nothing for")) << loss->status.to_string();
   }
   EXPECT_GE(Clock::real().monotonic_s() - start_s, 0.7);
+  EXPECT_EQ(noticed, 2);
   // Whoever does not end by itself is ended.
   for (int i = 0; i < 1000 && ended == 0; ++i) usleep(50'000);
   EXPECT_EQ(ended, 2);

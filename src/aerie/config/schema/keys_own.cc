@@ -75,8 +75,8 @@ const FieldKeys<AerieDistConfig>& dist_keys() {
   static const FieldKeys<T> kKeys = [] {
     FieldKeys<T> keys("aerie.dist");
     keys.key("heartbeat_s", &T::heartbeat_s,
-             works("Several devices: a process that says nothing for so many seconds is given up, "
-                   "and all others end with a message that names it.")
+             works("Several devices: when a process falls silent all have ended within so many "
+                   "seconds, with a message that names it.")
                  .range(">=1")
                  .whole());
     return keys;

@@ -49,7 +49,7 @@ struct MeetingPlace {
   Status failure;
 };
 
-class LocalRank final : public dist::ProcessGroup {
+class LocalRank : public dist::ProcessGroup {
  public:
   LocalRank(MeetingPlace& place, int rank) : place_(place) {
     world_.rank = world_.local_rank = rank;

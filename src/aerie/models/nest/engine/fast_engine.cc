@@ -150,6 +150,7 @@ Status FastEngine::start(std::unique_ptr<device::Stream> compute, const Source& 
     return std::shared_ptr<uint8_t>(block.mutable_data_ptr<uint8_t>(), [block](uint8_t*) {});
   };
   AERIE_ASSIGN_OR_RETURN(uploads_, UploadRing::create(*compute_, host));
+  device_phase_ = std::make_unique<DevicePhase>(*compute_, device_, host);
   AERIE_ASSIGN_OR_RETURN(
       under_way_, ResultRing<Pending>::create(*compute_, host, static_cast<size_t>(result_bytes)));
   const FlatOptimizer::Of of{
@@ -509,6 +510,7 @@ Status FastEngine::submit(const StepRequest& request) {
     if (core_->ema() != nullptr && core_->ema()->swapped())
       return internal_error("training while averaged weights are in use");
     AERIE_RETURN_IF_ERROR(meet_ranks());
+    device_phase_->tell(core_->group());
     AERIE_RETURN_IF_ERROR(refresh());
     std::vector<std::vector<Shape>> shapes(request.micro_batches.size());  // parts of micro-batches
     size_t last = request.micro_batches.size();  // of the window; there may be none here
@@ -630,6 +632,8 @@ Status FastEngine::finish_step(const StepRequest& request) {
   window_open_ = false;
   const bool reduces = core_->reducer() != nullptr;
   if (reduces) AERIE_RETURN_IF_ERROR(reduce_gradients());
+  AERIE_RETURN_IF_ERROR(
+      compute_->status_of(device_phase_->mark(dist::Phase::kUpdate), "telling the phase"));
   if (!window_has_gradients_) {
     // No rank-local samples in the whole step: nothing to update.
     AERIE_RETURN_IF_ERROR(collect_all());

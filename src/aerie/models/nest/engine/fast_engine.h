@@ -43,6 +43,7 @@
 #include "aerie/train/graph/plan_cache.h"
 #include "aerie/train/graph/result_ring.h"
 #include "aerie/train/graph/upload_ring.h"
+#include "aerie/train/ranks/device_phase.h"
 
 namespace aerie::train {
 
@@ -191,6 +192,7 @@ class FastEngine final : public CoreEngine {
   std::map<int64_t, at::Tensor> positions_;
 
   std::unique_ptr<UploadRing> uploads_;
+  std::unique_ptr<DevicePhase> device_phase_;
   std::unique_ptr<FlatOptimizer> optimizer_;
   bool update_pending_ = false;  // the last step is decided, its weights are not written
   std::unique_ptr<device::Event> update_begin_;

@@ -296,12 +296,17 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate, bool last) {
     if (reduces)
       inputs.after_part = [reducer](int part, void* on) { return reducer->begin(part, on); };
     inputs.exchange = core_->exchange();
-    const int code = plan.step[which]->run(
+    inputs.before_backward = [this] { return device_phase_->mark(dist::Phase::kBackward); };
+    int code = plan.shape.training ? device_phase_->mark(dist::Phase::kForward) : kernels::kOk;
+    if (code != kernels::kOk) return code;
+    code = plan.step[which]->run(
         memory_->data(), inputs,
         {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float)),
          reducer == nullptr ? static_cast<double*>(square_partials_->data()) : nullptr},
         stream);
-    return code == kernels::kOk && reduces ? reducer->finish(stream) : code;
+    if (code != kernels::kOk || !reduces) return code;
+    code = device_phase_->mark(dist::Phase::kAllReduce);
+    return code == kernels::kOk ? reducer->finish(stream) : code;
   };
   const size_t way = which + (reduces ? 2 : 0);
   if (plan.shape.training && plans_->is_early(plan, way)) ++window_first_runs_;

@@ -113,6 +113,7 @@ class NestCore {
   }
   // Who is told what a step is doing, for the messages of other ranks; null: nobody. Outlives it.
   void set_group(dist::ProcessGroup* group) { group_ = group; }
+  dist::ProcessGroup* group() const { return group_; }
   // Where the phases of a step are timed.
   DeviceSpans& spans() { return *spans_; }
   // Masks for every following forward pass instead of drawn ones; null: draw again. For tests.

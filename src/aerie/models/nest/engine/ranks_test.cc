@@ -5,12 +5,14 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/engine/reference_engine.h"
 #include "aerie/models/nest/engine/test_util.h"
+#include "aerie/train/testing/local_ranks.h"
 
 namespace aerie::train::ranks_test {
 namespace {
@@ -301,6 +303,65 @@ TEST(RanksTest, AnExchangeOfOneRankIsNone) {
     ASSERT_EQ(calls.size(), 3 * 2 * pass.size());
     for (size_t i = 0; i < calls.size(); ++i) EXPECT_EQ(calls[i], pass[i % pass.size()]);
   }
+}
+
+// Keeps what follow_device() was given.
+class FollowingRank final : public LocalRank {
+ public:
+  using LocalRank::LocalRank;
+  void follow_device(const int32_t* phase) override { word = phase; }
+  std::string device() const {
+    return word == nullptr ? "nobody says" : dist::phase_name(static_cast<dist::Phase>(*word));
+  }
+  const int32_t* word = nullptr;
+};
+
+// Notes where the device is whenever it is asked for something.
+class NotingRanks final : public FakeRanks {
+ public:
+  explicit NotingRanks(const FollowingRank& rank) : FakeRanks(1.0f), rank_(rank) {}
+  int begin(int part, void* stream) override {
+    notes.insert("begin: " + rank_.device());
+    return FakeRanks::begin(part, stream);
+  }
+  int finish(void* stream) override {
+    notes.insert("finish: " + rank_.device());
+    return FakeRanks::finish(stream);
+  }
+  std::set<std::string> notes;
+
+ private:
+  const FollowingRank& rank_;
+};
+
+// Other ranks hear where the device of the fast engine is, in graphs too.
+TEST(RanksTest, TheDeviceTellsItsPhases) {
+  MeetingPlace place(1);
+  FollowingRank rank(place, 0);
+  {
+    auto engine = make_engine(/*fast=*/true, ranks_config());
+    NotingRanks ranks(rank);
+    ASSERT_TRUE(engine->set_reducer(&ranks).ok());
+    ASSERT_TRUE(engine
+                    ->set_exchange(
+                        [&](const kernels::ExchangedSums& sums, void*) {
+                          ranks.notes.insert((sums.backward ? "sums back: " : "sums: ") +
+                                             rank.device());
+                          return 0;
+                        },
+                        /*recordable=*/true)
+                    .ok());
+    engine->core().set_group(&rank);
+    for (int64_t s = 0; s < 3; ++s) {
+      ranks.notes.clear();
+      run_step(*engine, 0);
+      EXPECT_EQ(rank.device(), "update");
+      EXPECT_EQ(ranks.notes, (std::set<std::string>{"sums: forward", "sums back: backward",
+                                                    "begin: backward", "finish: all-reduce"}));
+    }
+    EXPECT_GT(static_cast<FastEngine&>(*engine).num_graphs(), 0);
+  }
+  EXPECT_EQ(rank.word, nullptr);
 }
 
 // Two cores, each in a thread of its own, that meet for gradients and BatchNorm's sums.

@@ -486,6 +486,7 @@ int NestStep::head(Workspace& w) {
   AERIE_TRY(kernels_->cross_entropy(loss, w.stream));
   if (!c.training) return kOk;
 
+  if (w.inputs.before_backward) AERIE_TRY(w.inputs.before_backward());
   AERIE_TRY(w.wgrad(w.logits, w.chosen_rows, params_.decoder.weight, w.capacity, outputs, c.width));
   AERIE_TRY(w.bias_gradient(w.logits, params_.decoder.bias, w.capacity, outputs, outputs, false,
                             w.outputs.masked_rows));

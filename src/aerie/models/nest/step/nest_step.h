@@ -133,6 +133,9 @@ struct NestStepInputs {
   // Called before work is launched that reads parameters of a part, in the order of parts; returns
   // 0 or an error. Empty: all parameters may be read.
   std::function<int(int part)> before_part;
+  // Called in training before the first work of the backward pass is launched; returns 0 or an
+  // error. May be empty.
+  std::function<int()> before_backward;
   // Called in training as soon as all work is launched that writes gradients of a part, from the
   // last part to the first: what is launched on `stream` from then on finds them. Returns 0 or an
   // error. May be empty.
