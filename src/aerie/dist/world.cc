@@ -283,6 +283,9 @@ Result<std::optional<World>> world_from_environment(Launcher launcher,
     const bool elastic = vars.has("TORCHELASTIC_RUN_ID");
     return as_optional(torch_world(vars, elastic ? Launcher::kTorchrun : Launcher::kPlain));
   }
+  if (launcher == Launcher::kSlurm && !vars.has("SLURM_PROCID"))
+    return invalid_argument("the variable SLURM_PROCID is not set")
+        .with_hint("start with srun, a task a rank or a task a machine, or by another way");
   if (launcher == Launcher::kSlurm ||
       (any && vars.has("SLURM_PROCID") && vars.has("SLURM_LOCALID") &&
        vars.first({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}) != nullptr && !slurm_shell(vars)))

@@ -120,6 +120,8 @@ TEST(WorldTest, Slurm) {
   shell["SLURM_JOB_NAME"] = "interactive";
   EXPECT_FALSE((*world_of(shell)).has_value());
   EXPECT_TRUE((*world_of(shell, Launcher::kSlurm)).has_value());
+  EXPECT_NE(world_of({}, Launcher::kSlurm).status().to_string().find("start with srun"),
+            std::string::npos);
   Variables broken = variables;
   broken["SLURM_NODELIST"] = "gpu[007-";
   EXPECT_NE(world_of(broken).status().to_string().find("SLURM_NODELIST"), std::string::npos);
