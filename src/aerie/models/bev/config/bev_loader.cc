@@ -167,14 +167,16 @@ Status apply_flags(const MmArgs& args, bool mm, Value& native) {
 }
 
 // What a machine without GPUs makes of keys that need one: a run on the CPU, and a warning.
-Status adapt_to_cpu(int num_gpus, Value& native, config::Findings& findings) {
+Status adapt_to_cpu(const MmArgs& args, int num_gpus, Value& native, config::Findings& findings) {
   if (num_gpus > 0) return ok_status();
   const auto warn = [&](const std::string& key, const Value& value, std::string message) {
     const bool placed = value.origin().kind != config::Origin::Kind::kDefault;
     findings.add({Finding::Severity::kWarning, key, std::move(message), "",
                   placed ? value.origin().to_string() : ""});
   };
-  if (Value* devices = native.find("trainer.devices"); devices != nullptr && devices->is_list()) {
+  // A number in the file may mean processes of the CPU; that of --gpus does not.
+  if (Value* devices = native.find("trainer.devices");
+      devices != nullptr && (devices->is_list() || args.gpus)) {
     warn("trainer.devices", *devices, "there is no GPU here; the run is on the CPU");
     native.erase("trainer.devices");
   }
@@ -230,7 +232,8 @@ Result<LoadedBevConfig> load_bev_config(Env& env, const MmArgs& args,
   const config::Schema& schema = bev_schema();
   Value effective = out.native;
   const int num_gpus = options.num_gpus ? *options.num_gpus : config::count_visible_gpus();
-  if (options.for_training) AERIE_RETURN_IF_ERROR(adapt_to_cpu(num_gpus, effective, out.findings));
+  if (options.for_training)
+    AERIE_RETURN_IF_ERROR(adapt_to_cpu(args, num_gpus, effective, out.findings));
   config::fill_defaults(effective, schema.aerie_defaults());
   std::set<std::string> reads;
   config::ResolveOptions resolve;

@@ -167,6 +167,10 @@ TEST(BevPresetsTest, TakeTheGuidesCommandLine) {
   EXPECT_EQ(cpu->run.trainer.precision, config::Precision::k32);
   EXPECT_NE(warnings(*cpu).find("there is no GPU here"), std::string::npos);
   EXPECT_NE(warnings(*cpu).find("fp16 needs a GPU"), std::string::npos);
+  const auto two = load({preset("_optimized"), "--gpus", "2"}, 0, true);
+  ASSERT_TRUE(two.ok()) << two.status().to_string();
+  EXPECT_NE(two->run.trainer.devices.count, 2);
+  EXPECT_NE(warnings(*two).find("there is no GPU here"), std::string::npos);
 }
 
 TEST(MmArgsTest, FollowsMmseg) {

@@ -128,7 +128,7 @@ void policy(MmState& state, MmNode node, const std::string& native, bool momentu
   if (found == nullptr || (momentum && found->momentum_arguments == "-")) {
     std::vector<std::string> known;
     for (const std::string& one : split(momentum ? momentum_policy_names() : policy_names(), '|'))
-      known.push_back(one);
+      if (find_policy(one)->name == one) known.push_back(one);  // one spelling of each
     const std::string near = nearest_name(name, known);
     return state.error(node.path_of("policy"), node.value(),
                        str_cat("there is no policy '", name, "'"),
