@@ -69,6 +69,14 @@ double spread_of(const std::vector<ClaimFigures>& settings) {
   return std::max(repeated ? kLeastNoise : kNoiseOfOneTrial, out);
 }
 
+// Where steps run on the CPUs, a trial that has them to itself is as much faster than one that
+// shares them as others took.
+double noise_of_others(const ClaimResult& result) {
+  if (result.settings.front().gpu_util >= 0.0) return 0.0;
+  const double share = std::min(result.others_share, 0.95);
+  return share / (1.0 - share);
+}
+
 // Whether the noise reaches from a ratio to the figure that decides.
 bool too_noisy(double ratio, double figure, double noise) {
   return noise > kJudgeable && std::abs(ratio / figure - 1.0) <= noise;
@@ -309,7 +317,7 @@ void judge_claim(const ClaimRow& row, ClaimResult& result) {
   result.step_ratio = result.settings.front().steps_per_s > 0.0
                           ? result.settings.back().steps_per_s / result.settings.front().steps_per_s
                           : 0.0;
-  result.noise = spread_of(result.settings);
+  result.noise = std::max(spread_of(result.settings), noise_of_others(result));
   // What another machine is needed for is not judged by its stand-in.
   if (result.needs.empty()) result.verdict = verdict_of(row, result);
   result.measured = measured_text(row, result);

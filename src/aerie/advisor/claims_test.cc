@@ -28,8 +28,9 @@ ClaimFigures figures(const std::string& label, std::vector<double> input, double
   return out;
 }
 
-ClaimResult judged(const ClaimRow& row, std::vector<ClaimFigures> settings) {
+ClaimResult judged(const ClaimRow& row, std::vector<ClaimFigures> settings, double others = 0.0) {
   ClaimResult out;
+  out.others_share = others;
   out.model = "nest";
   out.name = row.name;
   out.settings = std::move(settings);
@@ -105,6 +106,20 @@ TEST(ClaimJudgeTest, NoiseIsNoGain) {
   // One round says less than two.
   EXPECT_EQ(judged(row_called("batch_2_8"), {figures("2", {100.0}), figures("8", {105.0})}).verdict,
             ClaimVerdict::kFails);
+}
+
+TEST(ClaimJudgeTest, ABusyMachineProvesNothing) {
+  // Three times as fast, or alone on CPUs that others had most of the time.
+  const auto row = row_called("persistent_workers");
+  const ClaimResult busy = judged(row, {figures("false", {100.0}), figures("true", {310.0})}, 0.75);
+  EXPECT_NEAR(busy.noise, 3.0, 1e-9);
+  EXPECT_EQ(busy.verdict, ClaimVerdict::kUnclear);
+  EXPECT_EQ(judged(row, {figures("false", {100.0}), figures("true", {310.0})}, 0.05).verdict,
+            ClaimVerdict::kHolds);
+  // A GPU is not shared with them.
+  std::vector<ClaimFigures> gpu{figures("false", {100.0}), figures("true", {310.0})};
+  for (ClaimFigures& one : gpu) one.gpu_util = 99.0;
+  EXPECT_EQ(judged(row, gpu, 0.75).verdict, ClaimVerdict::kHolds);
 }
 
 TEST(ClaimJudgeTest, RowsOfSeveralSettingsHoldInPart) {
