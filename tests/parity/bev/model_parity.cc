@@ -12,6 +12,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/where.h>
 
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/bev_model.h"
@@ -153,7 +154,10 @@ std::vector<double> depths_first(const std::vector<double>& values, int64_t pixe
 
 std::vector<double> cells_of(const Run& r) {
   const SplatPlan& plan = *r.plan;
-  const std::vector<double> cells(plan.cell.begin(), plan.cell.end());
+  // Those of a GPU lie there.
+  const std::vector<double> cells = plan.cell_of_point.defined()
+                                        ? numbers(at::where(plan.kept > 0, plan.cell_of_point, -1))
+                                        : std::vector<double>(plan.cell.begin(), plan.cell.end());
   return depths_first(cells, plan.shape.pixels, plan.shape.depths, 1);
 }
 
@@ -445,7 +449,7 @@ void check_block(const Fixture& fixture, at::Device device, Checks& checks) {
   if (names.size() != registry.trainable().size())
     throw std::runtime_error("the block has other parameters than the fixture");
   const at::Tensor keep =
-      tensor_of(fixture.bytes("block/keep"), fixture.shape("block/keep"), at::kByte).to(device);
+      tensor_of(fixture.bytes("block/keep"), fixture.shape("block/keep"), at::kByte);
   nn::InjectedDraws draws;
   draws.dropout_keep = {keep[0].contiguous(), keep[1].contiguous()};
   nn::ForwardContext ctx;
@@ -508,15 +512,15 @@ void check_splat_tensors(const Fixture& fixture, bool gpu, Checks& checks) {
     shape.ny = grid[1];
     shape.nz = grid[2];
     const std::vector<int64_t> cells = fixture.integers(at + "cell");
-    std::vector<int32_t> cell(cells.size());
+    std::vector<int64_t> cell(cells.size());
     for (int64_t i = 0; i < shape.images; ++i)
       for (int64_t d = 0; d < shape.depths; ++d)
         for (int64_t p = 0; p < shape.pixels; ++p)
           cell[static_cast<size_t>((i * shape.pixels + p) * shape.depths + d)] =
-              static_cast<int32_t>(
-                  cells[static_cast<size_t>((i * shape.depths + d) * shape.pixels + p)]);
-    const auto plan = SplatPlan::make(shape, extents[3], extents[4], std::move(cell),
-                                      /*as_tensors=*/true, device);
+              cells[static_cast<size_t>((i * shape.depths + d) * shape.pixels + p)];
+    const auto count = static_cast<int64_t>(cell.size());
+    const auto plan = SplatPlan::of_tensor(shape, extents[3], extents[4],
+                                           tensor_of(cell, {count}, at::kLong).to(device));
     const at::Tensor logits =
         float_tensor(fixture, at + "depth_logits").to(device).requires_grad_(true);
     const at::Tensor context =

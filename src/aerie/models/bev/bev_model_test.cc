@@ -16,9 +16,11 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/upsample_bilinear2d.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include "aerie/device/gpu.h"
 #include "aerie/models/bev/metrics/map_iou.h"
 #include "aerie/models/bev/net/layers.h"
 
@@ -166,6 +168,57 @@ TEST(BevModelTest, BothWaysToSplatAgree) {
   const double size = gradients[0].abs().max().item<double>();
   EXPECT_GT(size, 1e-3);
   EXPECT_LT((gradients[0] - gradients[1]).abs().max().item<double>(), 1e-5 * size);
+}
+
+// Cells and their order as tensor operations make them are those of the host, to the bit.
+void expect_plans_of_the_host(at::Device device) {
+  BevConfig floored = tiny();
+  floored.rounding = VoxelRounding::kFloor;
+  BevConfig seed = profile("seed").value();
+  seed.swin.depths = {1, 1, 1, 1};
+  seed.swin.embed_dims = 24;
+  const at::Generator generator = draws(5);
+  for (const BevConfig& c : {tiny(), floored, seed}) {
+    BevBatch batch = batch_of(c, 2);
+    // Turned, scaled and shifted a little, so that points fall anywhere; the last camera sees none.
+    ViewMatrices& m = batch.matrices;
+    for (at::Tensor* t : {&m.camera_to_lidar, &m.intrinsics, &m.bev_augmentation}) {
+      const at::Tensor noise = at::rand(t->sizes(), generator, at::kFloat);
+      t->narrow(-2, 0, 3).add_((noise - 0.5).mul(0.1).narrow(-2, 0, 3));
+    }
+    m.camera_to_lidar[1][-1][0][3] = 3e38f;
+    const auto host = make(c)->plan(batch);
+    ASSERT_TRUE(host.ok()) << host.status().to_string();
+    const auto model = BevModel::create(c, 3, device);
+    ASSERT_TRUE(model.ok()) << model.status().to_string();
+    (*model)->use_tensor_splat(true);
+    const auto made = (*model)->plan(batch);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    const SplatPlan &a = **host, &b = **made;
+    const auto values = [](const at::Tensor& t) {
+      const at::Tensor whole = t.to(at::kCPU).contiguous();
+      const int64_t* first = whole.const_data_ptr<int64_t>();
+      return std::vector<int64_t>(first, first + whole.numel());
+    };
+    EXPECT_EQ(values(at::where(b.kept > 0, b.cell_of_point, -1)),
+              std::vector<int64_t>(a.cell.begin(), a.cell.end()));
+    EXPECT_EQ(values(b.points), std::vector<int64_t>(a.index.points.begin(), a.index.points.end()));
+    std::vector<int64_t> counts;
+    for (size_t i = 0; i + 1 < a.index.begin.size(); ++i)
+      counts.push_back(a.index.begin[i + 1] - a.index.begin[i]);
+    EXPECT_EQ(values(b.counts), counts);
+    EXPECT_GT(a.index.points.size(), a.cell.size() / 10);
+    EXPECT_LT(a.index.points.size(), a.cell.size());
+  }
+}
+
+TEST(BevModelTest, PlansOfADeviceAreThoseOfTheHost) {
+  expect_plans_of_the_host(at::kCPU);
+}
+
+TEST(BevModelGpuTest, PlansOfADeviceAreThoseOfTheHost) {
+  if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  expect_plans_of_the_host(at::Device(at::kCUDA, 0));
 }
 
 // ATen's kernels add up in any order on a GPU, ours are matrix products: the same numbers.

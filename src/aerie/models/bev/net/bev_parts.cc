@@ -192,8 +192,6 @@ Result<std::shared_ptr<const SplatPlan>> ViewTransform::plan(const ViewMatrices&
   given.intrinsics = values_of(matrices.intrinsics);
   given.image_augmentation = values_of(matrices.image_augmentation);
   given.bev_augmentation = values_of(matrices.bev_augmentation);
-  std::vector<int32_t> cells(static_cast<size_t>(given.batch * given.cameras * axes.points()));
-  AERIE_RETURN_IF_ERROR(frustum_cells(given, axes, grid, config_->rounding, cells));
   kernels::SplatShape shape;
   shape.batch = given.batch;
   shape.images = given.batch * given.cameras;
@@ -202,8 +200,15 @@ Result<std::shared_ptr<const SplatPlan>> ViewTransform::plan(const ViewMatrices&
   shape.nx = grid.n[0];
   shape.ny = grid.n[1];
   shape.nz = grid.n[2];
-  return SplatPlan::make(shape, height, width, std::move(cells), tensor_splat_ || !device.is_cpu(),
-                         device);
+  if (tensor_splat_ || !device.is_cpu()) {
+    AERIE_ASSIGN_OR_RETURN(const std::vector<CameraRays> rays, batch_rays(given));
+    return SplatPlan::of_tensor(
+        shape, height, width,
+        frustum_cells_on(device, rays, given.cameras, axes, grid, config_->rounding));
+  }
+  std::vector<int32_t> cells(static_cast<size_t>(given.batch * given.cameras * axes.points()));
+  AERIE_RETURN_IF_ERROR(frustum_cells(given, axes, grid, config_->rounding, cells));
+  return SplatPlan::make(shape, height, width, std::move(cells));
 }
 
 at::Tensor ViewTransform::forward(const nn::ForwardContext& ctx, const at::Tensor& features,

@@ -1,15 +1,21 @@
 #include "aerie/models/bev/net/splat_op.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/floor_divide.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/segment_reduce.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -60,13 +66,11 @@ at::Tensor cells_of(const kernels::SplatShape& s, const at::Tensor& map) {
 at::Tensor pooled_by_tensors(const SplatPlan& plan, const at::Tensor& depth,
                              const at::Tensor& context) {
   const at::Tensor rows = rows_of(context);
-  at::Tensor cells = at::zeros({plan.shape.cells(), rows.size(1)}, rows.options());
-  if (plan.points.numel() > 0) {
-    const at::Tensor lifted =
-        rows.index_select(0, plan.pixels) * depth.reshape({-1, 1}).index_select(0, plan.points);
-    cells.index_copy_(0, plan.filled, at::segment_reduce(lifted, "sum", plan.counts));
-  }
-  return map_of(plan.shape, cells);
+  if (plan.points.numel() == 0)
+    return map_of(plan.shape, at::zeros({plan.shape.cells(), rows.size(1)}, rows.options()));
+  const at::Tensor lifted =
+      rows.index_select(0, plan.pixels) * depth.reshape({-1, 1}).index_select(0, plan.points);
+  return map_of(plan.shape, at::segment_reduce(lifted, "sum", plan.counts));
 }
 
 std::pair<at::Tensor, at::Tensor> gradients_by_tensors(const SplatPlan& plan,
@@ -152,8 +156,7 @@ class SplatFunction : public torch::autograd::Function<SplatFunction> {
 }  // namespace
 
 std::shared_ptr<const SplatPlan> SplatPlan::make(const kernels::SplatShape& shape, int64_t height,
-                                                 int64_t width, std::vector<int32_t> cell,
-                                                 bool as_tensors, at::Device device) {
+                                                 int64_t width, std::vector<int32_t> cell) {
   AERIE_CHECK(height * width == shape.pixels && static_cast<int64_t>(cell.size()) == shape.points(),
               "cells of ", cell.size(), " points for ", shape.points());
   auto plan = std::make_shared<SplatPlan>();
@@ -162,41 +165,75 @@ std::shared_ptr<const SplatPlan> SplatPlan::make(const kernels::SplatShape& shap
   plan->width = width;
   plan->cell = std::move(cell);
   plan->index = kernels::splat_index(shape, plan->cell.data());
-  if (!as_tensors) return plan;
-  const int64_t count = shape.points();
-  at::Tensor cells = at::empty({count}, at::kLong), kept = at::empty({count}, at::kFloat);
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t c = plan->cell[static_cast<size_t>(i)];
-    cells.data_ptr<int64_t>()[i] = c < 0 ? 0 : c;
-    kept.data_ptr<float>()[i] = c < 0 ? 0.0f : 1.0f;
-  }
-  const auto in_cells = static_cast<int64_t>(plan->index.points.size());
-  at::Tensor points = at::empty({in_cells}, at::kLong), pixels = at::empty({in_cells}, at::kLong);
-  for (int64_t i = 0; i < in_cells; ++i) {
-    const int64_t point = plan->index.points[static_cast<size_t>(i)];
-    points.data_ptr<int64_t>()[i] = point;
-    pixels.data_ptr<int64_t>()[i] = point / shape.depths;
-  }
-  std::vector<int64_t> filled, counts;
-  for (int64_t c = 0; c < shape.cells(); ++c) {
-    const int64_t here =
-        plan->index.begin[static_cast<size_t>(c) + 1] - plan->index.begin[static_cast<size_t>(c)];
-    if (here == 0) continue;
-    filled.push_back(c);
-    counts.push_back(here);
-  }
-  const auto tensor_of = [](const std::vector<int64_t>& values) {
-    at::Tensor out = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-    std::copy(values.begin(), values.end(), out.data_ptr<int64_t>());
-    return out;
-  };
-  plan->cell_of_point = cells.to(device);
-  plan->kept = kept.to(device);
-  plan->points = points.to(device);
-  plan->pixels = pixels.to(device);
-  plan->counts = tensor_of(counts).to(device);
-  plan->filled = tensor_of(filled).to(device);
   return plan;
+}
+
+std::shared_ptr<const SplatPlan> SplatPlan::of_tensor(const kernels::SplatShape& shape,
+                                                      int64_t height, int64_t width,
+                                                      const at::Tensor& cell) {
+  AERIE_CHECK(height * width == shape.pixels && cell.numel() == shape.points(), "cells of ",
+              cell.numel(), " points for ", shape.points());
+  auto plan = std::make_shared<SplatPlan>();
+  plan->shape = shape;
+  plan->height = height;
+  plan->width = width;
+  const at::NoGradGuard no_grad;
+  const int64_t cells = shape.cells();
+  const at::Tensor kept = cell >= 0;
+  plan->cell_of_point = cell.clamp_min(0);
+  plan->kept = kept.to(at::kFloat);
+  // Dropped points go behind all cells.
+  const auto [sorted, order] =
+      at::sort(at::where(kept, cell, cells), /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor begin = at::searchsorted(sorted, at::arange(cells + 1, sorted.options()));
+  plan->counts = begin.narrow(0, 1, cells) - begin.narrow(0, 0, cells);
+  plan->points = order.narrow(0, 0, begin[cells].item<int64_t>());
+  plan->pixels = at::floor_divide(plan->points, shape.depths);
+  return plan;
+}
+
+at::Tensor frustum_cells_on(at::Device device, const std::vector<CameraRays>& rays, int64_t cameras,
+                            const FrustumAxes& axes, const BevGrid& grid, VoxelRounding rounding) {
+  const at::NoGradGuard no_grad;
+  const auto tensor_of = [&](const std::vector<float>& values, at::IntArrayRef shape) {
+    at::Tensor out = at::empty(shape, at::kFloat);
+    std::copy(values.begin(), values.end(), out.data_ptr<float>());
+    return out.to(device);
+  };
+  const auto images = static_cast<int64_t>(rays.size());
+  std::vector<float> numbers;
+  for (const CameraRays& one : rays) {
+    numbers.insert(numbers.end(), one.q.begin(), one.q.end());
+    numbers.insert(numbers.end(), one.r.begin(), one.r.end());
+  }
+  const at::Tensor all = tensor_of(numbers, {images, 12});
+  const auto number = [&](size_t k) {
+    return all.select(1, static_cast<int64_t>(k)).view({images, 1, 1, 1});
+  };
+  const at::Tensor u = tensor_of(axes.u, {1, 1, static_cast<int64_t>(axes.u.size()), 1});
+  const at::Tensor v = tensor_of(axes.v, {1, static_cast<int64_t>(axes.v.size()), 1, 1});
+  const at::Tensor d = tensor_of(axes.d, {1, 1, 1, static_cast<int64_t>(axes.d.size())});
+  // As tensors of the device: on a GPU ATen multiplies by the reciprocal of a number.
+  const at::Tensor low = tensor_of({grid.low.begin(), grid.low.end()}, {3});
+  const at::Tensor size = tensor_of({grid.size.begin(), grid.size.end()}, {3});
+  at::Tensor inside, index[3];
+  for (size_t axis = 0; axis < 3; ++axis) {
+    const auto at_axis = static_cast<int64_t>(axis);
+    const at::Tensor direction =
+        (number(3 * axis) * u + number(3 * axis + 1) * v) + number(3 * axis + 2);
+    const at::Tensor t =
+        (d * direction + number(9 + axis) - low.narrow(0, at_axis, 1)) / size.narrow(0, at_axis, 1);
+    const at::Tensor fits = (rounding == VoxelRounding::kTrunc ? t > -1.0 : t >= 0.0) &
+                            (t < static_cast<double>(static_cast<float>(grid.n[axis])));
+    inside = inside.defined() ? inside & fits : fits;
+    index[axis] = at::where(fits, t, 0.0).to(at::kLong);  // toward zero
+  }
+  const at::Tensor sample =
+      at::floor_divide(at::arange(images, at::TensorOptions(device).dtype(at::kLong)), cameras)
+          .view({images, 1, 1, 1});
+  const at::Tensor cell =
+      ((sample * grid.n[2] + index[2]) * grid.n[0] + index[0]) * grid.n[1] + index[1];
+  return at::where(inside, cell, -1).reshape({-1});
 }
 
 Splatted splat(const at::Tensor& depth_logits, const at::Tensor& context,

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "aerie/kernels/splat/splat.h"
+#include "aerie/models/bev/view/frustum.h"
 
 namespace aerie::bev {
 
@@ -15,21 +16,28 @@ namespace aerie::bev {
 struct SplatPlan {
   kernels::SplatShape shape;      // but for channels
   int64_t height = 0, width = 0;  // of the feature maps
-  std::vector<int32_t> cell;      // [images][pixels][depths]
+  // For the reference on the CPU.
+  std::vector<int32_t> cell;  // [images][pixels][depths]
   kernels::SplatIndex index;
-  // For tensors that are not on the CPU; on their device.
+  // For tensor operations, on a device; undefined: for the reference.
   at::Tensor cell_of_point;  // int64 [points], -1 replaced by 0
   at::Tensor kept;           // float32 [points], 1 where the point is kept
-  at::Tensor points;         // int64: kept ones by cell
+  at::Tensor points;         // int64: kept ones by cell, in their order
   at::Tensor pixels;         // int64: theirs
-  at::Tensor counts;         // int64: of cells that are not empty
-  at::Tensor filled;         // int64: these cells
+  at::Tensor counts;         // int64 [cells]: points of each
 
-  // `as_tensors`: with the tensors, on this device.
   static std::shared_ptr<const SplatPlan> make(const kernels::SplatShape& shape, int64_t height,
-                                               int64_t width, std::vector<int32_t> cell,
-                                               bool as_tensors, at::Device device);
+                                               int64_t width, std::vector<int32_t> cell);
+  // From cells (int64 [points], -1: dropped) that lie on a device.
+  static std::shared_ptr<const SplatPlan> of_tensor(const kernels::SplatShape& shape,
+                                                    int64_t height, int64_t width,
+                                                    const at::Tensor& cell);
 };
+
+// frustum_cells() as tensor operations on a device, int64 [points]: the same bits, since every
+// operation rounds by itself there too.
+at::Tensor frustum_cells_on(at::Device device, const std::vector<CameraRays>& rays, int64_t cameras,
+                            const FrustumAxes& axes, const BevGrid& grid, VoxelRounding rounding);
 
 struct Splatted {
   at::Tensor pooled;  // (B, nz*C, nx, ny)

@@ -70,7 +70,7 @@ at::Tensor drop_path(const nn::ForwardContext& ctx, const at::Tensor& x, double 
   if (ctx.injected != nullptr) {
     AERIE_CHECK(ctx.injected->next_dropout < ctx.injected->dropout_keep.size(),
                 "more dropped paths than injected masks");
-    injected = ctx.injected->dropout_keep[ctx.injected->next_dropout++].to(at::kDouble);
+    injected = ctx.injected->dropout_keep[ctx.injected->next_dropout++].to(at::kCPU, at::kDouble);
     AERIE_CHECK(injected.numel() == images, "an injected mask has ", injected.numel(),
                 " values for ", images, " images");
   }

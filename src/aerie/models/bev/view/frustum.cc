@@ -174,8 +174,7 @@ int64_t cell_of_point(const std::array<float, 3>& point, const BevGrid& grid,
   return (index[2] * grid.n[0] + index[0]) * grid.n[1] + index[1];
 }
 
-Status frustum_cells(const CameraMatrices& matrices, const FrustumAxes& axes, const BevGrid& grid,
-                     VoxelRounding rounding, std::span<int32_t> out) {
+Result<std::vector<CameraRays>> batch_rays(const CameraMatrices& matrices) {
   const auto cameras = static_cast<size_t>(matrices.batch * matrices.cameras);
   AERIE_CHECK(matrices.camera_to_lidar.size() == cameras * 16 &&
                   matrices.intrinsics.size() == cameras * 16 &&
@@ -183,13 +182,7 @@ Status frustum_cells(const CameraMatrices& matrices, const FrustumAxes& axes, co
                   matrices.bev_augmentation.size() == static_cast<size_t>(matrices.batch) * 16,
               "matrices do not match a batch of ", matrices.batch, " with ", matrices.cameras,
               " cameras");
-  AERIE_CHECK(out.size() == cameras * static_cast<size_t>(axes.points()), "cells need ",
-              cameras * static_cast<size_t>(axes.points()), " values, not ", out.size());
-  if (matrices.batch > std::numeric_limits<int32_t>::max() / grid.cells())
-    return invalid_argument(str_cat("a batch of ", matrices.batch, " with ", grid.cells(),
-                                    " cells a sample is too large"))
-        .with_hint("make the batch smaller");
-  int32_t* next = out.data();
+  std::vector<CameraRays> out;
   for (int64_t b = 0; b < matrices.batch; ++b)
     for (int64_t camera = 0; camera < matrices.cameras; ++camera) {
       const size_t at = static_cast<size_t>(b * matrices.cameras + camera) * 16;
@@ -200,19 +193,36 @@ Status frustum_cells(const CameraMatrices& matrices, const FrustumAxes& axes, co
           matrices.bev_augmentation.subspan(static_cast<size_t>(b) * 16).first<16>());
       if (!rays.ok())
         return rays.status().with_context(str_cat("sample ", b, " of the batch, camera ", camera));
-      const auto first = static_cast<int32_t>(b * grid.cells());
-      for (const float v : axes.v)
-        for (const float u : axes.u) {
-          const std::array<float, 3> direction = ray(*rays, u, v);
-          for (const float d : axes.d) {
-            std::array<float, 3> point;
-            for (size_t axis = 0; axis < 3; ++axis)
-              point[axis] = d * direction[axis] + rays->r[axis];
-            const int64_t cell = cell_of_point(point, grid, rounding);
-            *next++ = cell < 0 ? -1 : first + static_cast<int32_t>(cell);
-          }
-        }
+      out.push_back(std::move(rays).value());
     }
+  return out;
+}
+
+Status frustum_cells(const CameraMatrices& matrices, const FrustumAxes& axes, const BevGrid& grid,
+                     VoxelRounding rounding, std::span<int32_t> out) {
+  AERIE_ASSIGN_OR_RETURN(const std::vector<CameraRays> all, batch_rays(matrices));
+  AERIE_CHECK(out.size() == all.size() * static_cast<size_t>(axes.points()), "cells need ",
+              all.size() * static_cast<size_t>(axes.points()), " values, not ", out.size());
+  if (matrices.batch > std::numeric_limits<int32_t>::max() / grid.cells())
+    return invalid_argument(str_cat("a batch of ", matrices.batch, " with ", grid.cells(),
+                                    " cells a sample is too large"))
+        .with_hint("make the batch smaller");
+  int32_t* next = out.data();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const CameraRays& rays = all[i];
+    const auto first =
+        static_cast<int32_t>(static_cast<int64_t>(i) / matrices.cameras * grid.cells());
+    for (const float v : axes.v)
+      for (const float u : axes.u) {
+        const std::array<float, 3> direction = ray(rays, u, v);
+        for (const float d : axes.d) {
+          std::array<float, 3> point;
+          for (size_t axis = 0; axis < 3; ++axis) point[axis] = d * direction[axis] + rays.r[axis];
+          const int64_t cell = cell_of_point(point, grid, rounding);
+          *next++ = cell < 0 ? -1 : first + static_cast<int32_t>(cell);
+        }
+      }
+  }
   return ok_status();
 }
 

@@ -97,8 +97,10 @@ struct CameraMatrices {
   std::span<const float> bev_augmentation;
 };
 
-// Cells of all points of a batch, [b][camera][h][w][d], -1 where a point is outside. A camera whose
-// matrices are refused is named.
+// Of all cameras of a batch, sample by sample. A camera whose matrices are refused is named.
+Result<std::vector<CameraRays>> batch_rays(const CameraMatrices& matrices);
+
+// Cells of all points of a batch, [b][camera][h][w][d], -1 where a point is outside.
 Status frustum_cells(const CameraMatrices& matrices, const FrustumAxes& axes, const BevGrid& grid,
                      VoxelRounding rounding, std::span<int32_t> out);
 
