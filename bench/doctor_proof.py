@@ -154,7 +154,8 @@ class Proof:
 
     def no_workers(self):
         more = ['model.train_ds.num_workers=0', '++model.train_ds.persistent_workers=false', '++model.train_ds.prefetch_factor=null']
-        return self.named('num_workers', False, *self.config(self.corpus(), *more), variables={'LD_PRELOAD': self.slow_disk(), 'SLOW_READ_MS': '5'})
+        return self.named('num_workers', False, *self.config(self.corpus(), *more),
+                          variables={'LD_PRELOAD': self.slow_disk(), 'SLOW_READ_MS': '100' if self.args.small else '5'})
 
     def small_batch(self):
         return self.named('batch_size', True, *self.config(self.corpus(), 'model.train_ds.batch_size=2'))
@@ -195,6 +196,9 @@ def main():
         if name not in CASES:
             print(f'no case is called {name}: ' + ', '.join(CASES), file=sys.stderr)
             return 2
+    if args.steps < 20:
+        print('--steps: 20 at least, validation comes every 10', file=sys.stderr)
+        return 2
     proof = Proof(args)
     names = [name for name in CASES if not args.only or name in args.only]
     for name in names:
