@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include <xxhash.h>
 
-#include "aerie/base/path.h"
-#include "aerie/base/process.h"
 #include "aerie/base/strings.h"
 #include "aerie/data/speech/manifest_index_format.h"
 
@@ -203,31 +202,25 @@ Status ManifestIndexBuilder::scan(Env& env, const std::string& path) {
   return ok_status();
 }
 
-std::vector<ManifestIndexBuilder::Piece> ManifestIndexBuilder::pieces() const {
-  std::vector<Piece> out;
-  out.push_back({fmt::kDurations, 8, bytes_of(durations_)});
-  if (any_offset_) out.push_back({fmt::kOffsets, 8, bytes_of(offsets_)});
-  out.push_back({fmt::kNameEnds, 8, bytes_of(name_ends_)});
-  out.push_back({fmt::kDirIds, 4, bytes_of(dir_ids_)});
-  out.push_back({fmt::kNames, 1, names_});
-  out.push_back({fmt::kDirEnds, 8, bytes_of(dir_ends_)});
-  out.push_back({fmt::kDirs, 1, dirs_});
-  out.push_back({fmt::kLineOffsets, 8, bytes_of(line_offsets_)});
-  out.push_back({fmt::kLineNumbers, 4, bytes_of(line_numbers_)});
-  out.push_back({fmt::kFlags, 1, bytes_of(flags_)});
-  out.push_back({fmt::kChannelRows, 4, bytes_of(channel_rows_)});
-  out.push_back({fmt::kChannels, 4, bytes_of(channels_)});
-  out.push_back({fmt::kBadLines, 1, bad_lines_});
-  return out;
-}
-
-// The header and the section table; padding[i] is the number of zero bytes before piece i.
-std::string ManifestIndexBuilder::header(const std::vector<Piece>& pieces,
-                                         std::vector<uint64_t>& padding) const {
+SectionedFile ManifestIndexBuilder::file() const {
+  std::vector<FileSection> sections;
+  sections.push_back({fmt::kDurations, 8, bytes_of(durations_)});
+  if (any_offset_) sections.push_back({fmt::kOffsets, 8, bytes_of(offsets_)});
+  sections.push_back({fmt::kNameEnds, 8, bytes_of(name_ends_)});
+  sections.push_back({fmt::kDirIds, 4, bytes_of(dir_ids_)});
+  sections.push_back({fmt::kNames, 1, names_});
+  sections.push_back({fmt::kDirEnds, 8, bytes_of(dir_ends_)});
+  sections.push_back({fmt::kDirs, 1, dirs_});
+  sections.push_back({fmt::kLineOffsets, 8, bytes_of(line_offsets_)});
+  sections.push_back({fmt::kLineNumbers, 4, bytes_of(line_numbers_)});
+  sections.push_back({fmt::kFlags, 1, bytes_of(flags_)});
+  sections.push_back({fmt::kChannelRows, 4, bytes_of(channel_rows_)});
+  sections.push_back({fmt::kChannels, 4, bytes_of(channels_)});
+  sections.push_back({fmt::kBadLines, 1, bad_lines_});
   fmt::Header head{};
   std::memcpy(head.magic, fmt::kMagic, sizeof(head.magic));
   head.version = fmt::kVersion;
-  head.num_sections = static_cast<uint32_t>(pieces.size());
+  head.num_sections = static_cast<uint32_t>(sections.size());
   head.source_size = source_size_;
   head.source_mtime_ns = source_mtime_ns_;
   head.source_hash = source_hash_;
@@ -235,78 +228,15 @@ std::string ManifestIndexBuilder::header(const std::vector<Piece>& pieces,
   head.num_rows = durations_.size();
   head.num_dirs = dir_ends_.size();
   head.num_bad_lines = num_bad_lines_;
-  std::string table;
-  uint64_t at = sizeof(head) + pieces.size() * sizeof(fmt::Section);
-  padding.clear();
-  for (const Piece& piece : pieces) {
-    padding.push_back((fmt::kAlignment - at % fmt::kAlignment) % fmt::kAlignment);
-    at += padding.back();
-    const fmt::Section section{piece.id, piece.element_bytes, at, piece.bytes.size(),
-                               XXH3_64bits(piece.bytes.data(), piece.bytes.size())};
-    table.append(reinterpret_cast<const char*>(&section), sizeof(section));
-    at += piece.bytes.size();
-  }
-  head.file_bytes = at;
-  std::string out(reinterpret_cast<const char*>(&head), sizeof(head));
-  out += table;
-  const uint64_t hash = XXH3_64bits(out.data(), out.size());
-  std::memcpy(out.data() + offsetof(fmt::Header, table_hash), &hash, sizeof(hash));
-  return out;
+  return {head, std::move(sections)};
 }
 
 std::string ManifestIndexBuilder::serialize() const {
-  const std::vector<Piece> parts = pieces();
-  std::vector<uint64_t> padding;
-  std::string out = header(parts, padding);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    out.append(padding[i], '\0');
-    out.append(parts[i].bytes);
-  }
-  return out;
+  return file().serialize();
 }
-
-namespace {
-
-constexpr std::string_view kTemporary = ".tmp";
-
-// "<file>.<tag>.<number>.tmp" of processes that were killed.
-void remove_abandoned(Env& env, const std::string& file) {
-  const auto entries = env.list_dir(parent_path(file));
-  if (!entries.ok()) return;
-  const std::string begin = base_name(file) + ".";
-  for (const DirEntry& entry : *entries) {
-    if (entry.is_dir || !starts_with(entry.name, begin) || !ends_with(entry.name, kTemporary))
-      continue;
-    const std::string tag = entry.name.substr(begin.size());
-    if (tag_life(tag.substr(0, tag.find('.'))) == ProcessLife::kDead)
-      (void)env.remove_file(join_path(parent_path(file), entry.name));
-  }
-}
-
-}  // namespace
 
 Status ManifestIndexBuilder::write(Env& env, const std::string& file) const {
-  const std::vector<Piece> parts = pieces();
-  std::vector<uint64_t> padding;
-  const std::string head = header(parts, padding);
-  remove_abandoned(env, file);
-  // Ranks on one machine may write at the same time: each under its own name, the last one stays.
-  const std::string temporary =
-      str_cat(file, ".", process_tag(this_process()), ".",
-              static_cast<uint64_t>(reinterpret_cast<uintptr_t>(this)), kTemporary);
-  Status status = [&]() -> Status {
-    AERIE_ASSIGN_OR_RETURN(auto out, env.open_writable(temporary));
-    AERIE_RETURN_IF_ERROR(out->append(head));
-    for (size_t i = 0; i < parts.size(); ++i) {
-      AERIE_RETURN_IF_ERROR(out->append(std::string(padding[i], '\0')));
-      AERIE_RETURN_IF_ERROR(out->append(parts[i].bytes));
-    }
-    // Checksums make a torn file harmless, so it is not synced.
-    AERIE_RETURN_IF_ERROR(out->close());
-    return env.rename(temporary, file);
-  }();
-  if (!status.ok()) (void)env.remove_file(temporary);
-  return status;
+  return this->file().write(env, file);
 }
 
 }  // namespace aerie::data

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aerie/base/env.h"
+#include "aerie/base/sectioned_file.h"
 #include "aerie/base/status.h"
 #include "aerie/data/speech/manifest_index.h"
 #include "aerie/data/speech/manifest_line.h"
@@ -27,16 +28,10 @@ class ManifestIndexBuilder {
   Status write(Env& env, const std::string& file) const;
 
  private:
-  struct Piece {
-    uint32_t id;
-    uint32_t element_bytes;
-    std::string_view bytes;
-  };
   void add_line(std::string_view line, uint64_t offset, uint32_t number);
   void reserve_for(uint64_t scanned_bytes);
   uint32_t dir_id(std::string_view dir);
-  std::vector<Piece> pieces() const;
-  std::string header(const std::vector<Piece>& pieces, std::vector<uint64_t>& padding) const;
+  SectionedFile file() const;
 
   uint64_t source_size_ = 0;
   int64_t source_mtime_ns_ = 0;

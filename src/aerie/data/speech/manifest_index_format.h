@@ -4,11 +4,13 @@
 
 #include <cstdint>
 
+#include "aerie/base/sectioned_file.h"
+
 namespace aerie::data::index_format {
 
 constexpr char kMagic[8] = {'A', 'E', 'R', 'M', 'I', 'D', 'X', '\n'};
 constexpr uint32_t kVersion = 1;
-constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kAlignment = kSectionAlignment;
 
 enum SectionId : uint32_t {
   kDurations = 1,  // f64 per row, NaN: unknown
@@ -43,14 +45,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 88);
 
-struct Section {
-  uint32_t id;
-  uint32_t element_bytes;
-  uint64_t offset;
-  uint64_t bytes;
-  uint64_t hash;  // XXH3-64 of the section's bytes
-};
-static_assert(sizeof(Section) == 32);
+using Section = SectionEntry;
 
 // The bytes of the manifest that are hashed on every start: kSampleBlocks blocks, evenly spaced,
 // the first and the last included; all of a file that is not larger than that.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "aerie/base/env.h"
+#include "aerie/base/sectioned_file.h"
 #include "aerie/base/status.h"
 
 namespace aerie::nuscenes {
@@ -37,15 +38,11 @@ class SectionWriter {
   std::string serialize() const;
 
  private:
-  struct Piece {
-    std::string_view bytes;
-    uint32_t element_bytes;
-  };
   void add_bytes(std::string_view bytes, uint32_t element_bytes);
-  std::string header(std::vector<uint64_t>& padding) const;
+  SectionedFile file() const;
 
   const SectionFormat& format_;
-  std::vector<Piece> pieces_;
+  std::vector<FileSection> sections_;
 };
 
 class SectionFile {
