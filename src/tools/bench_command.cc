@@ -1,8 +1,6 @@
 // `aerie bench`: finds the subcommand.
 #include "bench_command.h"
 
-#include <cstdio>
-
 #include "command.h"
 
 namespace aerie::tools {
@@ -19,30 +17,11 @@ const Command kBenchCommands[] = {
 #endif
 };
 
-void print_bench_usage() {
-  std::printf("usage: aerie bench SUBCOMMAND [ARGS]\n\n");
-  for (const Command& command : kBenchCommands)
-    std::printf("  %-10s %s\n", command.name, command.summary);
-  std::printf("\nexample: aerie bench data --manifest train.json --seconds 20\n");
-  std::printf("`aerie bench SUBCOMMAND --help` shows its options.\n");
-}
-
 }  // namespace
 
 Status run_bench(const std::vector<std::string>& args) {
-  if (args.empty() || args[0] == "--help" || args[0] == "-h") {
-    print_bench_usage();
-    return args.empty() ? invalid_argument("no subcommand given") : ok_status();
-  }
-  std::vector<std::string> names;
-  for (const Command& command : kBenchCommands) {
-    if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
-    names.push_back(command.name);
-  }
-  const std::string near = nearest_name(args[0], names);
-  return invalid_argument(str_cat("unknown subcommand 'bench ", args[0], "'"))
-      .with_hint(near.empty() ? "`aerie bench --help` lists them"
-                              : str_cat("did you mean 'bench ", near, "'?"));
+  return run_subcommand("bench", kBenchCommands,
+                        "aerie bench data --manifest train.json --seconds 20", args);
 }
 
 }  // namespace aerie::tools

@@ -2,6 +2,7 @@
 // in main.cc.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct Command {
 // A command that did all it was asked to and whose result should not be trusted says so here: it
 // returns ok and the exit code becomes 4.
 void done_unhealthy();
+
+// Runs the one of `commands` that args name, for a command of several ("data"); `example` ends its
+// usage.
+Status run_subcommand(const char* name, std::span<const Command> commands, const char* example,
+                      const std::vector<std::string>& args);
 
 Status run_bench(const std::vector<std::string>& args);
 Status run_config(const std::vector<std::string>& args);

@@ -1,8 +1,6 @@
 // `aerie data`: finds the subcommand.
 #include "data_command.h"
 
-#include <cstdio>
-
 #include "command.h"
 
 namespace aerie::tools {
@@ -17,14 +15,6 @@ const Command kDataCommands[] = {
     {"validate", "read everything and list what is broken", run_data_validate},
 };
 
-void print_data_usage() {
-  std::printf("usage: aerie data SUBCOMMAND [ARGS]\n\n");
-  for (const Command& command : kDataCommands)
-    std::printf("  %-10s %s\n", command.name, command.summary);
-  std::printf("\nexample: aerie data synth --out corpus --hours 1 --speakers 30\n");
-  std::printf("`aerie data SUBCOMMAND --help` shows its options.\n");
-}
-
 }  // namespace
 
 std::string kind_of(const std::vector<std::string>& args) {
@@ -36,19 +26,8 @@ std::string kind_of(const std::vector<std::string>& args) {
 }
 
 Status run_data(const std::vector<std::string>& args) {
-  if (args.empty() || args[0] == "--help" || args[0] == "-h") {
-    print_data_usage();
-    return args.empty() ? invalid_argument("no subcommand given") : ok_status();
-  }
-  std::vector<std::string> names;
-  for (const Command& command : kDataCommands) {
-    if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
-    names.push_back(command.name);
-  }
-  const std::string near = nearest_name(args[0], names);
-  return invalid_argument(str_cat("unknown subcommand 'data ", args[0], "'"))
-      .with_hint(near.empty() ? "`aerie data --help` lists them"
-                              : str_cat("did you mean 'data ", near, "'?"));
+  return run_subcommand("data", kDataCommands,
+                        "aerie data synth --out corpus --hours 1 --speakers 30", args);
 }
 
 }  // namespace aerie::tools

@@ -12,24 +12,9 @@
 #include "data_input.h"
 #include "data_kind.h"
 #include "nuscenes_input.h"
+#include "validation_output.h"
 
 namespace aerie::tools {
-
-namespace {
-
-constexpr size_t kShown = 200;
-
-void print_list(const char* title, const std::vector<data::BrokenSample>& list) {
-  if (list.empty()) return;
-  std::printf("%s: %s\n", title, group_digits(list.size()).c_str());
-  for (size_t i = 0; i < list.size() && i < kShown; ++i)
-    std::printf("  %s: %s: %s\n", list[i].kind.c_str(), printable_lines(list[i].place).c_str(),
-                printable_lines(list[i].reason).c_str());
-  if (list.size() > kShown)
-    std::printf("  ... and %zu more (--json lists all)\n", list.size() - kShown);
-}
-
-}  // namespace
 
 Status run_data_validate(const std::vector<std::string>& given) {
   std::vector<std::string> args = given;
@@ -76,15 +61,7 @@ Status run_data_validate(const std::vector<std::string>& given) {
     validate.num_threads = workers;
     validate.quick = parsed.extra.contains("--quick");
     validate.tolerance_s = tolerance;
-    validate.on_start = [&](uint64_t total) {
-      ProgressOptions bar;
-      bar.label = part.name;
-      bar.total = total;
-      bar.unit = "files";
-      progress = std::make_unique<Progress>(bar);
-    };
-    validate.on_sample = [&] { progress->add(); };
-    validate.stop = [] { return caught_signal() != 0; };
+    watch_check(validate, part.name, "files", progress);
     const Stopwatch watch;
     const Result<data::ValidateReport> report = data::validate_dataset(*dataset, validate);
     progress.reset();
@@ -98,8 +75,8 @@ Status run_data_validate(const std::vector<std::string>& given) {
     std::printf("%s: %s samples, %.2f hours, %.0f s of audio per second\n",
                 printable(part.name).c_str(), group_digits(report->checked).c_str(),
                 report->audio_s / 3600, report->audio_s / std::max(1e-9, watch.elapsed_s()));
-    print_list("broken", report->broken);
-    print_list("warnings", report->warnings);
+    print_broken("broken", report->broken);
+    print_broken("warnings", report->warnings);
   }
   if (json) std::printf("%s]\n", all.c_str());
   if (broken > 0)

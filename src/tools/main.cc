@@ -99,6 +99,26 @@ void open_standard_streams() {
 
 }  // namespace
 
+Status run_subcommand(const char* name, std::span<const Command> commands, const char* example,
+                      const std::vector<std::string>& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h") {
+    std::printf("usage: aerie %s SUBCOMMAND [ARGS]\n\n", name);
+    for (const Command& command : commands)
+      std::printf("  %-10s %s\n", command.name, command.summary);
+    std::printf("\nexample: %s\n`aerie %s SUBCOMMAND --help` shows its options.\n", example, name);
+    return args.empty() ? invalid_argument("no subcommand given") : ok_status();
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (args[0] == command.name) return command.run({args.begin() + 1, args.end()});
+    names.push_back(command.name);
+  }
+  const std::string near = nearest_name(args[0], names);
+  return invalid_argument(str_cat("unknown subcommand '", name, " ", args[0], "'"))
+      .with_hint(near.empty() ? str_cat("`aerie ", name, " --help` lists them")
+                              : str_cat("did you mean '", name, " ", near, "'?"));
+}
+
 void done_unhealthy() {
   g_unhealthy = true;
 }

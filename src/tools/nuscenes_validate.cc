@@ -16,6 +16,7 @@
 #include "aerie/data/nuscenes/prediction_sheet.h"
 #include "cli.h"
 #include "nuscenes_input.h"
+#include "validation_output.h"
 
 namespace aerie::tools {
 
@@ -24,23 +25,11 @@ namespace {
 using nuscenes::DataConfig;
 using nuscenes::NuscenesDataset;
 
-constexpr size_t kShown = 200;
-
 struct SheetOptions {
   std::string file;
   std::string sample;  // number in the split, or token
   bool augment = false;
 };
-
-void print_list(const char* title, const std::vector<nuscenes::BrokenThing>& list) {
-  if (list.empty()) return;
-  std::printf("%s: %s\n", title, group_digits(list.size()).c_str());
-  for (size_t i = 0; i < list.size() && i < kShown; ++i)
-    std::printf("  %s: %s: %s\n", list[i].kind.c_str(), printable_lines(list[i].place).c_str(),
-                printable_lines(list[i].reason).c_str());
-  if (list.size() > kShown)
-    std::printf("  ... and %zu more (--json lists all)\n", list.size() - kShown);
-}
 
 Result<uint64_t> find_entry(const NuscenesDataset& dataset, const std::string& sample) {
   if (sample.empty()) return uint64_t{0};
@@ -146,15 +135,7 @@ Status run_nuscenes_validate(const std::vector<std::string>& args) {
     config.sampler.type = nuscenes::SamplerType::kRandom;
     AERIE_ASSIGN_OR_RETURN(const auto dataset, NuscenesDataset::open(config, open));
     std::unique_ptr<Progress> progress;
-    check.on_start = [&](uint64_t total) {
-      ProgressOptions bar;
-      bar.label = part.name;
-      bar.total = total;
-      bar.unit = "samples";
-      progress = std::make_unique<Progress>(bar);
-    };
-    check.on_sample = [&] { progress->add(); };
-    check.stop = [] { return caught_signal() != 0; };
+    watch_check(check, part.name, "samples", progress);
     const Stopwatch watch;
     const Result<nuscenes::DataCheckReport> report = nuscenes::check_data(*dataset, check);
     progress.reset();
@@ -169,8 +150,8 @@ Status run_nuscenes_validate(const std::vector<std::string>& args) {
                 group_digits(report->samples).c_str(), group_digits(report->pictures).c_str(),
                 human_bytes(static_cast<double>(report->bytes)).c_str(),
                 static_cast<double>(report->samples) / std::max(1e-9, watch.elapsed_s()));
-    print_list("broken", report->broken);
-    print_list("warnings", report->warnings);
+    print_broken("broken", report->broken);
+    print_broken("warnings", report->warnings);
   }
   if (json) std::printf("%s]\n", all.c_str());
   if (broken > 0)
