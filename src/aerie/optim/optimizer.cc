@@ -22,6 +22,7 @@
 #include "aerie/base/check.h"
 #include "aerie/base/strings.h"
 #include "aerie/nn/device_draws.h"
+#include "aerie/optim/group_settings.h"
 
 namespace aerie::optim {
 
@@ -39,6 +40,24 @@ const char* optimizer_name(config::OptimizerKind kind) {
   return "";
 }
 
+GroupSettings group_settings(const config::OptimConfig& config) {
+  GroupSettings out;
+  out.lr = config.lr;
+  out.betas = config.betas;
+  out.eps = config.eps;
+  out.weight_decay = config.weight_decay;
+  out.amsgrad = config.amsgrad;
+  out.maximize = config.maximize;
+  out.momentum = config.momentum;
+  out.dampening = config.dampening;
+  out.nesterov = config.nesterov;
+  out.grad_averaging = config.grad_averaging;
+  out.luc = config.luc;
+  out.luc_trust = config.luc_trust;
+  out.luc_eps = config.luc_eps;
+  return out;
+}
+
 namespace {
 
 void put_momentum(config::OptimizerKind kind, double momentum, GroupSettings& settings) {
@@ -54,21 +73,7 @@ void put_momentum(config::OptimizerKind kind, double momentum, GroupSettings& se
 Result<std::vector<OptimizerGroup>> make_groups(
     const nn::ParameterRegistry& registry, const config::OptimConfig& config,
     const std::vector<config::ParamGroupConfig>& param_groups) {
-  GroupSettings base;
-  base.lr = config.lr;
-  base.betas = config.betas;
-  base.eps = config.eps;
-  base.weight_decay = config.weight_decay;
-  base.amsgrad = config.amsgrad;
-  base.maximize = config.maximize;
-  base.momentum = config.momentum;
-  base.dampening = config.dampening;
-  base.nesterov = config.nesterov;
-  base.grad_averaging = config.grad_averaging;
-  base.luc = config.luc;
-  base.luc_trust = config.luc_trust;
-  base.luc_eps = config.luc_eps;
-
+  const GroupSettings base = group_settings(config);
   const std::vector<int64_t> parameters = registry.parameters();
   std::vector<OptimizerGroup> out(1);
   out[0].settings = base;

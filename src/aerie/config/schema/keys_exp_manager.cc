@@ -1,4 +1,7 @@
 // The keys of `exp_manager:`. NeMo's schema is closed, and so is this one.
+#include <array>
+#include <string_view>
+
 #include "aerie/config/schema/engine_keys.h"
 #include "aerie/config/schema/field_keys.h"
 #include "aerie/config/schema/value_parsers.h"
@@ -11,6 +14,9 @@ constexpr std::string_view kOtherLogger =
 constexpr std::string_view kStraggler = "NVIDIA's straggler detection is not built in";
 constexpr std::string_view kFault = "NVIDIA's fault-tolerance launcher is not built in";
 constexpr std::string_view kIpl = "pseudo-label rounds do not apply to NEST";
+
+// Name, type and default of a key that is read and ignored.
+using Ignored = std::array<std::string_view, 3>;
 
 // NeMo's older key for folder and name in one.
 void read_filepath(const NodeReader& node, std::string_view key, CheckpointCallbackConfig& out) {
@@ -236,48 +242,32 @@ const FieldKeys<ExpManagerConfig>& exp_manager_fields() {
              no_effect("Nothing has to be waited for.").range(">=0"));
     keys.row("create_straggler_detection_callback", "bool|null", "false",
              refused("Slow devices.", kStraggler));
-    keys.row("straggler_detection_params", "map|null", "null",
-             no_effect("Belongs to create_straggler_detection_callback."));
-    keys.row("straggler_detection_params.report_time_interval", "float", "300",
-             no_effect("Belongs to create_straggler_detection_callback."));
-    keys.row("straggler_detection_params.calc_relative_gpu_perf", "bool", "true",
-             no_effect("Belongs to create_straggler_detection_callback."));
-    keys.row("straggler_detection_params.calc_individual_gpu_perf", "bool", "true",
-             no_effect("Belongs to create_straggler_detection_callback."));
-    keys.row("straggler_detection_params.num_gpu_perf_scores_to_log", "int", "5",
-             no_effect("Belongs to create_straggler_detection_callback."));
-    keys.row("straggler_detection_params.gpu_relative_perf_threshold", "float", "0.7",
-             no_effect("Belongs to create_straggler_detection_callback."));
-    keys.row("straggler_detection_params.gpu_individual_perf_threshold", "float", "0.7",
-             no_effect("Belongs to create_straggler_detection_callback."));
-    keys.row("straggler_detection_params.stop_if_detected", "bool", "false",
-             no_effect("Belongs to create_straggler_detection_callback."));
+    for (const auto& [name, type, value] :
+         {Ignored{"straggler_detection_params", "map|null", "null"},
+          Ignored{"straggler_detection_params.report_time_interval", "float", "300"},
+          Ignored{"straggler_detection_params.calc_relative_gpu_perf", "bool", "true"},
+          Ignored{"straggler_detection_params.calc_individual_gpu_perf", "bool", "true"},
+          Ignored{"straggler_detection_params.num_gpu_perf_scores_to_log", "int", "5"},
+          Ignored{"straggler_detection_params.gpu_relative_perf_threshold", "float", "0.7"},
+          Ignored{"straggler_detection_params.gpu_individual_perf_threshold", "float", "0.7"},
+          Ignored{"straggler_detection_params.stop_if_detected", "bool", "false"}})
+      keys.row(name, type, value, no_effect("Belongs to create_straggler_detection_callback."));
     keys.row("create_fault_tolerance_callback", "bool|null", "false",
              refused("Restarts by a launcher.", kFault));
-    keys.row("fault_tolerance", "map|null", "null",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.workload_check_interval", "float", "5.0",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.initial_rank_heartbeat_timeout", "float|null", "3600.0",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.rank_heartbeat_timeout", "float|null", "2700.0",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.calculate_timeouts", "bool", "true",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.safety_factor", "float", "5.0",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.rank_termination_signal", "any", "SIGKILL",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.log_level", "str", "INFO",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.max_rank_restarts", "int", "0",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.max_subsequent_job_failures", "int", "0",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.additional_ft_launcher_args", "str", "''",
-             no_effect("Belongs to create_fault_tolerance_callback."));
-    keys.row("fault_tolerance.simulated_fault", "any", "null",
-             no_effect("Belongs to create_fault_tolerance_callback."));
+    for (const auto& [name, type, value] :
+         {Ignored{"fault_tolerance", "map|null", "null"},
+          Ignored{"fault_tolerance.workload_check_interval", "float", "5.0"},
+          Ignored{"fault_tolerance.initial_rank_heartbeat_timeout", "float|null", "3600.0"},
+          Ignored{"fault_tolerance.rank_heartbeat_timeout", "float|null", "2700.0"},
+          Ignored{"fault_tolerance.calculate_timeouts", "bool", "true"},
+          Ignored{"fault_tolerance.safety_factor", "float", "5.0"},
+          Ignored{"fault_tolerance.rank_termination_signal", "any", "SIGKILL"},
+          Ignored{"fault_tolerance.log_level", "str", "INFO"},
+          Ignored{"fault_tolerance.max_rank_restarts", "int", "0"},
+          Ignored{"fault_tolerance.max_subsequent_job_failures", "int", "0"},
+          Ignored{"fault_tolerance.additional_ft_launcher_args", "str", "''"},
+          Ignored{"fault_tolerance.simulated_fault", "any", "null"}})
+      keys.row(name, type, value, no_effect("Belongs to create_fault_tolerance_callback."));
     keys.row("log_tflops_per_sec_per_gpu", "bool|null", "true",
              no_effect("Throughput is always logged."));
     return keys;

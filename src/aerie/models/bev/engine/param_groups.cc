@@ -4,6 +4,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/models/bev/bev_model.h"
+#include "aerie/optim/group_settings.h"
 
 namespace aerie::bev {
 namespace {
@@ -55,31 +56,13 @@ Multipliers multipliers_of(const nn::ParameterRegistry& registry, const ParamGro
   return out;
 }
 
-optim::GroupSettings settings_of(const config::OptimConfig& config) {
-  optim::GroupSettings out;
-  out.lr = config.lr;
-  out.betas = config.betas;
-  out.eps = config.eps;
-  out.weight_decay = config.weight_decay;
-  out.amsgrad = config.amsgrad;
-  out.maximize = config.maximize;
-  out.momentum = config.momentum;
-  out.dampening = config.dampening;
-  out.nesterov = config.nesterov;
-  out.grad_averaging = config.grad_averaging;
-  out.luc = config.luc;
-  out.luc_trust = config.luc_trust;
-  out.luc_eps = config.luc_eps;
-  return out;
-}
-
 }  // namespace
 
 std::vector<optim::OptimizerGroup> parameter_groups(const nn::ParameterRegistry& registry,
                                                     const BevOptimConfig& config) {
   std::vector<Multipliers> kinds(1);
   std::vector<optim::OptimizerGroup> out(1);
-  out[0].settings = settings_of(config);
+  out[0].settings = optim::group_settings(config);
   for (const int64_t index : registry.parameters()) {
     const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(index)];
     const Multipliers wanted = multipliers_of(registry, config.param_groups, info);
