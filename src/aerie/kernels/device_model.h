@@ -13,12 +13,13 @@
 #include <string_view>
 
 #include "aerie/base/status.h"
+#include "aerie/kernels/gemm_model.h"
 
 namespace aerie::kernels {
 
-struct DeviceModel {
+// Which kernel and tile GEMMs get is the business of GemmModel, whose constants are not scaled.
+struct DeviceModel : GemmModel {
   std::string name = "h200";
-  int sms = 132;
   int compute_major = 9;      // 9: our wgmma and TMA kernels run
   double bandwidth = 4.8e12;  // of device memory, bytes per second
   size_t l2_bytes = size_t{50} << 20;

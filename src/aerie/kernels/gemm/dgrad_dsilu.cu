@@ -16,7 +16,7 @@ int silu_product_backward(const SiluProductBackward& a, void* stream) {
     return kUnsupported;
   // Decisions are not drawn again.
   if (s.dropout.threshold != 0 && s.keep == nullptr) return kUnsupported;
-  if (g.tile.rows == 0) g.tile.rows = dgrad_dsilu_tile(g.m, g.n, g.k, sm90_count());
+  if (g.tile.rows == 0) g.tile.rows = dgrad_dsilu_tile(g.m, g.n, g.k, gemm_model(sm90_count()));
   if (g.tile.rows == 0) return kUnsupported;
   AERIE_TRY(g.dtype == Dtype::kBF16 ? dgrad_dsilu_bf16(own, stream)
                                     : dgrad_dsilu_half(own, stream));

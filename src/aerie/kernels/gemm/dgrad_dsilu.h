@@ -12,6 +12,7 @@
 
 #include "aerie/kernels/activation/activation.h"
 #include "aerie/kernels/gemm/gemm.h"
+#include "aerie/kernels/gemm_model.h"
 
 namespace aerie::kernels {
 
@@ -35,26 +36,25 @@ constexpr size_t silu_product_scratch(int rows, int columns) {
          static_cast<size_t>(columns);
 }
 
-// What this takes with such tiles, microseconds on an H200: a tile's main loop or another's
-// epilogue, whichever takes longer; at the end the last epilogue.
-inline double dgrad_dsilu_cost(int rows, int outputs, int k, int tile_rows, int processors) {
-  const double n = tile_rows, steps = (k + 63) / 64;
+// What this takes with such tiles, microseconds.
+inline double dgrad_dsilu_cost(int rows, int outputs, int k, int tile_rows,
+                               const GemmModel& device) {
+  const double n = tile_rows, k_tiles = (k + 63) / 64;
   const int tiles = (outputs + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
-  const int waves = (tiles + processors - 1) / processors;
-  return 2.4 + 0.045 * n + waves * std::max(0.7 + 0.029 * n, steps * (0.12 + 0.0026 * n));
+  const int waves = (tiles + device.sms - 1) / device.sms;
+  return device.dsilu_start + device.dsilu_start_m * n +
+         waves * std::max(device.dsilu_epilogue + device.dsilu_epilogue_m * n,
+                          k_tiles * (device.dsilu_k_tile + device.dsilu_k_tile_m * n));
 }
 
-// The tile's M to take; 0: two calls are expected to be as fast. H200, K 512, N 2,048: M 11,264
-// 78.5 to 56.9 us, M 23,040 153 to 113. Smaller M stays in L2 between two calls; 2,816 with N 4,096
-// gains 3 %.
-inline int dgrad_dsilu_tile(int rows, int outputs, int k, int processors) {
-  constexpr int kFew = 4096, kLongest = 2048;
-  if (rows <= kFew || k > kLongest) return 0;
+// The tile's M to take; 0: two calls are expected to be as fast.
+inline int dgrad_dsilu_tile(int rows, int outputs, int k, const GemmModel& device) {
+  if (rows <= device.dsilu_min_rows || k > device.dsilu_max_k) return 0;
   int best = 0;
   double least = 0.0;
   for (const int n : kDsiluTileM) {
-    const double cost = dgrad_dsilu_cost(rows, outputs, k, n, processors);
-    if (int64_t{(outputs + 127) / 128} * ((rows + n - 1) / n) <= 2 * processors) continue;
+    const double cost = dgrad_dsilu_cost(rows, outputs, k, n, device);
+    if (int64_t{(outputs + 127) / 128} * ((rows + n - 1) / n) <= 2 * device.sms) continue;
     if (best > 0 && cost >= least) continue;
     best = n;
     least = cost;

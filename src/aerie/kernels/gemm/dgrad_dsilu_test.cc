@@ -10,7 +10,8 @@ namespace {
 using testing::Backend;
 using testing::random_values;
 
-constexpr int kProcessors = 132;
+constexpr GemmModel kDevice;
+constexpr int kProcessors = kDevice.sms;
 
 struct Case {
   Dtype dtype;
@@ -111,21 +112,21 @@ class Module {
 TEST(DgradDsiluTest, TileIsTheCheapest) {
   for (const int rows : {1, 352, 2816, 4097, 11264, 23040})
     for (const int k : {64, 512, 1024, 2048}) {
-      const int best = dgrad_dsilu_tile(rows, 4 * k, k, kProcessors);
+      const int best = dgrad_dsilu_tile(rows, 4 * k, k, kDevice);
       const auto tiles = [&](int n) { return (4 * k + 127) / 128 * ((rows + n - 1) / n); };
       EXPECT_EQ(best > 0, rows > 4096 && tiles(96) > 2 * kProcessors);
       if (best == 0) continue;
       EXPECT_GE(best, kMinDsiluTileM);
       for (const int n : kDsiluTileM) {
         if (tiles(n) > 2 * kProcessors) {
-          EXPECT_LE(dgrad_dsilu_cost(rows, 4 * k, k, best, kProcessors),
-                    dgrad_dsilu_cost(rows, 4 * k, k, n, kProcessors));
+          EXPECT_LE(dgrad_dsilu_cost(rows, 4 * k, k, best, kDevice),
+                    dgrad_dsilu_cost(rows, 4 * k, k, n, kDevice));
         }
       }
     }
-  EXPECT_EQ(dgrad_dsilu_tile(11264, 2048, 512, kProcessors), 128);
-  EXPECT_EQ(dgrad_dsilu_tile(23040, 2048, 512, kProcessors), 128);
-  EXPECT_EQ(dgrad_dsilu_tile(23040, 16384, 4096, kProcessors), 0);
+  EXPECT_EQ(dgrad_dsilu_tile(11264, 2048, 512, kDevice), 128);
+  EXPECT_EQ(dgrad_dsilu_tile(23040, 2048, 512, kDevice), 128);
+  EXPECT_EQ(dgrad_dsilu_tile(23040, 16384, 4096, kDevice), 0);
 }
 
 TEST(DgradDsiluTest, ReferenceIsOneAfterTheOther) {

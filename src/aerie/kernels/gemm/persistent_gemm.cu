@@ -10,9 +10,9 @@ int persistent_gemm(const Gemm& g, void* stream) {
     return kUnsupported;
   Gemm own = g;
   if (g.tile.rows == 0) {
-    own.tile = persistent_gemm_tile(g.m, g.n, g.k, sm90_count());
-    if (!persistent_gemm_pays(g.m, g.n, g.k, g.transpose_b, own.tile, sm90_count()))
-      return kUnsupported;
+    const GemmModel device = gemm_model(sm90_count());
+    own.tile = persistent_gemm_tile(g.m, g.n, g.k, device);
+    if (!persistent_gemm_pays(g.m, g.n, g.k, g.transpose_b, own.tile, device)) return kUnsupported;
   }
   return g.dtype == Dtype::kBF16 ? persistent_gemm_bf16(own, stream)
                                  : persistent_gemm_half(own, stream);

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "aerie/kernels/gemm/gemm.h"
+#include "aerie/kernels/gemm_model.h"
 
 namespace aerie::kernels {
 
@@ -25,44 +26,41 @@ constexpr int kMaxPingPongM = 144;
 constexpr int kGemmTileN = 128, kGemmTileK = 64;
 constexpr int kRasterTilesM = 16;  // rasterisation: tiles along M before other N
 
-// What a GEMM takes with such tiles, microseconds on an H200: fitted to 1000 measurements (376
-// to 23040 rows, models of width 512 and 1024). Its least lies 1 % above the least measured.
+// What a GEMM takes with such tiles, microseconds.
 inline double persistent_gemm_cost(int rows, int outputs, int k, const GemmTile& tile,
-                                   int processors) {
+                                   const GemmModel& device) {
   const double n = tile.rows, steps = (k + kGemmTileK - 1) / kGemmTileK;
   const int across = (outputs + kGemmTileN - 1) / kGemmTileN;
   const int down = (rows + tile.rows - 1) / tile.rows;
-  const double filled = static_cast<double>(across) * down / processors, waves = std::ceil(filled);
-  // A GPC (16 or 18 SMs) reads what its blocks read once; all of them together get 5.8 MB per
-  // microsecond.
-  const double parts = processors / 16.5;
-  const double in = std::max(1.0, std::min(down, kRasterTilesM) / parts);
-  const double weights = std::min(16.5 * std::min(filled, 1.0) / in, static_cast<double>(across));
-  const double read = (in * n + weights * kGemmTileN) * kGemmTileK * 2 * parts / 5.78e6;
-  // A partial last wave leaves more bandwidth to those in it. Where there is only one wave, all
-  // epilogues of large tiles come at the same time, at the end.
-  const double in_turn = steps * (0.31 * filled + 0.69 * waves);
-  const double at_end = waves > 1 ? 0.0 : 0.005 * std::max(0.0, n - 96);
-  return tile.ping_pong
-             ? 1.01 + 0.00327 * n + 0.266 * waves + in_turn * std::max(0.0887 + 0.00255 * n, read)
-             : 1.81 - 0.00068 * n + 0.491 * waves + in_turn * std::max(0.00315 * n, read) + at_end;
+  const double filled = static_cast<double>(across) * down / device.sms, waves = std::ceil(filled);
+  const double gpcs = device.sms / device.sms_per_gpc;
+  const double in = std::max(1.0, std::min(down, kRasterTilesM) / gpcs);
+  const double weights =
+      std::min(device.sms_per_gpc * std::min(filled, 1.0) / in, static_cast<double>(across));
+  const double read =
+      (in * n + weights * kGemmTileN) * kGemmTileK * 2 * gpcs / device.operand_bytes_per_us;
+  const double k_tiles = steps * (device.filled_share * filled + device.whole_wave_share * waves);
+  const GemmScheduleCost& cost = tile.ping_pong ? device.ping_pong : device.cooperative;
+  const double at_end =
+      tile.ping_pong || waves > 1
+          ? 0.0
+          : device.one_wave_epilogue * std::max(0.0, n - device.one_wave_epilogue_m);
+  return cost.start + cost.start_m * n + cost.wave * waves +
+         k_tiles * std::max(cost.k_tile + cost.k_tile_m * n, read) + at_end;
 }
 
-// Ping-pong pays from this K on: with less, warpgroups wait for epilogue stores.
-constexpr int kMinPingPongKTiles = 4;
-
 // The cheapest tile. Ping-pong is for more than one tile per SM.
-inline GemmTile persistent_gemm_tile(int rows, int outputs, int k, int processors) {
+inline GemmTile persistent_gemm_tile(int rows, int outputs, int k, const GemmModel& device) {
   GemmTile best = {kGemmTileM[0], false};
   for (const int n : kGemmTileM)
     for (int ping_pong = 0; ping_pong < 2; ++ping_pong) {
       const GemmTile tile = {n, ping_pong == 1};
       const int64_t tiles = int64_t{(outputs + kGemmTileN - 1) / kGemmTileN} * ((rows + n - 1) / n);
-      if (tile.ping_pong &&
-          (n > kMaxPingPongM || tiles <= processors || k <= kGemmTileK * (kMinPingPongKTiles - 1)))
+      if (tile.ping_pong && (n > kMaxPingPongM || tiles <= device.sms ||
+                             k <= kGemmTileK * (device.min_ping_pong_k_tiles - 1)))
         continue;
-      if (persistent_gemm_cost(rows, outputs, k, tile, processors) <
-          persistent_gemm_cost(rows, outputs, k, best, processors))
+      if (persistent_gemm_cost(rows, outputs, k, tile, device) <
+          persistent_gemm_cost(rows, outputs, k, best, device))
         best = tile;
     }
   return best;
@@ -70,19 +68,21 @@ inline GemmTile persistent_gemm_tile(int rows, int outputs, int k, int processor
 
 // Whether that is expected to be faster than cuBLASLt's first suggestion. It was, by 4 to 16 % of
 // all GEMMs of a layer (M of 2048 to 23040), but for few tiles, which leave SMs idle, and some of
-// K-major weights (by_outputs): large K, for which cuBLASLt's tiles are larger, and large N with
-// small M where those happen to make one or two full waves.
+// K-major weights (by_outputs).
 inline bool persistent_gemm_pays(int rows, int outputs, int k, bool by_outputs,
-                                 const GemmTile& tile, int processors) {
+                                 const GemmTile& tile, const GemmModel& device) {
   const int64_t across = (outputs + kGemmTileN - 1) / kGemmTileN;
   const auto up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
   const int64_t tiles = across * ((rows + tile.rows - 1) / tile.rows);
-  if (tiles * 10 < up(tiles, processors) * (k > 512 ? 8 : 7)) return false;
+  const int tenths = k > device.long_k ? device.min_filled_tenths_long_k : device.min_filled_tenths;
+  if (tiles * 10 < up(tiles, device.sms) * tenths) return false;
   if (!by_outputs) return true;
-  if (k >= 4096 || (k >= 4 * outputs && tiles > processors)) return false;
-  // 256 x 128, of which an SM has four thirds at a time.
-  const int64_t theirs = across * ((rows + 255) / 256), at_once = processors * 4 / 3;
-  return outputs < 4 * k || theirs > 2 * at_once || theirs * 20 < up(theirs, at_once) * 19;
+  if (k >= device.cublas_k || (k >= device.cublas_k_per_n * outputs && tiles > device.sms))
+    return false;
+  const int64_t theirs = across * ((rows + device.cublas_tile_m - 1) / device.cublas_tile_m);
+  const int64_t at_once = device.sms * device.cublas_tiles_per_3_sms / 3;
+  return outputs < device.cublas_n_per_k * k || theirs > device.cublas_waves * at_once ||
+         theirs * 20 < up(theirs, at_once) * device.cublas_filled_twentieths;
 }
 
 // kUnsupported where this is not for these kernels, or where cuBLASLt is expected to be faster.

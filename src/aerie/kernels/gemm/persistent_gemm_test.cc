@@ -12,7 +12,8 @@ namespace {
 using testing::Backend;
 using testing::random_values;
 
-constexpr int kProcessors = 132;
+constexpr GemmModel kDevice;
+constexpr int kProcessors = kDevice.sms;
 
 int waves(int rows, int outputs, const GemmTile& tile) {
   const int tiles = (outputs + 127) / 128 * ((rows + tile.rows - 1) / tile.rows);
@@ -23,12 +24,12 @@ TEST(PersistentGemmTest, TheTileIsTheCheapest) {
   for (const int rows : {1, 64, 376, 2753, 3008, 11008, 23040})
     for (const int outputs : {8, 512, 1536, 2048, 4096})
       for (const int k : {8, 512, 2048}) {
-        const GemmTile best = persistent_gemm_tile(rows, outputs, k, kProcessors);
+        const GemmTile best = persistent_gemm_tile(rows, outputs, k, kDevice);
         EXPECT_NE(std::find(std::begin(kGemmTileM), std::end(kGemmTileM), best.rows),
                   std::end(kGemmTileM));
         for (const int n : kGemmTileM) {
-          EXPECT_LE(persistent_gemm_cost(rows, outputs, k, best, kProcessors),
-                    persistent_gemm_cost(rows, outputs, k, {n, false}, kProcessors));
+          EXPECT_LE(persistent_gemm_cost(rows, outputs, k, best, kDevice),
+                    persistent_gemm_cost(rows, outputs, k, {n, false}, kDevice));
         }
         EXPECT_TRUE(!best.ping_pong ||
                     (best.rows <= kMaxPingPongM && waves(rows, outputs, best) > 1));
@@ -38,26 +39,26 @@ TEST(PersistentGemmTest, TheTileIsTheCheapest) {
 // One wave where that is possible, with the smallest tile for it.
 TEST(PersistentGemmTest, FillsTheDevice) {
   for (const int rows : {2560, 2752, 2816, 3008}) {
-    const GemmTile tile = persistent_gemm_tile(rows, 512, 2048, kProcessors);
+    const GemmTile tile = persistent_gemm_tile(rows, 512, 2048, kDevice);
     EXPECT_EQ(waves(rows, 512, tile), 1) << rows;
     EXPECT_GT(waves(rows, 512, {tile.rows - 8, false}), 1) << rows;
     EXPECT_FALSE(tile.ping_pong) << rows;
   }
-  EXPECT_EQ(persistent_gemm_tile(3008, 512, 2048, kProcessors).rows, 96);
-  EXPECT_EQ(persistent_gemm_tile(2752, 512, 2048, kProcessors).rows, 88);
+  EXPECT_EQ(persistent_gemm_tile(3008, 512, 2048, kDevice).rows, 96);
+  EXPECT_EQ(persistent_gemm_tile(2752, 512, 2048, kDevice).rows, 88);
   // Large tiles would all leave at the end.
-  EXPECT_EQ(persistent_gemm_tile(2816, 1024, 512, kProcessors).rows, 88);
-  EXPECT_EQ(persistent_gemm_tile(3008, 1024, 4096, kProcessors).rows, 192);
+  EXPECT_EQ(persistent_gemm_tile(2816, 1024, 512, kDevice).rows, 88);
+  EXPECT_EQ(persistent_gemm_tile(3008, 1024, 4096, kDevice).rows, 192);
   // More than one tile each: ping-pong.
-  EXPECT_TRUE(persistent_gemm_tile(11008, 1024, 1024, kProcessors).ping_pong);
-  EXPECT_TRUE(persistent_gemm_tile(11008, 1024, 256, kProcessors).ping_pong);
-  EXPECT_FALSE(persistent_gemm_tile(11008, 1024, 192, kProcessors).ping_pong);
+  EXPECT_TRUE(persistent_gemm_tile(11008, 1024, 1024, kDevice).ping_pong);
+  EXPECT_TRUE(persistent_gemm_tile(11008, 1024, 256, kDevice).ping_pong);
+  EXPECT_FALSE(persistent_gemm_tile(11008, 1024, 192, kDevice).ping_pong);
 }
 
 TEST(PersistentGemmTest, FewTilesAndLongSumsStayWithCublas) {
   const auto pays = [](int rows, int outputs, int k, bool by_outputs) {
     return persistent_gemm_pays(rows, outputs, k, by_outputs,
-                                persistent_gemm_tile(rows, outputs, k, kProcessors), kProcessors);
+                                persistent_gemm_tile(rows, outputs, k, kDevice), kDevice);
   };
   for (const bool by_outputs : {false, true}) {
     for (const int k : {512, 1024, 2048}) {
@@ -240,7 +241,7 @@ TEST(PersistentGemmGpuTest, ModelSizesEqualTheReference) {
                         Case{Dtype::kF16, 1, 1536, 512, true, true}}) {
     const auto backend = testing::cuda_backend(&reason);
     if (backend == nullptr) GTEST_SKIP() << reason;
-    const GemmTile tile = persistent_gemm_tile(c.m, c.n, c.k, kProcessors);
+    const GemmTile tile = persistent_gemm_tile(c.m, c.n, c.k, kDevice);
     const Outcome a = run(*backend, c, tile);
     if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
     ASSERT_EQ(a.code, kOk);

@@ -26,8 +26,8 @@ std::string tile_text(int rows, bool ping_pong) {
 std::string gemm_kernel(const NestStepConfig& c, const DeviceModel& device, int m, int n, int k,
                         bool transpose_b) {
   if (!has_sm90_kernels(c, device)) return "cuBLASLt";
-  const GemmTile tile = persistent_gemm_tile(m, n, k, device.sms);
-  return persistent_gemm_pays(m, n, k, transpose_b, tile, device.sms)
+  const GemmTile tile = persistent_gemm_tile(m, n, k, device);
+  return persistent_gemm_pays(m, n, k, transpose_b, tile, device)
              ? tile_text(tile.rows, tile.ping_pong)
              : "cuBLASLt";
 }
@@ -75,7 +75,7 @@ std::vector<GemmChoice> gemm_choices(const NestStepConfig& c, const DeviceModel&
   const auto dgrad = [&](const Weight& w, int m, bool fuses) {
     std::string kernel = gemm_kernel(c, device, m, w.k, w.n, /*transpose_b=*/false);
     const int fused = fuses && has_sm90_kernels(c, device) && !c.plan.recompute
-                          ? dgrad_dsilu_tile(m, w.k, w.n, device.sms)
+                          ? dgrad_dsilu_tile(m, w.k, w.n, device)
                           : 0;
     if (fused > 0) kernel = tile_text(fused, true) + ", fused dSiLU epilogue";
     out.push_back({str_cat(w.name, " dgrad"), m, w.k, w.n, kernel});
