@@ -112,8 +112,7 @@ Cost cost_of(const kernels::PartialSums& a) {
 }
 Cost cost_of(const kernels::AdamwStep& a) {
   // Each sum of squares is that of so many gradients, which are not read.
-  const double each =
-      128.0 * 128.0 / static_cast<double>(kernels::weight_gradient_squares(128, 128));
+  const double each = 128.0 * 128.0 / static_cast<double>(kernels::wgrad_square_partials(128, 128));
   const double squares =
       a.square_partials != nullptr ? static_cast<double>(a.num_square_partials) : 0.0;
   return {8.0 * squares + 4.0 * (static_cast<double>(a.count) - each * squares), 0.0};
@@ -177,16 +176,16 @@ Cost cost_of(const kernels::Gemm& a) {
 }
 
 // Together: what is between stays on the device's chip.
-Cost cost_of(const kernels::SiluProductBackward& a) {
-  Cost out = cost_of(a.product);
+Cost cost_of(const kernels::DgradDsilu& a) {
+  Cost out = cost_of(a.gemm);
   out.bytes += 2.125 * elements(a.silu);
   return out;
 }
 
-Cost cost_of(const kernels::WeightGradients& a) {
+Cost cost_of(const kernels::GroupedWgrad& a) {
   Cost out;
   for (int i = 0; i < a.count; ++i) {
-    const double outputs = a.products[i].outputs, inputs = a.products[i].inputs;
+    const double outputs = a.problems[i].outputs, inputs = a.problems[i].inputs;
     out.bytes += 2.0 * a.rows * (outputs + inputs) + (a.accumulate ? 8.0 : 4.0) * outputs * inputs;
     out.flops += 2.0 * a.rows * outputs * inputs;
   }
@@ -202,10 +201,10 @@ std::string shape_of(const kernels::Gemm& a) {
   return str_cat(" ", kind, " ", a.m, "x", a.n, "x", a.k, a.accumulate ? " +=" : "",
                  a.count > 1 ? str_cat(" times ", a.count) : std::string());
 }
-std::string shape_of(const kernels::SiluProductBackward& a) {
-  return str_cat(" ", a.product.m, "x", a.product.n, "x", a.product.k);
+std::string shape_of(const kernels::DgradDsilu& a) {
+  return str_cat(" ", a.gemm.m, "x", a.gemm.n, "x", a.gemm.k);
 }
-std::string shape_of(const kernels::WeightGradients& a) {
+std::string shape_of(const kernels::GroupedWgrad& a) {
   return str_cat(" of ", a.count);
 }
 std::string shape_of(const kernels::LayerNormForward& a) {

@@ -471,15 +471,15 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   gemm.workspace = m.take<uint8_t>(gemm.workspace_bytes);
   rows.push_back({"gemm (feed-forward)", 2.0 * (dn + 4.0 * dn + 4.0 * width * width),
                   2.0 * dn * hidden, [=](void* s) { return k->gemm(gemm, s); }});
-  kernels::SiluProductBackward both_back;
-  both_back.product = gemm;
-  both_back.product.transpose_b = false;
-  both_back.product.ldb = hidden;
+  kernels::DgradDsilu both_back;
+  both_back.gemm = gemm;
+  both_back.gemm.transpose_b = false;
+  both_back.gemm.ldb = hidden;
   both_back.silu = silu_back;
   both_back.silu.x = z;
   both_back.silu.grad_out = both_back.silu.grad_x = y;
-  both_back.product.tile = {128, true};  // wherever it pays
-  both_back.silu.partial = m.take<float>(kernels::silu_product_scratch(gemm.m, hidden));
+  both_back.gemm.tile = {128, true};  // wherever it pays
+  both_back.silu.partial = m.take<float>(kernels::dgrad_dsilu_scratch(gemm.m, hidden));
   rows.push_back({"silu_product_backward", 2.0 * (dn + 4.0 * width * width) + 4.125 * 4 * dn,
                   2.0 * dn * hidden,
                   [=](void* s) { return k->silu_product_backward(both_back, s); }});

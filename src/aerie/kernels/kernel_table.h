@@ -58,8 +58,8 @@
   X(mix_rows, MixRows)                                        \
   X(record_loss, RecordLoss)                                  \
   X(gemm, Gemm)                                               \
-  X(weight_gradients, WeightGradients)                        \
-  X(silu_product_backward, SiluProductBackward)               \
+  X(weight_gradients, GroupedWgrad)                           \
+  X(silu_product_backward, DgradDsilu)                        \
   X(add_partials, PartialSums)                                \
   X(bias_gradient, BiasGradient)                              \
   X(swap_inner, SwapInner)                                    \

@@ -3,10 +3,10 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-int silu_product_backward(const SiluProductBackward& a, void* stream) {
+int silu_product_backward(const DgradDsilu& a, void* stream) {
 #ifdef AERIE_HAVE_SM90A
-  SiluProductBackward own = a;
-  Gemm& g = own.product;
+  DgradDsilu own = a;
+  Gemm& g = own.gemm;
   const SiluBackward& s = a.silu;
   if (g.tile.rows < 0 || g.dtype == Dtype::kF32 || g.out_dtype != g.dtype || s.dtype != g.dtype ||
       g.transpose_a || g.transpose_b || g.accumulate || g.bias != nullptr || g.count != 1 ||

@@ -16,10 +16,10 @@
 
 namespace aerie::kernels {
 
-// product.c, silu.grad_out and silu.grad_x are the same, silu.out is null. silu.partial:
-// silu_product_scratch().
-struct SiluProductBackward {
-  Gemm product;
+// gemm.c, silu.grad_out and silu.grad_x are the same, silu.out is null. silu.partial:
+// dgrad_dsilu_scratch().
+struct DgradDsilu {
+  Gemm gemm;
   SiluBackward silu;
 };
 
@@ -30,7 +30,7 @@ struct SiluProductBackward {
 constexpr int kDsiluTileM[] = {AERIE_DSILU_TILE_M(AERIE_DSILU_NUMBER)};
 #undef AERIE_DSILU_NUMBER
 constexpr int kMinDsiluTileM = 96;
-constexpr size_t silu_product_scratch(int rows, int columns) {
+constexpr size_t dgrad_dsilu_scratch(int rows, int columns) {
   const int parts = (rows + kMinDsiluTileM - 1) / kMinDsiluTileM;
   return static_cast<size_t>(parts > kActivationParts ? parts : kActivationParts) *
          static_cast<size_t>(columns);
@@ -62,6 +62,6 @@ inline int dgrad_dsilu_tile(int rows, int outputs, int k, const GemmModel& devic
   return best;
 }
 
-AERIE_DECLARE_KERNEL(silu_product_backward, SiluProductBackward)
+AERIE_DECLARE_KERNEL(silu_product_backward, DgradDsilu)
 
 }  // namespace aerie::kernels

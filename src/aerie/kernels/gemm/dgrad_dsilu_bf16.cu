@@ -2,7 +2,7 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-int dgrad_dsilu_bf16(const SiluProductBackward& a, void* stream) {
+int dgrad_dsilu_bf16(const DgradDsilu& a, void* stream) {
   return dsilu::start<Bf16>(a, stream);
 }
 

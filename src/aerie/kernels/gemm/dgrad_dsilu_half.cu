@@ -2,7 +2,7 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-int dgrad_dsilu_half(const SiluProductBackward& a, void* stream) {
+int dgrad_dsilu_half(const DgradDsilu& a, void* stream) {
   return dsilu::start<Half>(a, stream);
 }
 

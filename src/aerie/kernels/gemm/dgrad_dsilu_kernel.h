@@ -10,12 +10,12 @@
 namespace aerie::kernels::AERIE_BACKEND {
 
 // Tiles of one type each, compiled apart.
-int dgrad_dsilu_bf16(const SiluProductBackward& a, void* stream);
-int dgrad_dsilu_half(const SiluProductBackward& a, void* stream);
+int dgrad_dsilu_bf16(const DgradDsilu& a, void* stream);
+int dgrad_dsilu_half(const DgradDsilu& a, void* stream);
 
 struct DsiluArguments {
-  GemmArguments product;  // without a bias
-  TensorMap x;            // what forward's GEMM gave
+  GemmArguments gemm;  // without a bias
+  TensorMap x;         // what forward's GEMM gave
   const float* bias;
   const uint8_t* keep;  // null: everything is kept
   float scale;
@@ -57,7 +57,7 @@ class KeepBits {
     if (a.keep == nullptr) return;
     AERIE_UNROLL
     for (int i = 0; i < kEach; ++i) {
-      const int unit = threadIdx.x % 128 + i * 128, channels = a.product.n;
+      const int unit = threadIdx.x % 128 + i * 128, channels = a.gemm.n;
       int at = row + unit / kWords;
       if (at >= a.rows) at = a.rows - 1;
       const int column = output + unit % kWords * 32;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(384, 1)
   // Loads operands; the next warps: load x, store gradients.
   constexpr int kProducerWarp = kConsumerThreads / 32;
   AERIE_DYNAMIC_SHARED_BYTES(raw);
-  const GemmArguments& g = a.product;
+  const GemmArguments& g = a.gemm;
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
   const uint32_t full = shared + L::kBarriers, empty = full + 8 * L::kStages;
   // Two of each, for alternate tiles, as their buffers.
@@ -333,7 +333,7 @@ template <typename T, int kRows>
 int start(const Gemm& g, const SiluBackward& s, void* stream) {
   using L = DsiluLayout<kRows / 8>;
   DsiluArguments a;
-  GemmArguments& p = a.product;
+  GemmArguments& p = a.gemm;
   if (!make_tensor_map(p.weight, g.dtype, g.b, g.k, g.n, g.ldb, 64) ||
       !make_tensor_map(p.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
       !make_tensor_map(p.out, g.dtype, g.c, g.m, g.n, g.n, kRows) ||
@@ -358,9 +358,9 @@ int start(const Gemm& g, const SiluBackward& s, void* stream) {
 
 // With the tile that the GEMM names.
 template <typename T>
-int start(const SiluProductBackward& a, void* stream) {
+int start(const DgradDsilu& a, void* stream) {
 #define AERIE_DSILU_CASE(n) \
-  if (a.product.tile.rows == n) return start<T, n>(a.product, a.silu, stream);
+  if (a.gemm.tile.rows == n) return start<T, n>(a.gemm, a.silu, stream);
   AERIE_DSILU_TILE_M(AERIE_DSILU_CASE)
 #undef AERIE_DSILU_CASE
   return kUnsupported;

@@ -2,8 +2,8 @@
 
 namespace aerie::kernels::reference {
 
-int silu_product_backward(const SiluProductBackward& a, void* stream) {
-  const int code = gemm(a.product, stream);
+int silu_product_backward(const DgradDsilu& a, void* stream) {
+  const int code = gemm(a.gemm, stream);
   return code == kOk ? silu_backward(a.silu, stream) : code;
 }
 

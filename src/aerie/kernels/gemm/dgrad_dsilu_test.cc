@@ -43,7 +43,7 @@ class Module {
     const size_t width = static_cast<size_t>(c.width), channels = static_cast<size_t>(c.channels);
     const size_t rows = c.packing.num_rows(c.batch, c.frames);
     count_ = rows * channels;
-    Gemm& g = both.product;
+    Gemm& g = both.gemm;
     g.dtype = g.out_dtype = c.dtype;
     g.m = static_cast<int>(rows);
     g.n = c.channels;
@@ -68,24 +68,24 @@ class Module {
         dropout_at(b_.upload(std::vector<RandomState>{testing::random_state(6, 78)}), 16, c.p);
     s.keep = decisions();
     s.accumulate = c.p > 0.2;
-    s.partial = b_.scratch<float>(silu_product_scratch(g.m, c.channels));
+    s.partial = b_.scratch<float>(dgrad_dsilu_scratch(g.m, c.channels));
   }
   Outcome run(Way way, int tile_rows) {
     const size_t channels = static_cast<size_t>(c_.channels);
-    both.product.tile = {tile_rows, false};
+    both.gemm.tile = {tile_rows, false};
     both.silu.grad_bias = c_.bias ? b_.upload(random_values(channels, 6)) : nullptr;
     const KernelTable& k = b_.kernels();
     Outcome o;
     o.code = way == Way::kTogether
                  ? k.silu_product_backward(both, nullptr)
-                 : k.gemm(both.product, nullptr) | k.silu_backward(both.silu, nullptr);
+                 : k.gemm(both.gemm, nullptr) | k.silu_backward(both.silu, nullptr);
     if (o.code != kOk) return o;
-    o.grad = b_.download_as(c_.dtype, both.product.c, count_);
+    o.grad = b_.download_as(c_.dtype, both.gemm.c, count_);
     if (c_.bias) o.grad_bias = b_.download(both.silu.grad_bias, channels);
     return o;
   }
 
-  SiluProductBackward both;
+  DgradDsilu both;
 
  private:
   // Those of forward.

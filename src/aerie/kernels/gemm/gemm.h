@@ -15,13 +15,13 @@ struct GemmTile {
 };
 
 // Memory that calls to come read.
-struct GemmAhead {
+struct L2Prefetch {
   const void* data = nullptr;
   size_t bytes = 0;
 };
 
 struct Gemm {
-  static constexpr int kMostAhead = 6;
+  static constexpr int kMaxPrefetches = 6;
 
   Dtype dtype = Dtype::kF32;
   Dtype out_dtype = Dtype::kF32;
@@ -45,7 +45,7 @@ struct Gemm {
   void* workspace = nullptr;  // device scratch for cuBLASLt
   size_t workspace_bytes = 0;
   // GEMMs are bound by arithmetic: kernels of our own meanwhile prefetch this to L2.
-  GemmAhead ahead[kMostAhead];
+  L2Prefetch prefetch[kMaxPrefetches];
 };
 
 AERIE_DECLARE_KERNEL(gemm, Gemm)

@@ -31,7 +31,7 @@ struct Problem {
 };
 
 struct Arguments {
-  Problem problems[WeightGradients::kMost];
+  Problem problems[GroupedWgrad::kMost];
   int rows, tiles;
   bool accumulate;
 };
@@ -167,22 +167,22 @@ __global__ void __launch_bounds__(256) sum_of_squares_kernel(const float* values
 
 }  // namespace
 
-int weight_gradients(const WeightGradients& a, void* stream) {
+int weight_gradients(const GroupedWgrad& a, void* stream) {
 #ifdef AERIE_HAVE_SM90A
   constexpr bool kBuilt = true;
 #else
   constexpr bool kBuilt = false;
 #endif
   if (!kBuilt || a.dtype == Dtype::kF32 || a.rows <= 0 || a.count <= 0 ||
-      a.count > WeightGradients::kMost || sm90_count() == 0)
+      a.count > GroupedWgrad::kMost || sm90_count() == 0)
     return kUnsupported;
-  const auto tiles = [](const WeightGradient& p) { return p.outputs / kTile * (p.inputs / kTile); };
+  const auto tiles = [](const WgradProblem& p) { return p.outputs / kTile * (p.inputs / kTile); };
   Arguments g = {};
   g.rows = a.rows;
   g.accumulate = a.accumulate;
   int count = 0;
   for (int i = 0; i < a.count; ++i) {
-    const WeightGradient& p = a.products[i];
+    const WgradProblem& p = a.problems[i];
     Problem& problem = g.problems[count];
     if (p.outputs <= 0 || p.inputs <= 0 || p.outputs % kTile != 0 || p.inputs % kTile != 0 ||
         reinterpret_cast<uintptr_t>(p.out) % 8 != 0 ||
@@ -198,7 +198,7 @@ int weight_gradients(const WeightGradients& a, void* stream) {
     ++count;
   }
   for (int i = 0; i < a.count; ++i) {
-    const WeightGradient& p = a.products[i];
+    const WgradProblem& p = a.problems[i];
     if (a.share > 1 || tiles(p) < sm90_count()) continue;
     AERIE_TRY(gemm(gemm_of(a, p), stream));
     if (p.squares != nullptr)

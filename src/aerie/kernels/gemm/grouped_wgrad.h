@@ -12,23 +12,23 @@
 
 namespace aerie::kernels {
 
-struct WeightGradient {
+struct WgradProblem {
   int outputs = 0, inputs = 0;
   const void* grad = nullptr;  // (rows,outputs), rows grad_stride elements apart
   int grad_stride = 0;
   const void* in = nullptr;  // (rows,inputs)
   float* out = nullptr;      // (outputs,inputs)
-  // Sums of squares of what out is in the end: weight_gradient_squares() doubles whose sum is that
+  // Sums of squares of what out is in the end: wgrad_square_partials() doubles whose sum is that
   // of the weight; null: not wanted.
   double* squares = nullptr;
 };
-constexpr size_t weight_gradient_squares(int outputs, int inputs) {
+constexpr size_t wgrad_square_partials(int outputs, int inputs) {
   const size_t tile = 128 * 128,
                values = static_cast<size_t>(outputs) * static_cast<size_t>(inputs);
   return (values + tile - 1) / tile * 8;
 }
 
-struct WeightGradients {
+struct GroupedWgrad {
   static constexpr int kMost = 10;
   Dtype dtype = Dtype::kF32;
   int rows = 0;
@@ -39,11 +39,11 @@ struct WeightGradients {
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   int count = 0;
-  WeightGradient products[kMost];
+  WgradProblem problems[kMost];
 };
 
 // One of them as a call of gemm.
-inline Gemm gemm_of(const WeightGradients& a, const WeightGradient& p) {
+inline Gemm gemm_of(const GroupedWgrad& a, const WgradProblem& p) {
   Gemm g;
   g.dtype = a.dtype;
   g.out_dtype = Dtype::kF32;
@@ -63,6 +63,6 @@ inline Gemm gemm_of(const WeightGradients& a, const WeightGradient& p) {
   return g;
 }
 
-AERIE_DECLARE_KERNEL(weight_gradients, WeightGradients)
+AERIE_DECLARE_KERNEL(weight_gradients, GroupedWgrad)
 
 }  // namespace aerie::kernels

@@ -2,12 +2,12 @@
 
 namespace aerie::kernels::reference {
 
-int weight_gradients(const WeightGradients& a, void* stream) {
+int weight_gradients(const GroupedWgrad& a, void* stream) {
   for (int i = 0; i < a.count; ++i) {
-    const WeightGradient& p = a.products[i];
+    const WgradProblem& p = a.problems[i];
     gemm(gemm_of(a, p), stream);
     if (p.squares == nullptr) continue;
-    const size_t parts = weight_gradient_squares(p.outputs, p.inputs);
+    const size_t parts = wgrad_square_partials(p.outputs, p.inputs);
     for (size_t part = 0; part < parts; ++part) p.squares[part] = 0.0;
     const size_t values = static_cast<size_t>(p.outputs) * static_cast<size_t>(p.inputs);
     for (size_t v = 0; v < values; ++v)

@@ -29,31 +29,31 @@ size_t size(int n) {
 }
 
 Outcome run(Backend& b, const Case& c, int share = 1) {
-  WeightGradients w;
+  GroupedWgrad w;
   w.share = share;
   w.dtype = c.dtype;
   w.rows = c.rows;
   w.accumulate = c.accumulate;
   for (const Shape& shape : c.shapes) {
     const uint64_t seed = static_cast<uint64_t>(w.count) * 3;
-    WeightGradient& p = w.products[w.count++];
+    WgradProblem& p = w.problems[w.count++];
     p.outputs = shape.outputs;
     p.inputs = shape.inputs;
     p.grad_stride = shape.stride;
     p.grad = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.stride), seed));
     p.in = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.inputs), seed + 1));
     p.out = b.upload(random_values(size(shape.outputs) * size(shape.inputs), seed + 2));
-    p.squares = b.scratch<double>(weight_gradient_squares(shape.outputs, shape.inputs));
+    p.squares = b.scratch<double>(wgrad_square_partials(shape.outputs, shape.inputs));
   }
   w.workspace_bytes = 1 << 20;
   w.workspace = b.allocate(w.workspace_bytes);
   Outcome out;
   out.code = b.kernels().weight_gradients(w, nullptr);
   for (int i = 0; i < w.count; ++i) {
-    const WeightGradient& p = w.products[i];
+    const WgradProblem& p = w.problems[i];
     out.out.push_back(b.download(p.out, size(p.outputs) * size(p.inputs)));
     double sum = 0.0;
-    for (const double part : b.download(p.squares, weight_gradient_squares(p.outputs, p.inputs)))
+    for (const double part : b.download(p.squares, wgrad_square_partials(p.outputs, p.inputs)))
       sum += part;
     out.squares.push_back(sum);
   }

@@ -32,10 +32,10 @@ struct GemmArguments {
   int n, k_tiles;
   int tiles_n, tiles_m;
   int raster;  // tiles_m that are begun before other tiles_n
-  struct Ahead {
+  struct Prefetch {
     const unsigned char* data;
     uint32_t bytes, slice;  // slice: what a block prefetches with one k tile
-  } ahead[Gemm::kMostAhead];
+  } prefetch[Gemm::kMaxPrefetches];
 };
 
 namespace persistent {
@@ -84,9 +84,10 @@ struct TileCoord {
 
 // With a k tile: a slice of what later calls read, to L2.
 __device__ __forceinline__ void prefetch_slice(const GemmArguments& g, uint32_t slice) {
-  for (int a = 0; a < Gemm::kMostAhead && g.ahead[a].slice != 0; ++a) {
-    const uint32_t from = slice * g.ahead[a].slice;
-    if (from < g.ahead[a].bytes) bulk_prefetch_l2(g.ahead[a].data + from, g.ahead[a].slice);
+  for (int a = 0; a < Gemm::kMaxPrefetches && g.prefetch[a].slice != 0; ++a) {
+    const uint32_t from = slice * g.prefetch[a].slice;
+    if (from < g.prefetch[a].bytes)
+      bulk_prefetch_l2(g.prefetch[a].data + from, g.prefetch[a].slice);
   }
 }
 
@@ -268,13 +269,13 @@ __global__ void __launch_bounds__(threads(kPingPong), 1)
 
 inline void split_prefetch(GemmArguments& a, const Gemm& g) {
   const size_t slices = size_t(a.tiles_n) * a.tiles_m * a.k_tiles;
-  for (int i = 0; i < Gemm::kMostAhead; ++i) {
-    const bool aligned = reinterpret_cast<uintptr_t>(g.ahead[i].data) % 16 == 0;
-    const size_t bytes = aligned ? g.ahead[i].bytes / 16 * 16 : 0;
+  for (int i = 0; i < Gemm::kMaxPrefetches; ++i) {
+    const bool aligned = reinterpret_cast<uintptr_t>(g.prefetch[i].data) % 16 == 0;
+    const size_t bytes = aligned ? g.prefetch[i].bytes / 16 * 16 : 0;
     // The last slice may not reach behind the end.
     const size_t slice = (bytes / slices + 1 + 127) / 128 * 128;
-    a.ahead[i] = {static_cast<const unsigned char*>(g.ahead[i].data),
-                  uint32_t(bytes / slice * slice), bytes < slice ? 0 : uint32_t(slice)};
+    a.prefetch[i] = {static_cast<const unsigned char*>(g.prefetch[i].data),
+                     uint32_t(bytes / slice * slice), bytes < slice ? 0 : uint32_t(slice)};
   }
 }
 

@@ -281,7 +281,7 @@ struct NestMemory {
     // Reductions of layers wait for their second stage; where wgrad overlaps, nobody waits for
     // that.
     const size_t layer_sums = size(kNumNorms) * layer_norm_scratch(c.width) +
-                              2 * silu_product_scratch(rows, c.feed_forward) +
+                              2 * dgrad_dsilu_scratch(rows, c.feed_forward) +
                               gated_conv_scratch(c.batch, frames, c.width, c.conv_kernel) +
                               batch_norm_scratch(c.width) + bias_gradient_scratch(3 * c.width) +
                               attention_bias_scratch(c.batch, frames, c.heads, c.width / c.heads);

@@ -209,7 +209,7 @@ int NestStep::front(Workspace& w) {
 
 int NestStep::feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
                            void* hidden, void* activated, uint8_t* keep, uint32_t site,
-                           const GemmAhead& next) {
+                           const L2Prefetch& next) {
   const NestStepConfig& c = config_;
   w.prefetch({w.weight(p.second.weight, c.width, c.feed_forward)});
   AERIE_TRY(w.fprop(in, p.first.weight.compute, hidden, w.rows, c.feed_forward, c.width));
@@ -444,7 +444,7 @@ int NestStep::layer_forward(Workspace& w, int index) {
   AERIE_TRY(w.fprop(s.normed, p.pointwise2.weight.compute, w.branch, w.rows, c.width, c.width));
 
   AERIE_TRY(norm(s.norms[kNormFeedForward2]));
-  GemmAhead next;
+  L2Prefetch next;
   if (index + 1 < c.layers)
     next = w.weight(layer_params(index + 1).feed_forward1.first.weight, c.feed_forward, c.width);
   AERIE_TRY(feed_forward(w, p.feed_forward2, s.norms[kNormFeedForward2].out, s.ff2_hidden,
@@ -505,14 +505,14 @@ int NestStep::head(Workspace& w) {
 // norm's backward.
 int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p,
                                     const void* hidden, void* activated, uint8_t* keep,
-                                    uint32_t site, std::initializer_list<GemmAhead> next) {
+                                    uint32_t site, std::initializer_list<L2Prefetch> next) {
   const NestStepConfig& c = config_;
   w.grad_hidden = w.hiddens.next();
   w.prefetch({w.weight(p.first.weight, c.feed_forward, c.width)});
-  SiluProductBackward both;
-  both.product = w.dgrad_gemm(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows,
-                              c.width, c.feed_forward);
-  w.take_prefetch(both.product);
+  DgradDsilu both;
+  both.gemm = w.dgrad_gemm(w.grad_branch, p.second.weight.compute, w.grad_hidden, w.rows, c.width,
+                           c.feed_forward);
+  w.take_prefetch(both.gemm);
   SiluBackward& silu = both.silu;
   w.set_rows(silu, c.feed_forward);
   silu.x = hidden;
@@ -524,10 +524,10 @@ int NestStep::feed_forward_backward(Workspace& w, const NestLayerParams::FeedFor
   if (c.plan.recompute) silu.out = activated;
   silu.grad_bias = p.first.bias.grad;
   silu.accumulate = c.accumulate;
-  w.defer_reduction(silu, silu_product_scratch(w.rows, c.feed_forward));
+  w.defer_reduction(silu, dgrad_dsilu_scratch(w.rows, c.feed_forward));
   const int together = kernels_->silu_product_backward(both, w.stream);
   if (together == kUnsupported) {
-    AERIE_TRY(kernels_->gemm(both.product, w.stream));
+    AERIE_TRY(kernels_->gemm(both.gemm, w.stream));
     AERIE_TRY(kernels_->silu_backward(silu, w.stream));
   } else {
     AERIE_TRY(together);
@@ -628,7 +628,7 @@ int NestStep::layer_backward(Workspace& w, int index) {
     AERIE_TRY(w.flush_wgrads());
   }
 
-  GemmAhead next;
+  L2Prefetch next;
   if (index > 0)
     next = w.weight(layer_params(index - 1).feed_forward2.second.weight, c.width, c.feed_forward);
   AERIE_TRY(feed_forward_backward(w, p.feed_forward1, s.ff1_hidden, s.ff1_active, s.ff1_keep, sites,

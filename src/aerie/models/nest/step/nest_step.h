@@ -199,7 +199,7 @@ class NestStep {
   int front_backward(Workspace& w);
   int feed_forward(Workspace& w, const NestLayerParams::FeedForward& p, const void* in,
                    void* hidden, void* activated, uint8_t* keep, uint32_t site,
-                   const GemmAhead& next);
+                   const L2Prefetch& next);
   int position_gemms(Workspace& w);
   int position_gradients(Workspace& w);
   int project(Workspace& w, int index);
@@ -212,7 +212,7 @@ class NestStep {
   int exchange_gradient_sums(Workspace& w, int index);
   int feed_forward_backward(Workspace& w, const NestLayerParams::FeedForward& p, const void* hidden,
                             void* activated, uint8_t* keep, uint32_t site,
-                            std::initializer_list<GemmAhead> next);
+                            std::initializer_list<L2Prefetch> next);
 
   const KernelTable* kernels_;
   NestStepConfig config_;

@@ -121,7 +121,7 @@ template <typename Args>
 int run_or_wait(int (*kernel)(const Args&, void*), const Args& args, void* stream) {
   if (stream != &late_side) return kernel(args, stream);
   // Not every back end has this, which must be known at once.
-  if constexpr (std::is_same_v<Args, WeightGradients>) return kUnsupported;
+  if constexpr (std::is_same_v<Args, GroupedWgrad>) return kUnsupported;
   late_side.calls.push_back([kernel, args] {
     Args again = args;
     // The list that it would be put on has been called by then, or called without it.
@@ -703,7 +703,7 @@ TEST(NestStepGpuTest, WideLayersAreNearTheReference) {
 class PlainProducts : public Backend {
  public:
   explicit PlainProducts(Backend& other) : other_(other), table_(other.kernels()) {
-    table_.silu_product_backward = [](const SiluProductBackward&, void*) { return kUnsupported; };
+    table_.silu_product_backward = [](const DgradDsilu&, void*) { return kUnsupported; };
   }
   const KernelTable& kernels() const override { return table_; }
   void* allocate(size_t bytes) override { return other_.allocate(bytes); }

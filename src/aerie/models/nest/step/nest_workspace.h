@@ -36,20 +36,20 @@ struct NestStep::Workspace : NestMemory {
   }
 
   // L2 prefetch by the next GEMM of the pass: what is read soon and is in L2 no more.
-  void prefetch(std::initializer_list<GemmAhead> all) {
-    for (const GemmAhead& one : all)
+  void prefetch(std::initializer_list<L2Prefetch> all) {
+    for (const L2Prefetch& one : all)
       if (one.data != nullptr && one.bytes <= c.plan.prefetch_bytes &&
-          prefetch_count_ < Gemm::kMostAhead)
+          prefetch_count_ < Gemm::kMaxPrefetches)
         prefetch_[prefetch_count_++] = one;
   }
   void take_prefetch(Gemm& g) {
-    std::copy_n(prefetch_, prefetch_count_, g.ahead);
+    std::copy_n(prefetch_, prefetch_count_, g.prefetch);
     prefetch_count_ = 0;
   }
-  GemmAhead weight(const NestParam& weight, int n, int k) const {
+  L2Prefetch weight(const NestParam& weight, int n, int k) const {
     return {weight.compute, size(n) * size(k) * dtype_size(c.dtype)};
   }
-  GemmAhead activations(const void* data, int columns) const {
+  L2Prefetch activations(const void* data, int columns) const {
     return {data, size(rows) * size(columns) * dtype_size(c.dtype)};
   }
 
@@ -92,7 +92,7 @@ struct NestStep::Workspace : NestMemory {
   }
   int wgrad(const void* grad, const void* in, const NestParam& weight, int count, int n, int k,
             bool accumulate) {
-    WeightGradients one;
+    GroupedWgrad one;
     describe(one, count, accumulate);
     const Gemm g = gemm_of(one, {n, k, grad, n, in, weight.grad});
     return overlap.run([this, g](void* on) { return kernels->gemm(g, on); });
@@ -101,30 +101,30 @@ struct NestStep::Workspace : NestMemory {
   // alone they would not fill a device, and overlapping the pass they are few launches.
   void defer_wgrad(const void* grad, const void* in, const NestParam& weight, int n, int k,
                    int stride = 0) {
-    AERIE_CHECK(deferred_wgrads_.count < WeightGradients::kMost, "too many gradients wait");
-    deferred_wgrads_.products[deferred_wgrads_.count++] = {
+    AERIE_CHECK(deferred_wgrads_.count < GroupedWgrad::kMost, "too many gradients wait");
+    deferred_wgrads_.problems[deferred_wgrads_.count++] = {
         n, k, grad, stride > 0 ? stride : n, in, weight.grad};
   }
   // Room for the sum-of-squares partials of grouped wgrads; q, k and v together take no more than
   // each of them.
   size_t max_wgrad_square_partials() const {
-    const auto of = [](int n, int k) { return weight_gradient_squares(n, k); };
+    const auto of = [](int n, int k) { return wgrad_square_partials(n, k); };
     const int width = c.width, hidden = c.feed_forward;
     return size(c.layers) * (2 * (of(hidden, width) + of(width, hidden)) + 5 * of(width, width) +
                              of(2 * width, width));
   }
   int flush_wgrads() {
     describe(deferred_wgrads_, rows, c.accumulate);
-    const WeightGradients all = std::exchange(deferred_wgrads_, {});
+    const GroupedWgrad all = std::exchange(deferred_wgrads_, {});
     if (const int code = overlap.flush_reductions(); code != kOk) return code;
     return overlap.run([this, all](void* on) { return flush_wgrads(all, on); });
   }
-  int flush_wgrads(WeightGradients all, void* on) {
+  int flush_wgrads(GroupedWgrad all, void* on) {
     size_t used = square_partials_used;
     for (int i = 0; i < all.count && outputs.square_partials != nullptr; ++i) {
-      WeightGradient& p = all.products[i];
+      WgradProblem& p = all.problems[i];
       p.squares = outputs.square_partials + used;
-      used += weight_gradient_squares(p.outputs, p.inputs);
+      used += wgrad_square_partials(p.outputs, p.inputs);
     }
     if (c.plan.overlaps_wgrad()) all.share = c.plan.wgrad_sm_share;
     int code = kernels->weight_gradients(all, on);
@@ -132,17 +132,17 @@ struct NestStep::Workspace : NestMemory {
       square_partials_used = used;
       for (int i = 0; i < all.count; ++i)
         squared.push_back(
-            {all.products[i].out, size(all.products[i].outputs) * size(all.products[i].inputs)});
+            {all.problems[i].out, size(all.problems[i].outputs) * size(all.problems[i].inputs)});
     }
     if (code == kUnsupported) {
       code = kOk;
       for (int i = 0; i < all.count && code == kOk; ++i)
-        code = kernels->gemm(gemm_of(all, all.products[i]), on);
+        code = kernels->gemm(gemm_of(all, all.problems[i]), on);
     }
     return code;
   }
   // Everything but the GEMMs.
-  void describe(WeightGradients& g, int count, bool accumulate) const {
+  void describe(GroupedWgrad& g, int count, bool accumulate) const {
     g.dtype = c.dtype;
     g.rows = count;
     g.accumulate = accumulate;
@@ -472,9 +472,9 @@ struct NestStep::Workspace : NestMemory {
     return {&p.norm_out, p.feed_forward2.second.bias, sites + 6, c.dropout, 0.5f};
   }
 
-  GemmAhead prefetch_[Gemm::kMostAhead];
+  L2Prefetch prefetch_[Gemm::kMaxPrefetches];
   int prefetch_count_ = 0;
-  WeightGradients deferred_wgrads_;
+  GroupedWgrad deferred_wgrads_;
   PartialSums deferred_;
   int layers_deferred_ = 0;
   size_t partials_used_ = 0, partials_half_ = 0;
