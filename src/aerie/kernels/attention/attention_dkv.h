@@ -163,7 +163,7 @@ __device__ inline void dkv_tile(const AttentionBackward& b, const SumStages<T, k
   };
   // The rows are none of the first kernel's results.
   for (int i = 0; i < kSumStages - 1; ++i) fetch_rows(i, it + i);
-  wait_for_launches();
+  griddepcontrol_wait();
   for (int i = 0; i < kSumStages - 1; ++i) fetch_blocks(i);
   FragmentC grad[kDim / 8] = {}, sums = {};
   int stage = 0;
@@ -287,7 +287,7 @@ __device__ inline void dr_tile(const AttentionBackward& b, const SumStages<T, kD
   };
   const int blocks = attention_blocks(a.frames);
   ask(0);
-  wait_for_launches();
+  griddepcontrol_wait();
   Step next = {-1, 0, 0, 0, {}};
   advance(next);
   int steps = 0;  // begun

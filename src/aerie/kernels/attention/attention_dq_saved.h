@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kWarpgroups* kMmaThreads, kAtATime)
   constexpr int kRing = Tiles::kRing, kBlocks = kTile / 16;
   constexpr int kValueGroup = kWarpgroups > 1 ? 1 : 0;  // which copies the values
   AERIE_DYNAMIC_SHARED(memory);
-  wait_for_launches();
-  let_launches();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const Attention& a = b.forward;
   const Tiles m(memory);
   const int lane = int(threadIdx.x % 32), g = lane / 4;

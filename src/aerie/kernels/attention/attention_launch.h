@@ -72,32 +72,6 @@ int fused_backward(const AttentionBackward& b, void* stream) {
   return b.defer_dr ? kOk : reduce_dr<T, kPadded>(b, stream);
 }
 
-// launch() for a kernel that waits for the ones before by itself, wait_for_launches(): where the
-// device can, it comes to its place earlier.
-template <typename... Params, typename... Given>
-int launch_early(void* stream, LaunchShape shape, void (*kernel)(Params...),
-                 const Given&... given) {
-#ifdef __CUDACC__
-  if (compute_major() >= 9) {
-    AERIE_TRY(int(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       int(shape.shared_bytes))));
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = shape.grid;
-    config.blockDim = shape.block;
-    config.dynamicSmemBytes = shape.shared_bytes;
-    config.stream = static_cast<cudaStream_t>(stream);
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return int(cudaLaunchKernelEx(&config, kernel, given...));
-  }
-#endif
-  return launch(stream, shape, kernel, given...);
-}
-
 template <typename T, int kDim, bool kPadded, int kWarpgroups>
 int dq_recompute(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
@@ -105,19 +79,20 @@ int dq_recompute(const AttentionBackward& b, void* stream) {
                           dim3(kWarpgroups * kMmaThreads),
                           QueryTiles<T, kDim, kWarpgroups>::kBytes};
   return a.dropout.threshold != 0 && a.keep == nullptr
-             ? launch_early(stream, shape,
-                            attention_dq_recompute_mma<T, kDim, kPadded, kWarpgroups, true>, b)
-             : launch_early(stream, shape,
-                            attention_dq_recompute_mma<T, kDim, kPadded, kWarpgroups, false>, b);
+             ? launch_pdl(stream, shape, PdlBlocks::kAnywhere,
+                          attention_dq_recompute_mma<T, kDim, kPadded, kWarpgroups, true>, b)
+             : launch_pdl(stream, shape, PdlBlocks::kAnywhere,
+                          attention_dq_recompute_mma<T, kDim, kPadded, kWarpgroups, false>, b);
 }
 
 template <typename T, int kDim, bool kPadded, int kWarpgroups, int kAtATime>
 int dq_saved(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  return launch_early(stream,
-                      {grid_of(a, a.frames, kWarpgroups * kTile, a.batch),
-                       dim3(kWarpgroups * kMmaThreads), SavedTiles<T, kDim, kWarpgroups>::kBytes},
-                      attention_dq_saved_mma<T, kDim, kPadded, kWarpgroups, kAtATime>, b);
+  return launch_pdl(stream,
+                    {grid_of(a, a.frames, kWarpgroups * kTile, a.batch),
+                     dim3(kWarpgroups * kMmaThreads), SavedTiles<T, kDim, kWarpgroups>::kBytes},
+                    PdlBlocks::kAnywhere,
+                    attention_dq_saved_mma<T, kDim, kPadded, kWarpgroups, kAtATime>, b);
 }
 
 template <typename T, int kDim, bool kPadded>
@@ -136,8 +111,8 @@ int backward_mma(const AttentionBackward& b, void* stream) {
     AERIE_TRY((full ? dq_recompute<T, kDim, kPadded, kWarpgroups>(b, stream)
                     : dq_recompute<T, kDim, kPadded, 1>(b, stream)));
   }
-  return launch_early(stream, {sum_grid(a), dim3(kMmaThreads), sum_shared<kDim>()},
-                      attention_dkv_mma<T, kDim, kPadded>, b);
+  return launch_pdl(stream, {sum_grid(a), dim3(kMmaThreads), sum_shared<kDim>()},
+                    PdlBlocks::kAnywhere, attention_dkv_mma<T, kDim, kPadded>, b);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -3,21 +3,9 @@
 #pragma once
 
 #include "aerie/kernels/attention/attention_mma.h"
+#include "aerie/kernels/cuda/pdl.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
-
-// For kernels that launch_early() starts: until everything launched before has ended and its
-// results are visible; and that those launched behind may come to their places.
-__device__ inline void wait_for_launches() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ inline void let_launches() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 template <int kDim>
 constexpr int kPanels = kDim / 64;

@@ -353,7 +353,7 @@ int start(const Gemm& g, const SiluBackward& s, void* stream) {
   a.rows = g.m;
   a.partial = s.grad_bias != nullptr ? s.partial : nullptr;
   return launch_pdl(stream, persistent_grid(p.tiles_n * p.tiles_m, 384, L::kSharedBytes),
-                    dgrad_dsilu_kernel<T, kRows / 8>, a);
+                    PdlBlocks::kGpcsInTurn, dgrad_dsilu_kernel<T, kRows / 8>, a);
 }
 
 // With the tile that the GEMM names.

@@ -301,9 +301,9 @@ int start(const Gemm& g, void* stream) {
   a.tiles_m = ceil_div(g.m, kRows);
   a.raster = a.tiles_m < kRasterTilesM ? a.tiles_m : kRasterTilesM;
   split_prefetch(a, g);
-  return launch_pdl(stream,
-                    persistent_grid(a.tiles_n * a.tiles_m, threads(kPingPong), L::kSharedBytes),
-                    persistent_gemm_kernel<T, kMnMajor, kRows / 8, kPingPong>, a);
+  return launch_pdl(
+      stream, persistent_grid(a.tiles_n * a.tiles_m, threads(kPingPong), L::kSharedBytes),
+      PdlBlocks::kGpcsInTurn, persistent_gemm_kernel<T, kMnMajor, kRows / 8, kPingPong>, a);
 }
 
 // With the tile that g names.
