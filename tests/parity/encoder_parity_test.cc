@@ -1,6 +1,8 @@
 // ConformerEncoder against NeMo's, for every variant: outputs, all gradients, running statistics.
 #include <map>
 
+#include <ATen/ops/equal.h>
+
 #include "aerie/nn/conformer_encoder.h"
 #include "fixture.h"
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 
 #include "aerie/base/testing/paths.h"
 #include "aerie/nn/dtype_policy.h"

@@ -3,6 +3,9 @@
 #include <fstream>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 
 #include "aerie/archive/nemo.h"
 #include "aerie/archive/npy.h"

@@ -2,6 +2,8 @@
 #include <map>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/isfinite.h>
 
 #include "aerie/models/nest/decoder.h"
 #include "aerie/models/nest/masking.h"

@@ -1,4 +1,5 @@
 // NCCL through the module, in a world of one: all that a machine with one GPU can show.
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

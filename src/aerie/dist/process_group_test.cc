@@ -3,6 +3,8 @@
 #include <csignal>
 #include <unistd.h>
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

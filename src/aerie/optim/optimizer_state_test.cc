@@ -1,5 +1,8 @@
 #include "aerie/optim/optimizer_state.h"
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+
 #include "aerie/base/strings.h"
 #include "aerie/optim/test_util.h"
 

@@ -2,6 +2,11 @@
 // flat layout must not disturb.
 #include "aerie/optim/optimizer.h"
 
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <nlohmann/json.hpp>
 
 #include "aerie/optim/test_util.h"

@@ -2,6 +2,12 @@
 // float32, for deterministic weights and signals.
 #include <map>
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
 #include "aerie/models/nest/test_util.h"
 
 namespace aerie::nest {

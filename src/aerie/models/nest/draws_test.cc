@@ -1,4 +1,7 @@
 // The model with draws made by kernels (nn/device_draws.h) against the model whose host draws.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+
 #include "aerie/device/gpu.h"
 #include "aerie/models/nest/test_util.h"
 #include "aerie/nn/device_draws.h"

@@ -1,4 +1,8 @@
 // Analytic against numeric derivatives in float64, for every parameter tensor of toy models.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/tensor.h>
+
 #include "aerie/models/nest/test_util.h"
 
 namespace aerie::nest::gradient_test {

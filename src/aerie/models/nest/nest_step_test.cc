@@ -11,6 +11,15 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
 #include "aerie/models/nest/step/packed_rows.h"
 #include "aerie/models/nest/step/step_plan_text.h"
 #include "aerie/models/nest/step_setup.h"

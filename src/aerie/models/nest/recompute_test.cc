@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <memory>
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 

@@ -5,6 +5,9 @@
 #include <limits>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 
 #include "aerie/models/nest/engine/test_util.h"
 #include "aerie/models/nest/nest_task.h"

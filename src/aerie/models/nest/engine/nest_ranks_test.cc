@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 

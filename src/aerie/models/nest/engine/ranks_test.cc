@@ -8,6 +8,9 @@
 #include <set>
 #include <thread>
 
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+
 #include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/engine/reference_engine.h"
