@@ -13,6 +13,8 @@
 PRESET ?= dev
 JOBS ?= $(shell scripts/build-jobs)
 BUILD := $(if $(filter dev,$(PRESET)),build,build-$(PRESET))
+# Some tests wait for processes and heartbeats more than they compute.
+TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 FUZZ_SECONDS ?= 60
 
 .PHONY: all setup configure build test train train-bev sanitize tidy format fuzz clean
@@ -31,7 +33,7 @@ build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 
 test: build
-	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(TEST_JOBS)
 
 # Only what the quick start runs: no tests.
 train: configure
