@@ -1,7 +1,7 @@
 // The second half of backward on tensor cores, included by attention's .cu files alone: dK, dV and
-// dR, which are sums over queries of the P and dS that attention_dq_recompute.h or
-// attention_dq_saved.h has left. A block takes 64 keys of one item or 64 relative positions of a
-// group of items. The last group that comes adds all groups.
+// dR, which are sums over queries of the P and dS that attention_dq.h has left. A block takes 64
+// keys of one item or 64 relative positions of a group of items. The last group that comes adds all
+// groups.
 //
 // The biases' gradients need no sums of their own: that of u is the sum over keys of (sum over
 // queries of dS) * key, that of v the same over positions.

@@ -5,8 +5,7 @@
 #include <type_traits>
 
 #include "aerie/kernels/attention/attention_dkv.h"
-#include "aerie/kernels/attention/attention_dq_recompute.h"
-#include "aerie/kernels/attention/attention_dq_saved.h"
+#include "aerie/kernels/attention/attention_dq.h"
 #include "aerie/kernels/attention/attention_forward.h"
 #include "aerie/kernels/attention/attention_fused_backward.h"
 
@@ -72,27 +71,25 @@ int fused_backward(const AttentionBackward& b, void* stream) {
   return b.defer_dr ? kOk : reduce_dr<T, kPadded>(b, stream);
 }
 
-template <typename T, int kDim, bool kPadded, int kWarpgroups>
-int dq_recompute(const AttentionBackward& b, void* stream) {
+template <typename T, int kDim, bool kPadded, int kWarpgroups, DqSource kSource>
+int dq_of(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  const LaunchShape shape{grid_of(a, a.frames, kWarpgroups * kTile, a.batch),
-                          dim3(kWarpgroups * kMmaThreads),
-                          QueryTiles<T, kDim, kWarpgroups>::kBytes};
-  return a.dropout.threshold != 0 && a.keep == nullptr
-             ? launch_pdl(stream, shape, PdlBlocks::kAnywhere,
-                          attention_dq_recompute_mma<T, kDim, kPadded, kWarpgroups, true>, b)
-             : launch_pdl(stream, shape, PdlBlocks::kAnywhere,
-                          attention_dq_recompute_mma<T, kDim, kPadded, kWarpgroups, false>, b);
-}
-
-template <typename T, int kDim, bool kPadded, int kWarpgroups, int kAtATime>
-int dq_saved(const AttentionBackward& b, void* stream) {
-  const Attention& a = b.forward;
+  using Tiles = DqTiles<T, kDim, kWarpgroups, kSource == DqSource::kSavedP>;
   return launch_pdl(stream,
                     {grid_of(a, a.frames, kWarpgroups * kTile, a.batch),
-                     dim3(kWarpgroups * kMmaThreads), SavedTiles<T, kDim, kWarpgroups>::kBytes},
-                    PdlBlocks::kAnywhere,
-                    attention_dq_saved_mma<T, kDim, kPadded, kWarpgroups, kAtATime>, b);
+                     dim3(kWarpgroups * kMmaThreads), Tiles::kBytes},
+                    PdlBlocks::kAnywhere, attention_dq_mma<T, kDim, kPadded, kWarpgroups, kSource>,
+                    b);
+}
+
+template <typename T, int kDim, bool kPadded, int kWarpgroups>
+int dq(const AttentionBackward& b, void* stream) {
+  const Attention& a = b.forward;
+  if (a.saved_p != nullptr)
+    return dq_of<T, kDim, kPadded, kWarpgroups, DqSource::kSavedP>(b, stream);
+  return a.dropout.threshold != 0 && a.keep == nullptr
+             ? dq_of<T, kDim, kPadded, kWarpgroups, DqSource::kDraw>(b, stream)
+             : dq_of<T, kDim, kPadded, kWarpgroups, DqSource::kRecompute>(b, stream);
 }
 
 template <typename T, int kDim, bool kPadded>
@@ -101,16 +98,11 @@ int backward_mma(const AttentionBackward& b, void* stream) {
   if constexpr (kDim == kAttentionFusedDim)
     if (is_fused(b)) return fused_backward<T, kPadded>(b, stream);
   // Padded heads have one kernel for both: they are rare.
-  constexpr int kWarpgroups = kDim == 128 && !kPadded ? 3 : 1, kAtATime = kDim == 128 ? 1 : 3;
+  constexpr int kWarpgroups = kDim == 128 && !kPadded ? 3 : 1;
   const bool full =
-      attention_query_tiles(b) > 1 && has_shared(QueryTiles<T, kDim, kWarpgroups>::kBytes);
-  if (a.saved_p != nullptr) {
-    AERIE_TRY((full ? dq_saved<T, kDim, kPadded, kWarpgroups, kAtATime>(b, stream)
-                    : dq_saved<T, kDim, kPadded, 1, kAtATime>(b, stream)));
-  } else {
-    AERIE_TRY((full ? dq_recompute<T, kDim, kPadded, kWarpgroups>(b, stream)
-                    : dq_recompute<T, kDim, kPadded, 1>(b, stream)));
-  }
+      attention_query_tiles(b) > 1 && has_shared(DqTiles<T, kDim, kWarpgroups, false>::kBytes);
+  AERIE_TRY(
+      (full ? dq<T, kDim, kPadded, kWarpgroups>(b, stream) : dq<T, kDim, kPadded, 1>(b, stream)));
   return launch_pdl(stream, {sum_grid(a), dim3(kMmaThreads), sum_shared<kDim>()},
                     PdlBlocks::kAnywhere, attention_dkv_mma<T, kDim, kPadded>, b);
 }
