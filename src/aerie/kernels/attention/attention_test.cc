@@ -2,7 +2,6 @@
 
 #include <tuple>
 
-#include "aerie/base/testing/sanitized.h"
 #include "aerie/kernels/testing/backend.h"
 
 namespace aerie::kernels {
@@ -153,14 +152,7 @@ Outcome run(Backend& b, const Case& c) {
   return o;
 }
 
-// Sanitizers take every second case: emulated threads cost them ten times their time.
-bool left_out() {
-  static int cases = 0;
-  return kSanitized && cases++ % 2 == 1;
-}
-
 void compare(Backend& backend, const Case& c) {
-  if (left_out()) return;
   SCOPED_TRACE(::testing::Message() << c.frames << " frames, " << c.dim << " per head");
   const Outcome e = run(*testing::reference_backend(), c);
   const Outcome a = run(backend, c);
@@ -180,7 +172,6 @@ void compare(Backend& backend, const Case& c) {
 
 // Where items lie changes no bit, nor does what lies around them.
 void compare_packed(Backend& backend, Case c, const std::vector<int32_t>& rows) {
-  if (left_out()) return;
   const auto same = [](const std::vector<float>& a, const std::vector<float>& b, const char* what) {
     EXPECT_EQ(a, b) << what;
   };
