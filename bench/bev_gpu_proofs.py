@@ -26,7 +26,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
+
+from resumable import OutOfTime, Resumable
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRESETS = ["lss_swin_nuscenes", "lss_swin_nuscenes_optimized", "lss_swin_nuscenes_speed", "lss_swin_nuscenes_high_memory"]
@@ -34,41 +35,17 @@ FP16_LINE = "FP16混合精度训练已启用"
 SMALL_CONFIG = "configs/baseline/lss_swin_quickstart.yaml"
 
 
-class OutOfTime(Exception):
-    pass
-
-
-class Proofs:
+class Proofs(Resumable):
     def __init__(self, args):
+        super().__init__(args.out, "state.json", 60 * args.minutes, {"parts": {}})
         self.args = args
         self.build = os.path.abspath(args.build)
         self.aerie = os.path.join(self.build, "aerie")
-        self.until = time.time() + 60 * args.minutes
-        self.path = os.path.join(args.out, "state.json")
         self.env = os.environ | {"AERIE_TEST_DATA": f"{ROOT}/tests/data", "AERIE_CONFIG_DIR": f"{ROOT}/configs"}
-        os.makedirs(args.out, exist_ok=True)
-        self.state = {"parts": {}}
-        if os.path.exists(self.path):
-            with open(self.path) as f:
-                self.state = json.load(f)
-
-    def save(self):
-        with open(self.path + ".new", "w") as f:
-            json.dump(self.state, f, indent=1)
-        os.replace(self.path + ".new", self.path)
-
-    def left(self, least=15):
-        seconds = self.until - time.time()
-        if seconds < least:
-            raise OutOfTime()
-        return seconds
 
     def run(self, log, *command, least=15):
         """Output and exit status; a command that runs into the end of the call comes again in the next."""
-        try:
-            done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=self.left(least), env=self.env, cwd=ROOT)
-        except subprocess.TimeoutExpired:
-            raise OutOfTime()
+        done = self.limited(*command, least=least, env=self.env, cwd=ROOT)
         with open(os.path.join(self.args.out, log + ".log"), "w") as f:
             f.write(done.stdout + done.stderr)
         return done.stdout + done.stderr, done.returncode

@@ -27,6 +27,8 @@ import subprocess
 import sys
 import time
 
+from resumable import OutOfTime, Resumable
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LEAST = 1.05  # times as fast with the change that is advised, measured by trials
 
@@ -42,10 +44,6 @@ def arguments():
     return parser.parse_args()
 
 
-class OutOfTime(Exception):
-    pass
-
-
 def files_of(folder):
     out = {}
     for path, _, names in os.walk(folder):
@@ -56,33 +54,15 @@ def files_of(folder):
     return out
 
 
-class Proof:
+class Proof(Resumable):
     def __init__(self, args):
-        self.args, self.out, self.until = args, os.path.abspath(args.out), time.time() + args.limit
-        self.aerie = os.path.abspath(args.aerie)
-        os.makedirs(self.out, exist_ok=True)
-        self.file = os.path.join(self.out, 'doctor_proof.json')
-        self.results = {}
-        if os.path.exists(self.file):
-            with open(self.file) as file:
-                self.results = json.load(file)
+        super().__init__(args.out, 'doctor_proof.json', args.limit)
+        self.args, self.aerie = args, os.path.abspath(args.aerie)
 
-    def save(self):
-        with open(self.file + '.new', 'w') as file:
-            json.dump(self.results, file, indent=1)
-        os.replace(self.file + '.new', self.file)
-
-    def run(self, *argv, variables=None, codes=(0,)):
-        left = self.until - time.time()
-        if left < 15:
-            raise OutOfTime
+    def run(self, *argv, variables=None):
         print('+ aerie', ' '.join(argv), flush=True)
-        try:
-            done = subprocess.run([self.aerie, *argv], cwd=self.out, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace',
-                                  timeout=left, env={**os.environ, **(variables or {})})
-        except subprocess.TimeoutExpired:
-            raise OutOfTime
-        if done.returncode not in codes:
+        done = self.limited(self.aerie, *argv, cwd=self.out, env={**os.environ, **(variables or {})})
+        if done.returncode != 0:
             sys.exit(f'exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}')
         return done.stdout
 
@@ -182,9 +162,9 @@ class Proof:
     def table(self, names):
         print('\n| illness | doctor says | |\n|---|---|---|')
         for name in names:
-            one = self.results[name]
+            one = self.state[name]
             print(f"| {name} | {one['said']} | {'as promised' if one['holds'] else 'not judged' if one['holds'] is None else 'NOT AS PROMISED'} |")
-        return 1 if any(self.results[name]['holds'] is False for name in names) else 0
+        return 1 if any(self.state[name]['holds'] is False for name in names) else 0
 
 
 CASES = ('healthy', 'no_workers', 'small_batch', 'float32', 'padding', 'padding_reference', 'validation', 'checkpoints')
@@ -202,7 +182,7 @@ def main():
     proof = Proof(args)
     names = [name for name in CASES if not args.only or name in args.only]
     for name in names:
-        if name in proof.results:
+        if name in proof.state:
             continue
         start = time.time()
         try:
@@ -210,7 +190,7 @@ def main():
         except OutOfTime:
             print('not finished: call it again with the same --out')
             return 3
-        proof.results[name] = {'holds': holds, 'said': said, 'seconds': round(time.time() - start, 1), 'doctor': found}
+        proof.state[name] = {'holds': holds, 'said': said, 'seconds': round(time.time() - start, 1), 'doctor': found}
         proof.save()
         print(f'{name}: {said} ({time.time() - start:.0f} s)', flush=True)
     return proof.table(names)

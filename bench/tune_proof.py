@@ -22,9 +22,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
+
+from resumable import OutOfTime, Resumable
 
 GAIN = 20.0
 
@@ -40,54 +41,28 @@ def arguments():
     return parser.parse_args()
 
 
-class Proof:
+class Proof(Resumable):
     def __init__(self, args):
-        self.args, self.out, self.start = args, os.path.abspath(args.out), time.time()
-        self.aerie = os.path.abspath(args.aerie)
+        super().__init__(args.out, 'tune_proof.json', args.limit)
+        self.args, self.aerie = args, os.path.abspath(args.aerie)
         self.configs = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'configs', 'nest')
-        os.makedirs(self.out, exist_ok=True)
-        self.file = os.path.join(self.out, 'tune_proof.json')
-        self.results = {}
-        if os.path.exists(self.file):
-            with open(self.file) as f:
-                self.results = json.load(f)
 
     def run(self, *argv):
-        left = self.args.limit - (time.time() - self.start) - 30
-        if left < 20:
-            self.later()
         print('+ aerie', ' '.join(argv), flush=True)
         # A cache of its own: sizes that were found before are none of its business.
-        process = subprocess.Popen([self.aerie, *argv], cwd=self.out, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace',
-                                   env={**os.environ, 'AERIE_CACHE': os.path.join(self.out, 'cache')})
-        try:
-            out, err = process.communicate(timeout=left)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # a run saves before it ends
-            try:
-                process.communicate(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-            self.later()
-        if process.returncode != 0:
-            sys.exit(f'exit code {process.returncode}\n{out[-3000:]}\n{err[-3000:]}')
-        return subprocess.CompletedProcess(argv, 0, out, err)
-
-    def later(self):
-        print('not finished: call it again with the same --out')
-        sys.exit(3)
+        done = self.limited(self.aerie, *argv, reserve=30, least=20, cwd=self.out, env={**os.environ, 'AERIE_CACHE': os.path.join(self.out, 'cache')})
+        if done.returncode != 0:
+            sys.exit(f'exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}')
+        return done
 
     def part(self, name, function):
-        if name in self.results:
+        if name in self.state:
             return
         start = time.time()
         result = function()
         result['seconds'] = round(time.time() - start, 1)
-        self.results[name] = result
-        with open(self.file + '.new', 'w') as f:
-            json.dump(self.results, f, indent=1)
-        os.replace(self.file + '.new', self.file)
+        self.state[name] = result
+        self.save()
 
     def data(self):
         self.run('data', 'synth', '--out', 'corpus', '--hours', str(self.args.hours), '--speakers', '40', '--min-duration', '15',
@@ -159,7 +134,7 @@ class Proof:
         return {'found': found and found.group(0), 'kept': bool(kept) and kept.group(1) == found.group(1)}
 
     def table(self):
-        r = self.results
+        r = self.state
         gain = r['tuned']['audio_s_per_s'] / max(1e-9, r['baseline']['audio_s_per_s'])
         memory = r['tune'].get('memory', {})
         free = memory.get('free_share', 0.0)
@@ -186,8 +161,12 @@ class Proof:
 
 def main():
     proof = Proof(arguments())
-    for name in ('data', 'tune', 'baseline', 'tuned', 'auto'):
-        proof.part(name, getattr(proof, name))
+    try:
+        for name in ('data', 'tune', 'baseline', 'tuned', 'auto'):
+            proof.part(name, getattr(proof, name))
+    except OutOfTime:
+        print('not finished: call it again with the same --out')
+        return 3
     return proof.table()
 
 
