@@ -1,10 +1,8 @@
 #include "aerie/models/bev/engine/bev_engine.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -13,48 +11,20 @@
 #include <ATen/ops/sigmoid.h>
 
 #include "aerie/base/strings.h"
-#include "aerie/base/system.h"
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/batch_tensors.h"
 #include "aerie/models/bev/engine/param_groups.h"
-#include "aerie/nn/cpu_runtime.h"
+#include "aerie/train/graph/autograd_parts.h"
 #include "aerie/train/graph/batch_key.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::bev {
-namespace {
-
-constexpr const char* kFallenBackTo = "fallen_back_to";  // in the scalars of a state
-
-void set_process_switches(const BevRunConfig& config, at::Device device) {
-  at::Context& context = at::globalContext();
-  nn::set_tf32(config.aerie.tf32);
-  context.setBenchmarkCuDNN(config.trainer.benchmark);
-  const bool deterministic = config.trainer.deterministic != config::Deterministic::kNo;
-  // cuBLAS is repeatable only with a fixed workspace. Torch looks once in a process, at the first
-  // product, so that a deterministic engine after another one would be refused.
-  if (device.is_cuda()) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
-  context.setDeterministicCuDNN(deterministic);
-  context.setDeterministicAlgorithms(deterministic,
-                                     config.trainer.deterministic == config::Deterministic::kWarn);
-  // Filling fresh memory with NaN is a debugging aid of that mode, not part of determinism.
-  context.setDeterministicFillUninitializedMemory(false);
-  nn::prepare_cpu_runtime();
-}
-
-bool is_statistic(const nn::ParamInfo& info) {
-  return info.is_buffer && info.alias_of < 0 &&
-         (ends_with(info.name, ".running_mean") || ends_with(info.name, ".running_var") ||
-          ends_with(info.name, ".num_batches_tracked"));
-}
-
-}  // namespace
-
 Result<std::unique_ptr<BevEngine>> BevEngine::create(const BevRunConfig& config,
                                                      at::Device device) {
   if (device.is_cuda()) AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
   try {
-    set_process_switches(config, device);
+    train::set_process_switches(config.trainer, config.aerie.tf32, device,
+                                /*fixed_workspace=*/true);
     BevConfig sizes = config.model;
     sizes.depth_float32 = sizes.depth_float32 || config.view_fp32;
     std::unique_ptr<BevEngine> engine(new BevEngine());
@@ -73,20 +43,9 @@ Result<std::unique_ptr<BevEngine>> BevEngine::create(const BevRunConfig& config,
     engine->global_loss_ = config.aerie.loss_reduction == config::LossReduction::kGlobal;
     engine->part_names_ = map_loss_names(sizes);
     engine->set_precision(config.trainer.precision);
-    const config::EmaConfig& ema = config.exp_manager.ema;
-    if (ema.enable)
-      engine->ema_ = std::make_unique<optim::Ema>(registry, ema.decay, ema.every_n_steps,
-                                                  ema.cpu_offload && device.is_cuda());
-    engine->has_grad_ = std::make_shared<std::vector<uint8_t>>(registry.trainable().size(), 0);
-    for (size_t t = 0; t < registry.trainable().size(); ++t) {
-      registry.tensor(registry.trainable()[t])
-          .register_hook([flags = engine->has_grad_, t](const at::Tensor& grad) {
-            if (grad.defined()) (*flags)[t] = 1;
-          });
-    }
-    for (int64_t i = 0; i < registry.size(); ++i)
-      if (is_statistic(registry.entries()[static_cast<size_t>(i)]))
-        engine->statistics_.push_back(i);
+    engine->ema_ = train::make_ema(registry, config.exp_manager.ema);
+    engine->has_grad_ = train::watch_gradients(registry);
+    engine->statistics_ = train::batch_norm_statistics(registry);
     return engine;
   } catch (const std::exception& error) {
     return with_advice(train::torch_status(error)).with_context("setting up the engine");
@@ -127,16 +86,9 @@ void BevEngine::set_precision(config::Precision precision) {
 }
 
 Result<std::string> BevEngine::fall_back_precision() {
-  if (precision_ != config::Precision::k16Mixed)
-    return unsupported(
-        str_cat("nothing to fall back to from precision ", config::precision_name(precision_)));
-  bool bf16 = true;
-  if (device().is_cuda()) {
-    const auto& gpus = device::driver().gpus;
-    const auto index = static_cast<size_t>(std::max<int>(0, device().index()));
-    bf16 = index < gpus.size() && gpus[index].compute_major >= 8;
-  }
-  set_precision(bf16 ? config::Precision::kBf16Mixed : config::Precision::k32);
+  AERIE_ASSIGN_OR_RETURN(const config::Precision lower,
+                         train::precision_below(precision_, device()));
+  set_precision(lower);
   fallen_back_ = true;
   return std::string(config::precision_name(precision_));
 }
@@ -177,24 +129,14 @@ Status BevEngine::meet_ranks() {
 
 Status BevEngine::show_state(bool gather) {
   if (!optimizer_->kept()) return ok_status();
-  try {
-    optimizer_->show_whole();
-    if (!gather) return ok_status();
-    for (const at::Tensor& buffer : optimizer_->buffers())
-      if (const int code = passes_->reducer().gather(buffer, passes_->stream()); code != 0)
-        return passes_->reducer().error(code);
-    return ok_status();
-  } catch (const std::exception& error) {
-    return train::torch_status(error).with_context("collecting the optimizer's state");
-  }
+  return train::show_whole_state(*optimizer_, &passes_->reducer(), passes_->stream(), gather);
 }
 
 Result<std::unique_ptr<train::StateSnapshot>> BevEngine::snapshot() {
   if (window_open_) return internal_error("snapshot inside a window: its gradients would be lost");
-  train::TextScalars texts;
-  if (fallen_back_) texts.emplace_back(kFallenBackTo, config::precision_name(precision_));
   AERIE_RETURN_IF_ERROR(show_state(/*gather=*/true));
-  auto snapshot = train::take_snapshot(flat_state(), snapshot_memory_, std::move(texts));
+  auto snapshot = train::take_snapshot(flat_state(), snapshot_memory_,
+                                       train::fallen_back_texts(fallen_back_, precision_));
   optimizer_->hide_whole(/*take=*/false);
   return snapshot;
 }
@@ -217,21 +159,11 @@ Status BevEngine::restore(const train::StateSource& source) {
 
 Status BevEngine::restore_whole(const train::StateSource& source) {
   AERIE_ASSIGN_OR_RETURN(train::ReadState read, train::read_state(flat_state(), source));
-  bool fallen_back = false;
-  config::Precision precision = precision_;
-  if (const auto saved = read.text(kFallenBackTo)) {
-    if (*saved != "bf16-mixed" && *saved != "32")
-      return data_error("the precision in the checkpoint is damaged");
-    // Only for a run that would otherwise start in 16-mixed again.
-    if (precision == config::Precision::k16Mixed) {
-      precision = *saved == "32" ? config::Precision::k32 : config::Precision::kBf16Mixed;
-      fallen_back = true;
-    }
-  }
+  AERIE_ASSIGN_OR_RETURN(const auto saved, train::fallen_back_to(read, precision_));
   drop_window();
-  if (fallen_back) set_precision(precision);
+  if (saved) set_precision(*saved);
   AERIE_RETURN_IF_ERROR(read.write(flat_state()));
-  fallen_back_ = fallen_back;
+  fallen_back_ = saved.has_value();
   return ok_status();
 }
 
@@ -299,19 +231,8 @@ Result<train::EvalOutcome> BevEngine::evaluate_parts(const BevBatch& batch, int6
 }
 
 train::EngineMemory BevEngine::memory() const {
-  constexpr double kGib = 1073741824.0;
-  train::EngineMemory out;
-  if (device().is_cuda()) {
-    const auto stats =
-        at::accelerator::getDeviceStats(std::max<c10::DeviceIndex>(0, device().index()));
-    out.current_gib = static_cast<double>(stats.allocated_bytes[0].current) / kGib;
-    out.peak_gib = static_cast<double>(stats.allocated_bytes[0].peak) / kGib;
-  } else {
-    const ProcessMemory memory = process_memory();
-    out.current_gib = static_cast<double>(memory.rss_bytes) / kGib;
-    out.peak_gib = static_cast<double>(memory.peak_rss_bytes) / kGib;
-  }
-  return out;
+  const train::MemoryUse use = train::memory_use(device(), 0);
+  return {use.current_gib, use.peak_gib};
 }
 
 }  // namespace aerie::bev

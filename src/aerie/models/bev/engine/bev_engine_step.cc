@@ -12,14 +12,13 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/models/bev/engine/batch_tensors.h"
 #include "aerie/models/bev/engine/bev_engine.h"
+#include "aerie/train/graph/autograd_parts.h"
 #include "aerie/train/graph/batch_key.h"
 #include "aerie/train/graph/torch_status.h"
 
@@ -28,9 +27,7 @@ namespace aerie::bev {
 struct BevEngine::Rollback {
   bool window_open = false;
   size_t micros = 0;
-  at::Tensor grads;  // undefined: the window was empty
-  std::vector<uint8_t> has_grad;
-  std::vector<at::Tensor> statistics;
+  train::PassMark passes;
   int64_t divisor = 0, samples = 0;
 };
 
@@ -46,24 +43,17 @@ BevEngine::Rollback BevEngine::mark() const {
   out.micros = window_.size();
   out.divisor = window_divisor_;
   out.samples = window_samples_;
-  out.has_grad = *has_grad_;
-  for (const int64_t i : statistics_)
-    out.statistics.push_back(model_->parameters().tensor(i).clone());
-  if (window_open_ && !window_.empty()) out.grads = model_->parameters().flat_grads().clone();
+  out.passes = train::mark_passes(model_->parameters(), statistics_, *has_grad_,
+                                  /*with_grads=*/window_open_ && !window_.empty());
   return out;
 }
 
 void BevEngine::roll_back(const Rollback& mark) {
-  at::NoGradGuard no_grad;
-  const nn::ParameterRegistry& registry = model_->parameters();
-  for (size_t k = 0; k < statistics_.size(); ++k)
-    registry.tensor(statistics_[k]).copy_(mark.statistics[k]);
-  if (mark.grads.defined()) registry.flat_grads().copy_(mark.grads);
+  train::roll_back_passes(mark.passes, model_->parameters(), statistics_, *has_grad_);
   if (passes_) passes_->open_window();
   window_divisor_ = mark.divisor;
   window_samples_ = mark.samples;
   window_.resize(mark.micros);
-  *has_grad_ = mark.has_grad;
   if (!mark.window_open) drop_window();
   if (device().is_cuda()) at::accelerator::emptyCache();
 }
@@ -95,7 +85,7 @@ Status BevEngine::add(const train::StepRequest& request) {
       window_divisor_ = window_samples_ = 0;
       if (passes_) passes_->open_window();
       std::fill(has_grad_->begin(), has_grad_->end(), uint8_t{0});
-      statistics_at_open_ = before.statistics;
+      statistics_at_open_ = before.passes.statistics;
       window_open_ = true;
     }
   } catch (const std::exception& error) {
@@ -219,14 +209,7 @@ Result<BevEngine::Micro> BevEngine::run_part(const BevBatch& batch, double share
 
 Status BevEngine::backward(const at::Tensor& loss, bool recompute, bool last) {
   const train::DeviceSpans::Scope span(*spans_, "backward");
-  const auto run = [&] {
-    if (detect_anomaly_) {
-      torch::autograd::DetectAnomalyGuard guard(/*check_nan=*/true);
-      loss.backward();
-    } else {
-      loss.backward();
-    }
-  };
+  const auto run = [&] { train::run_backward(loss, detect_anomaly_); };
   if (passes_) return passes_->backward(loss, last, /*whole=*/!recompute, run);
   run();
   return ok_status();
@@ -258,13 +241,7 @@ Result<at::Tensor> BevEngine::forward(const BevBatch& batch, bool training, bool
   options.exchange = exchange;
   options.policy = nn::DtypePolicy(precision_);
   std::string culprit;
-  if (detect_anomaly_) {
-    options.tap = [&](const std::string& name, const at::Tensor& value) {
-      if (culprit.empty() && value.is_floating_point() &&
-          !at::isfinite(value.detach()).all().item<bool>())
-        culprit = name;
-    };
-  }
+  if (detect_anomaly_) options.tap = train::first_nonfinite(&culprit);
   auto logits = model_->forward(batch, options);
   if (logits.ok() && !culprit.empty())
     return internal_error(
@@ -337,10 +314,7 @@ Result<train::StepOutcome> BevEngine::finish(const train::StepRequest& request) 
       TORCH_CHECK(code == 0, reducer.error(code).message());
     }
     if (ema_) ema_->update(found);
-    for (size_t k = 0; k < statistics_.size(); ++k) {
-      const at::Tensor& now = registry.tensor(statistics_[k]);
-      now.copy_(at::where(found != 0, statistics_at_open_[k], now));
-    }
+    train::keep_statistics(registry, statistics_, statistics_at_open_, found);
     if (scaler_) scaler_->update(found);
 
     span.reset();

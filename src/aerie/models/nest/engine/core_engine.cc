@@ -1,21 +1,11 @@
 #include "aerie/models/nest/engine/core_engine.h"
 
-#include <algorithm>
-
-#include <ATen/DeviceAccelerator.h>
-
 #include "aerie/base/strings.h"
-#include "aerie/base/system.h"
 #include "aerie/models/nest/config/run_config.h"
+#include "aerie/train/graph/autograd_parts.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::train {
-namespace {
-
-constexpr const char* kFallenBackTo = "fallen_back_to";  // in the scalars of a state
-
-}  // namespace
-
 std::string CoreEngine::description() const {
   return str_cat(kind(), " engine, ", core_->device().str(), ", precision ",
                  config::precision_name(core_->precision()));
@@ -50,10 +40,9 @@ Result<std::unique_ptr<StateSnapshot>> CoreEngine::snapshot() {
   AERIE_RETURN_IF_ERROR(write_state());
   if (core_->window_open())
     return internal_error("snapshot inside a window: its gradients would be lost");
-  TextScalars texts;
-  if (fallen_back_) texts.emplace_back(kFallenBackTo, config::precision_name(core_->precision()));
   AERIE_RETURN_IF_ERROR(core_->show_state(/*gather=*/true));
-  auto snapshot = take_snapshot(core_->flat_state(), snapshot_memory_, std::move(texts));
+  auto snapshot = take_snapshot(core_->flat_state(), snapshot_memory_,
+                                fallen_back_texts(fallen_back_, core_->precision()));
   core_->hide_state(/*written=*/false);
   return snapshot;
 }
@@ -83,21 +72,11 @@ Status CoreEngine::restore(const StateSource& source) {
 
 Status CoreEngine::restore_whole(const StateSource& source) {
   AERIE_ASSIGN_OR_RETURN(ReadState read, read_state(core_->flat_state(), source));
-  bool fallen_back = false;
-  config::Precision precision = core_->precision();
-  if (const auto saved = read.text(kFallenBackTo)) {
-    if (*saved != "bf16-mixed" && *saved != "32")
-      return data_error("the precision in the checkpoint is damaged");
-    // Only for a run that would otherwise start in 16-mixed again.
-    if (precision == config::Precision::k16Mixed) {
-      precision = *saved == "32" ? config::Precision::k32 : config::Precision::kBf16Mixed;
-      fallen_back = true;
-    }
-  }
+  AERIE_ASSIGN_OR_RETURN(const auto saved, fallen_back_to(read, core_->precision()));
   core_->drop_window();
-  if (fallen_back) core_->set_precision(precision);
+  if (saved) core_->set_precision(*saved);
   AERIE_RETURN_IF_ERROR(read.write(core_->flat_state()));
-  fallen_back_ = fallen_back;
+  fallen_back_ = saved.has_value();
   return ok_status();
 }
 
@@ -147,23 +126,8 @@ Status CoreEngine::meet_ranks() {
 }
 
 EngineMemory CoreEngine::memory() const {
-  constexpr double kGib = 1073741824.0;
-  EngineMemory out;
-  if (core_->device().is_cuda()) {
-    const auto stats =
-        at::accelerator::getDeviceStats(std::max<c10::DeviceIndex>(0, core_->device().index()));
-    out.current_gib = static_cast<double>(stats.allocated_bytes[0].current) / kGib;
-    out.peak_gib = static_cast<double>(stats.allocated_bytes[0].peak) / kGib;
-    // An engine's own memory never shrinks.
-    const double own = static_cast<double>(own_memory_bytes()) / kGib;
-    out.current_gib += own;
-    out.peak_gib += own;
-  } else {
-    const ProcessMemory memory = process_memory();
-    out.current_gib = static_cast<double>(memory.rss_bytes) / kGib;
-    out.peak_gib = static_cast<double>(memory.peak_rss_bytes) / kGib;
-  }
-  return out;
+  const MemoryUse use = memory_use(core_->device(), own_memory_bytes());
+  return {use.current_gib, use.peak_gib};
 }
 
 }  // namespace aerie::train

@@ -1,10 +1,8 @@
 #include "aerie/models/nest/engine/nest_core.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -19,40 +17,17 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "aerie/base/strings.h"
-#include "aerie/device/gpu.h"
 #include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/step_setup.h"
-#include "aerie/nn/cpu_runtime.h"
 #include "aerie/nn/exchanged_norm.h"
+#include "aerie/train/graph/autograd_parts.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::train {
 namespace {
-
-void set_process_switches(const config::RunConfig& config, at::Device device) {
-  at::Context& context = at::globalContext();
-  nn::set_tf32(config.aerie.tf32);
-  context.setBenchmarkCuDNN(config.trainer.benchmark);
-  const bool deterministic = config.trainer.deterministic != config::Deterministic::kNo;
-  // cuBLAS is repeatable only with a fixed workspace; it reads this when it starts.
-  if (deterministic && device.is_cuda()) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
-  context.setDeterministicCuDNN(deterministic);
-  context.setDeterministicAlgorithms(deterministic,
-                                     config.trainer.deterministic == config::Deterministic::kWarn);
-  // Filling fresh memory with NaN is a debugging aid of that mode, not part of determinism.
-  context.setDeterministicFillUninitializedMemory(false);
-  nn::prepare_cpu_runtime();
-}
-
-bool is_statistic(const nn::ParamInfo& info) {
-  if (!info.is_buffer || info.alias_of >= 0) return false;
-  return ends_with(info.name, ".running_mean") || ends_with(info.name, ".running_var") ||
-         ends_with(info.name, ".num_batches_tracked");
-}
 
 void empty_device_cache(at::Device device) {
   if (device.is_cuda()) at::accelerator::emptyCache();
@@ -63,9 +38,7 @@ void empty_device_cache(at::Device device) {
 struct NestCore::Rollback {
   bool window_open = false;
   size_t micros = 0;
-  at::Tensor grads;  // undefined: the window was empty
-  std::vector<uint8_t> has_grad;
-  std::vector<at::Tensor> statistics;
+  PassMark passes;
   int64_t divisor = 0, frames = 0;
 };
 
@@ -89,7 +62,7 @@ Result<std::unique_ptr<NestCore>> NestCore::create(std::unique_ptr<nest::NestMod
     core->model_ = std::move(model);
     core->spans_.emplace(core->model_->parameters().device());
     nn::ParameterRegistry& registry = core->model_->parameters();
-    set_process_switches(config, registry.device());
+    set_process_switches(config.trainer, config.aerie.tf32, registry.device());
     AERIE_ASSIGN_OR_RETURN(
         core->optimizer_,
         optim::Optimizer::create(registry, config.model.optim, config.model.optim_param_groups,
@@ -99,20 +72,9 @@ Result<std::unique_ptr<NestCore>> NestCore::create(std::unique_ptr<nest::NestMod
     core->detect_anomaly_ = config.trainer.detect_anomaly;
     core->nan_when_empty_ = config.aerie.empty_mask == config::EmptyMask::kNan;
     core->set_precision(config.trainer.precision);
-    const config::EmaConfig& ema = config.exp_manager.ema;
-    if (ema.enable)
-      core->ema_ = std::make_unique<optim::Ema>(registry, ema.decay, ema.every_n_steps,
-                                                ema.cpu_offload && registry.device().is_cuda());
-
-    core->has_grad_ = std::make_shared<std::vector<uint8_t>>(registry.trainable().size(), 0);
-    for (size_t t = 0; t < registry.trainable().size(); ++t) {
-      registry.tensor(registry.trainable()[t])
-          .register_hook([flags = core->has_grad_, t](const at::Tensor& grad) {
-            if (grad.defined()) (*flags)[t] = 1;
-          });
-    }
-    for (int64_t i = 0; i < registry.size(); ++i)
-      if (is_statistic(registry.entries()[static_cast<size_t>(i)])) core->statistics_.push_back(i);
+    core->ema_ = make_ema(registry, config.exp_manager.ema);
+    core->has_grad_ = watch_gradients(registry);
+    core->statistics_ = batch_norm_statistics(registry);
     return core;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the engine");
@@ -134,16 +96,8 @@ void NestCore::set_precision(config::Precision precision) {
 }
 
 Result<config::Precision> NestCore::fall_back_precision() {
-  if (precision_ != config::Precision::k16Mixed)
-    return unsupported(
-        str_cat("nothing to fall back to from precision ", config::precision_name(precision_)));
-  bool bf16 = true;
-  if (device().is_cuda()) {
-    const auto& gpus = device::driver().gpus;
-    const size_t index = static_cast<size_t>(std::max<int>(0, device().index()));
-    bf16 = index < gpus.size() && gpus[index].compute_major >= 8;
-  }
-  set_precision(bf16 ? config::Precision::kBf16Mixed : config::Precision::k32);
+  AERIE_ASSIGN_OR_RETURN(const config::Precision lower, precision_below(precision_, device()));
+  set_precision(lower);
   return precision_;
 }
 
@@ -261,17 +215,7 @@ Result<int64_t> NestCore::over_ranks(int64_t frames) {
 }
 
 Status NestCore::show_state(bool gather) {
-  if (!optimizer_->kept()) return ok_status();
-  try {
-    optimizer_->show_whole();
-    if (!gather) return ok_status();
-    for (const at::Tensor& buffer : optimizer_->buffers())
-      if (const int code = reducer_->gather(buffer, stream()); code != 0)
-        return reducer_->error(code);
-    return ok_status();
-  } catch (const std::exception& error) {
-    return torch_status(error).with_context("collecting the optimizer's state");
-  }
+  return show_whole_state(*optimizer_, reducer_, stream(), gather);
 }
 
 void NestCore::hide_state(bool written) {
@@ -301,25 +245,18 @@ NestCore::Rollback NestCore::mark() const {
   out.micros = window_.size();
   out.divisor = window_divisor_;
   out.frames = window_frames_;
-  out.has_grad = *has_grad_;
-  for (const int64_t i : statistics_)
-    out.statistics.push_back(model_->parameters().tensor(i).clone());
-  if (window_open_ && !window_.empty()) out.grads = model_->parameters().flat_grads().clone();
+  out.passes = mark_passes(model_->parameters(), statistics_, *has_grad_,
+                           /*with_grads=*/window_open_ && !window_.empty());
   return out;
 }
 
 void NestCore::roll_back(const Rollback& mark) {
-  at::NoGradGuard no_grad;
-  nn::ParameterRegistry& registry = model_->parameters();
-  for (size_t k = 0; k < statistics_.size(); ++k)
-    registry.tensor(statistics_[k]).copy_(mark.statistics[k]);
-  if (mark.grads.defined()) registry.flat_grads().copy_(mark.grads);
+  roll_back_passes(mark.passes, model_->parameters(), statistics_, *has_grad_);
   reducing_ = reducer_code_ = 0;
   watched_pass_ = false;
   window_divisor_ = mark.divisor;
   window_frames_ = mark.frames;
   window_.resize(mark.micros);
-  *has_grad_ = mark.has_grad;
   if (!mark.window_open) drop_window();
   empty_device_cache(device());
 }
@@ -331,7 +268,7 @@ Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, 
   Rollback before;
   try {
     before = mark();
-    if (!window_open_) open_window(before.statistics);
+    if (!window_open_) open_window(before.passes.statistics);
   } catch (const std::exception& error) {
     // Nothing but copies was made.
     empty_device_cache(device());
@@ -496,13 +433,7 @@ Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool tr
   options.mask_spans = forced_masks_;
   if (training && exchange_) options.exchange = &exchange_;
   std::string culprit;
-  if (detect_anomaly_) {
-    options.tap = [&](const std::string& name, const at::Tensor& value) {
-      if (culprit.empty() && value.is_floating_point() &&
-          !at::isfinite(value.detach()).all().item<bool>())
-        culprit = name;
-    };
-  }
+  if (detect_anomaly_) options.tap = first_nonfinite(&culprit);
   auto out = model_->forward(batch, options);
   if (out.ok() && !culprit.empty())
     return internal_error(
@@ -520,12 +451,7 @@ Status NestCore::backward(const at::Tensor& loss, bool last) {
   try {
     if (watches_itself) AERIE_RETURN_IF_ERROR(reducer_->before_backward(loss));
     if (watched) watch_->arm([this](int part) { begin_part(part); });
-    if (detect_anomaly_) {
-      torch::autograd::DetectAnomalyGuard guard(/*check_nan=*/true);
-      loss.backward();
-    } else {
-      loss.backward();
-    }
+    run_backward(loss, detect_anomaly_);
     if (watched) watch_->finish();
     if (watches_itself) {
       watched_pass_ = true;
@@ -671,10 +597,7 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
       TORCH_CHECK(code == 0, reducer_->error(code).message());
     }
     if (ema_) ema_->update(found);
-    for (size_t k = 0; k < statistics_.size(); ++k) {
-      const at::Tensor& now = registry.tensor(statistics_[k]);
-      now.copy_(at::where(found != 0, statistics_at_open_[k], now));
-    }
+    keep_statistics(registry, statistics_, statistics_at_open_, found);
     if (scaler_) scaler_->update(found);
 
     span.reset();
