@@ -25,7 +25,7 @@ Result<std::string> Family::dry_run(const Configuration& config,
   train::JobDryRunOptions options;
   options.env = request.env;
   options.stop = request.stop;
-  AERIE_ASSIGN_OR_RETURN(const train::JobDryRun report, train::dry_run_job(*job, options));
+  AERIE_ASSIGN_OR_RETURN(const train::JobDryRun report, train::JobDryRunner(*job, options).go());
   return request.json ? printable_json(report.to_json()) + "\n" : report.to_text();
 }
 

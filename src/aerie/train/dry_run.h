@@ -7,21 +7,26 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
+#include "aerie/config/schema/devices.h"
+#include "aerie/metrics/nvml.h"
 #include "aerie/train/job.h"
 #include "aerie/train/measure.h"
+#include "aerie/train/run_folder.h"
 
 namespace aerie::train {
 
 struct JobDryRunOptions {
   Env* env = nullptr;
-  int64_t steps = 3;           // batches that are trained on and timed; one more comes first
-  std::function<bool()> stop;  // may be empty
+  int64_t steps = 3;             // batches that are trained on and timed; one more comes first
+  std::function<bool()> stop;    // may be empty
+  std::string initialised_from;  // weights that a fresh run reads; empty: not said
 };
 
 struct JobDryRun {
@@ -33,10 +38,11 @@ struct JobDryRun {
   std::string start;    // where the weights come from
   std::string run_dir;  // where the run would live
   Measurement measured;
+  std::string throughput_unit;
   int64_t split = 1;                                    // parts a batch had to be cut into to fit
   std::vector<std::pair<std::string, double>> numbers;  // of one validation batch
   double validation_batch_ms = 0.0, save_ms = 0.0, load_ms = 0.0;
-  uint64_t checkpoint_bytes = 0, free_bytes = 0;
+  uint64_t checkpoint_bytes = 0, archive_bytes = 0, free_bytes = 0;
   double peak_gib = 0.0, total_gib = 0.0;
   double device_used_gib = 0.0;  // the most the driver saw, contexts and other programs included
   bool on_gpu = false;
@@ -49,6 +55,47 @@ struct JobDryRun {
   std::string to_json() const;
 };
 
-Result<JobDryRun> dry_run_job(Job& job, const JobDryRunOptions& options);
+// The text's rows: a name, what is to be said.
+std::string dry_run_row(const char* name, const std::string& text);
+std::string dry_run_number(const char* pattern, double value);
+
+// A family's own adds what it alone tries.
+class JobDryRunner {
+ public:
+  JobDryRunner(Job& job, const JobDryRunOptions& options)
+      : job_(job), options_(options), env_(*options.env), run_(job.config()) {}
+  virtual ~JobDryRunner() = default;
+  Result<JobDryRun> go();
+
+ protected:
+  virtual Status before_steps() { return ok_status(); }
+  virtual Status before_validation() { return ok_status(); }
+  MeasureOptions measure_options(int64_t warmup, int64_t steps) const;
+  bool splits(const Status& status) const;  // out of memory, which smaller parts may help
+  double memory_now() const;  // in GiB: what the driver sees, else what the engine knows of
+  Status check_stop() const;
+
+  Job& job_;
+  const JobDryRunOptions options_;
+  Env& env_;
+  const config::LoopConfig& run_;
+  JobData data_;
+  Cadence cadence_;
+  BuiltEngine engine_;
+  JobDryRun out_;
+
+ private:
+  Status open_data();
+  Status build_engine();
+  Status train();
+  Status validate();
+  Status save_and_load();
+  void estimate();
+
+  config::DevicePlan devices_;
+  std::unique_ptr<metrics::NvmlSampler> nvml_;
+  RunFolder folder_;
+  int64_t start_step_ = 0;
+};
 
 }  // namespace aerie::train

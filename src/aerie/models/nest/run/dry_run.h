@@ -14,14 +14,13 @@
 #include "aerie/base/status.h"
 #include "aerie/data/loader.h"
 #include "aerie/models/nest/config/run_config_loader.h"
-#include "aerie/train/measure.h"
+#include "aerie/train/dry_run.h"
 
 namespace aerie::train {
 
 struct DryRunOptions {
   const config::LoadedConfig* config = nullptr;
   Env* env = nullptr;
-  int64_t real_steps = 3;      // batches of the data set that are trained on
   std::function<bool()> stop;  // may be empty
 };
 
@@ -32,7 +31,6 @@ struct DryRunSet {
   int64_t batches = 0;         // an epoch, or a validation
   int64_t worst_rows = 0;      // the largest batch
   double worst_seconds = 0.0;  // its longest clip
-  std::string loader;          // one line about it
 };
 
 // The largest batch of a bucket, trained on once.
@@ -44,27 +42,11 @@ struct DryRunBucket {
   double memory_gib = 0.0;  // the most so far: of the driver, else of the engine
 };
 
-struct DryRunReport {
+struct DryRunReport : JobDryRun {
   std::vector<DryRunSet> sets;        // the training set first
   std::vector<DryRunBucket> buckets;  // in the order they were tried, small ones first
   double memory_before_gib = 0.0;     // before the first of them
-  std::string engine;
-  int64_t parameters = 0;
-  std::string start;        // where the weights come from
-  std::string run_dir;      // where the run would live
-  Measurement worst;        // on the largest batch
-  int64_t worst_split = 1;  // parts it had to be cut into to fit
-  Measurement real;         // on batches of the data set
-  double validation_batch_ms = 0.0;
-  double save_ms = 0.0, load_ms = 0.0;
-  uint64_t checkpoint_bytes = 0, nemo_bytes = 0, free_bytes = 0;
-  double peak_gib = 0.0, total_gib = 0.0;
-  double device_used_gib = 0.0;  // the most the driver saw, contexts and other programs included
-  bool on_gpu = false;
-  double step_s = 0.0, epoch_s = 0.0;  // epochs with their validations
-  double total_s = -1.0;               // of the whole run; -1: without end
-  int64_t steps_per_epoch = 0, planned_steps = -1;
-  std::vector<std::string> notes;  // what the user should know
+  Measurement worst;                  // on the largest batch, cut as the others
 
   std::string to_text() const;
   std::string to_json() const;

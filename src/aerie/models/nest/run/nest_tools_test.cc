@@ -57,7 +57,7 @@ TEST(DryRunTest, TriesEverythingAndLeavesNothing) {
     EXPECT_NE(report->worst.phase(phase), nullptr) << phase;
   EXPECT_GT(report->validation_batch_ms, 0.0);
   EXPECT_GT(report->checkpoint_bytes, 1000u);
-  EXPECT_GT(report->nemo_bytes, 1000u);
+  EXPECT_GT(report->archive_bytes, 1000u);
   EXPECT_GT(report->peak_gib, 0.0);
   EXPECT_GT(report->epoch_s, 0.0);
   EXPECT_NEAR(report->total_s, report->epoch_s, 1e-9);
