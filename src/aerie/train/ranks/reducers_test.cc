@@ -268,7 +268,7 @@ TEST(ReducersTest, Compression) {
 TEST(ReducersTest, ShardsLieWithTheirRanks) {
   for (const auto& [compression, to_one] :
        {std::pair(Compression::kNone, false), std::pair(Compression::kNone, true),
-        std::pair(Compression::kFp16, true)}) {
+        std::pair(Compression::kFp16, false), std::pair(Compression::kFp16, true)}) {
     Case one;
     one.name = to_one ? "shards" : "shards that are added up everywhere";
     one.world = 3;
