@@ -149,6 +149,18 @@ TEST(BevPresetsTest, OtherProfilesLoad) {
   EXPECT_EQ(lss->run.data.train_ds.num_cameras, 5);
 }
 
+// It takes a GPU to run them.
+TEST(BevPresetsTest, ProofsOfLearningLoad) {
+  const auto loaded = load({config_dir("/../bench/learning_proofs.yaml"), "--cfg-options",
+                            "model.train_ds.root=/town", "trainer.precision=16-mixed"},
+                           1, true);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  EXPECT_EQ(warnings(*loaded), "");
+  EXPECT_EQ(loaded->run.data.validation_ds->root, "/town");
+  EXPECT_EQ(loaded->run.trainer.max_steps, 1500);
+  EXPECT_FALSE(load({config_dir("/../bench/learning_proofs.yaml")}, 1, true).ok());  // no root
+}
+
 TEST(BevPresetsTest, TakeTheGuidesCommandLine) {
   const auto loaded = load(
       {preset("_optimized"), "--work-dir", "runs/test_optimized", "--gpu-ids", "0", "--options",
