@@ -47,10 +47,11 @@ class Proof(Resumable):
         self.args, self.aerie = args, os.path.abspath(args.aerie)
         self.configs = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'configs', 'nest')
 
-    def run(self, *argv):
+    def run(self, *argv, seconds=20):
+        """Begun where as many seconds are left, or a whole call is no longer."""
         print('+ aerie', ' '.join(argv), flush=True)
         # A cache of its own: sizes that were found before are none of its business.
-        done = self.limited(self.aerie, *argv, reserve=30, least=20, cwd=self.out, env={**os.environ, 'AERIE_CACHE': os.path.join(self.out, 'cache')})
+        done = self.limited(self.aerie, *argv, reserve=30, least=min(seconds, self.args.limit - 40), cwd=self.out, env={**os.environ, 'AERIE_CACHE': os.path.join(self.out, 'cache')})
         if done.returncode != 0:
             sys.exit(f'exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}')
         return done
@@ -80,7 +81,7 @@ class Proof(Resumable):
         return [f'--config-path={self.configs}', '--config-name=nest_fast-conformer_baseline', *self.data_overrides()]
 
     def tune(self):
-        done = self.run('tune', *self.baseline_args(), '--minutes', str(self.args.minutes), '--out', 'tuned.yaml', '--json')
+        done = self.run('tune', *self.baseline_args(), '--minutes', str(self.args.minutes), '--out', 'tuned.yaml', '--json', seconds=60 * self.args.minutes + 30)
         out = json.loads(done.stdout)
         for row in out['tried']:
             print(f"  {row['kind']:6} {row.get('throughput', 0):10.0f} {row.get('memory_used_gib', 0):7.1f} GiB  {row['changes']}: {row['verdict']}")
@@ -115,7 +116,8 @@ class Proof(Resumable):
 
     def baseline(self):
         shutil.rmtree(os.path.join(self.out, 'baseline'), ignore_errors=True)  # of a call that ended meanwhile
-        self.run('train', *self.baseline_args(), '++trainer.max_time=00:00:01:00', 'trainer.log_every_n_steps=1', 'exp_manager.exp_dir=baseline')
+        self.run('train', *self.baseline_args(), '++trainer.max_time=00:00:01:00', 'trainer.log_every_n_steps=1', 'exp_manager.exp_dir=baseline',
+                 seconds=100)
         return self.measured('baseline')
 
     def tuned(self):
@@ -127,11 +129,11 @@ class Proof(Resumable):
         shutil.rmtree(os.path.join(self.out, 'auto'), ignore_errors=True)
         args = ['train', *self.baseline_args(), 'model.train_ds.batch_size=auto', 'model.train_ds.num_workers=auto', 'trainer.precision=bf16-mixed',
                 'exp_manager.exp_dir=auto']
-        first = self.run(*args, 'trainer.max_steps=10').stderr
+        first = self.run(*args, 'trainer.max_steps=10', seconds=340).stderr  # it looks for at most 300
         second = self.run(*args, 'trainer.max_steps=20').stderr
         found = re.search(r'batch_size: auto is \S+=(\d+), (.*)', first)
         kept = re.search(r'batch_size: auto is \S+=(\d+), kept from', second)
-        return {'found': found and found.group(0), 'kept': bool(kept) and kept.group(1) == found.group(1)}
+        return {'found': found and found.group(0), 'kept': bool(found and kept) and kept.group(1) == found.group(1)}
 
     def table(self):
         r = self.state
