@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "aerie/base/env.h"
@@ -37,6 +38,7 @@ class SectionedFile {
   // field 0 and of the table). The sections' bytes outlive this.
   template <typename Header>
   SectionedFile(Header header, std::vector<FileSection> sections) : sections_(std::move(sections)) {
+    header.table_hash = 0;
     const std::string table = make_table(sizeof(Header), &header.file_bytes);
     head_.assign(reinterpret_cast<const char*>(&header), sizeof(Header));
     head_ += table;

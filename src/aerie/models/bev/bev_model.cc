@@ -174,8 +174,12 @@ Status BevModel::check(const BevBatch& batch) const {
 
 Result<std::shared_ptr<const SplatPlan>> BevModel::plan(const BevBatch& batch) const {
   AERIE_RETURN_IF_ERROR(check(batch));
-  return view_->plan(batch.matrices, config_.feature_height(), config_.feature_width(),
-                     registry_->device());
+  try {
+    return view_->plan(batch.matrices, config_.feature_height(), config_.feature_width(),
+                       registry_->device());
+  } catch (const std::exception& error) {
+    return from_exception(error);
+  }
 }
 
 Result<at::Tensor> BevModel::forward(const BevBatch& batch, const ForwardOptions& options) const {

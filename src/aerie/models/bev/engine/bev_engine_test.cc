@@ -295,8 +295,8 @@ TEST(BevEngineTest, Bfloat16LosesNoMoreThanAutocast) {
 
 TEST(BevEngineGpuTest, HalfPrecisionsLoseNoMoreThanAutocast) {
   if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
-  expect_near_autocast(at::kCUDA, config::Precision::kBf16Mixed, at::kBFloat16);
-  expect_near_autocast(at::kCUDA, config::Precision::k16Mixed, at::kHalf);
+  expect_near_autocast(at::Device(at::kCUDA, 0), config::Precision::kBf16Mixed, at::kBFloat16);
+  expect_near_autocast(at::Device(at::kCUDA, 0), config::Precision::k16Mixed, at::kHalf);
 }
 
 TEST(BevEngineTest, RecomputedBlocksChangeNoBit) {
@@ -398,7 +398,8 @@ TEST(BevEngineGpuTest, RepeatsAndGoesOnToTheBit) {
     run.trainer.precision = precision;
     run.loss_scale.initial = 512.0;
     TestBatch a(run.model, 2, 1), b(run.model, 2, 2);
-    const auto first = make(run, at::kCUDA), second = make(run, at::kCUDA);
+    const auto first = make(run, at::Device(at::kCUDA, 0)),
+               second = make(run, at::Device(at::kCUDA, 0));
     Steps one{*first}, two{*second};
     for (Steps* steps : {&one, &two}) {
       steps->run({&a.get(), &b.get()}, 2);
@@ -408,7 +409,7 @@ TEST(BevEngineGpuTest, RepeatsAndGoesOnToTheBit) {
     auto snapshot = first->snapshot();
     ASSERT_TRUE(snapshot.ok()) << snapshot.status().to_string();
     const MemorySource source(**snapshot);
-    const auto resumed = make(run, at::kCUDA);
+    const auto resumed = make(run, at::Device(at::kCUDA, 0));
     ASSERT_TRUE(resumed->restore(source).ok());
     Steps three{*resumed, one.step, one.micro};
     for (Steps* steps : {&one, &three}) steps->run({&a.get()});

@@ -20,6 +20,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "aerie/base/check.h"
+#include "aerie/nn/device_draws.h"
 
 namespace aerie::bev {
 namespace {
@@ -70,7 +71,9 @@ at::Tensor pooled_by_tensors(const SplatPlan& plan, const at::Tensor& depth,
     return map_of(plan.shape, at::zeros({plan.shape.cells(), rows.size(1)}, rows.options()));
   const at::Tensor lifted =
       rows.index_select(0, plan.pixels) * depth.reshape({-1, 1}).index_select(0, plan.points);
-  return map_of(plan.shape, at::segment_reduce(lifted, "sum", plan.counts));
+  // The counts need no check, for which the host would wait for the device.
+  return map_of(plan.shape, at::segment_reduce(lifted, "sum", plan.counts, /*indices=*/{},
+                                               /*offsets=*/{}, /*axis=*/0, /*unsafe=*/true));
 }
 
 std::pair<at::Tensor, at::Tensor> gradients_by_tensors(const SplatPlan& plan,
@@ -198,7 +201,7 @@ at::Tensor frustum_cells_on(at::Device device, const std::vector<CameraRays>& ra
   const auto tensor_of = [&](const std::vector<float>& values, at::IntArrayRef shape) {
     at::Tensor out = at::empty(shape, at::kFloat);
     std::copy(values.begin(), values.end(), out.data_ptr<float>());
-    return out.to(device);
+    return nn::sent_to(device, out);
   };
   const auto images = static_cast<int64_t>(rays.size());
   std::vector<float> numbers;
