@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -196,6 +197,8 @@ Result<Measurement> measure_steps(Engine& engine, BatchSource& source,
     PhaseTime phase;
     phase.name = samples.name;
     phase.host_ms = std::max(0.0, quantile(samples.host_ms, 0.5));
+    phase.host_ms_mean =
+        std::max(0.0, std::accumulate(samples.host_ms.begin(), samples.host_ms.end(), 0.0) / count);
     phase.device_ms = quantile(samples.device_ms, 0.5);
     phase.share = out.step_ms > 0.0 ? phase.host_ms / out.step_ms : 0.0;
     out.phases.push_back(std::move(phase));

@@ -49,8 +49,9 @@ struct MeasureOptions {
 struct PhaseTime {
   std::string name;
   double host_ms = 0.0;
-  double device_ms = 0.0;  // 0 where no device was timed
-  double share = 0.0;      // of the step's time on the host
+  double host_ms_mean = 0.0;  // what comes in bursts, as waits do, is not in a median
+  double device_ms = 0.0;     // 0 where no device was timed
+  double share = 0.0;         // of the step's time on the host
 };
 
 struct Measurement {

@@ -99,6 +99,7 @@ TEST(MeasureTest, PhasesAreMediansAndAddUp) {
   EXPECT_NEAR(result->phase("forward")->device_ms, 2.0, 1e-6);
   EXPECT_NEAR(result->phase("backward")->host_ms, 5.0, 1e-6);
   EXPECT_NEAR(result->phase("optimizer")->host_ms, 1.0, 1e-6);
+  EXPECT_NEAR(result->phase("optimizer")->host_ms_mean, (6 * 1.0 + 100.0) / 7, 1e-6);
   EXPECT_NEAR(result->phase("other")->host_ms, 0.5, 1e-6);
   ASSERT_NE(result->phase("data wait"), nullptr);
   double sum = 0.0;
