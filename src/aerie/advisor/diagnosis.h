@@ -47,6 +47,9 @@ Diagnosis diagnose(RunFacts facts, DiskKind disk = DiskKind::kUnknown);
 
 // Puts findings with a measured speed-up in their place.
 void order_findings(Diagnosis& diagnosis);
+// How many steps a trial needs after one of `steps` gave these facts: on a GPU steps are over
+// within milliseconds, and the first ones load kernels and record graphs.
+int64_t steps_of_trial(const RunFacts& facts, int64_t steps);
 // After trials: a change that was measured to gain less than `worth` is no finding, unless what it
 // is about happens in vain.
 void settle_trials(Diagnosis& diagnosis, double worth);

@@ -43,8 +43,9 @@ struct PlantedRun {
         Record record(RecordKind::kTrain, step, 0, wall);
         record.add("train_loss", 1.0).add("step_ms", step_ms).add("data_wait_ms", wait_ms);
         record.add("padding_share", padding).add("samples_per_s", 320.0);
-        if (gpu_util >= 0.0) {
-          record.add("gpu_util", gpu_util).add("forward_backward_ms", step_ms - optimizer_ms);
+        if (gpu_util >= 0.0) record.add("gpu_util", gpu_util);
+        if (engine.rfind("fast", 0) == 0) {
+          record.add("forward_backward_ms", step_ms - optimizer_ms);
         } else {
           record.add("forward_ms", (step_ms - wait_ms - optimizer_ms) / 3.0);
           record.add("backward_ms", (step_ms - wait_ms - optimizer_ms) / 1.5);
@@ -242,6 +243,21 @@ TEST(DiagnosisTest, NamesSmallBatches) {
   EXPECT_TRUE(diagnosis_of(run).healthy());
 }
 
+TEST(DiagnosisTest, NamesLaunchesOfTheReferenceEngine) {
+  PlantedRun run;
+  run.gpu_util = 30.0;
+  run.engine = "reference engine, cuda:0, precision bf16-mixed";
+  const Diagnosis nest = diagnosis_of(run);
+  ASSERT_EQ(first_cause(nest), "engine") << nest.to_text();
+  EXPECT_EQ(nest.speed[0].change, "aerie.engine=auto");
+  // A family that has no other engine.
+  ui::ReportInput input = run.make();
+  input.words.one_engine = true;
+  const Diagnosis alone = diagnose(read_facts(input));
+  ASSERT_EQ(first_cause(alone), "batch_size") << alone.to_text();
+  EXPECT_EQ(alone.speed[0].change, "model.train_ds.batch_size=64");
+}
+
 TEST(DiagnosisTest, NamesFloat32OnAGpu) {
   PlantedRun run;
   run.precision = "32";
@@ -254,7 +270,11 @@ TEST(DiagnosisTest, NamesFloat32OnAGpu) {
 TEST(DiagnosisTest, NamesPadding) {
   PlantedRun run;
   run.padding = 0.4;
-  EXPECT_EQ(first_cause(diagnosis_of(run)), "padding");
+  const Diagnosis fast = diagnosis_of(run);
+  EXPECT_EQ(first_cause(fast), "padding");
+  EXPECT_EQ(fast.to_text().find("of what is computed"), std::string::npos) << fast.to_text();
+  EXPECT_GT(fast.speed[0].gain_share, 0.1);
+  EXPECT_LT(fast.speed[0].gain_share, 0.3 * 0.5);
   run.engine = "reference (cuda:0, bf16-mixed)";
   const Diagnosis out = diagnosis_of(run);
   EXPECT_EQ(first_cause(out), "padding");
@@ -318,6 +338,19 @@ TEST(DiagnosisTest, CountsWhatWritingCheckpointsTakes) {
   // Fewer, all of them written: nothing to say.
   run.save_every = run.written_every = 50;
   EXPECT_TRUE(diagnosis_of(run).healthy()) << diagnosis_of(run).to_text();
+}
+
+TEST(DiagnosisTest, TrialsOnAGpuLastSeconds) {
+  PlantedRun run;  // 190 steps of 100 ms behind the warm-up
+  EXPECT_EQ(steps_of_trial(read_facts(run.make()), 200), 200);
+  run.step_ms = 4.0;
+  EXPECT_NEAR(static_cast<double>(steps_of_trial(read_facts(run.make()), 200)), 2000, 1);  // 8 s
+  run.step_ms = 1e-3;
+  EXPECT_EQ(steps_of_trial(read_facts(run.make()), 200), 20'000);
+  run.gpu_util = -1.0;
+  run.engine = "reference (cpu)";
+  EXPECT_EQ(steps_of_trial(read_facts(run.make()), 200), 200);
+  EXPECT_EQ(steps_of_trial({}, 60), 60);
 }
 
 TEST(DiagnosisTest, ForgetsWhatTrialsShowToGainNothing) {

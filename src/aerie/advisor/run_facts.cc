@@ -328,6 +328,7 @@ RunFacts read_facts(const ui::ReportInput& run, double warm_share) {
   read_events(run, out);
   read_ranks(run, out);
   out.view = ui::view_run(run);
+  out.one_engine = run.words.one_engine;
   // The report's verdict and these rules speak of the same numbers.
   out.data_wait_share = std::clamp(out.view.verdict.data_wait_share, 0.0, 1.0);
   read_times(run, warm_share, out);

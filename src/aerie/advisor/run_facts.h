@@ -40,6 +40,7 @@ struct RunFacts {
   int64_t world = 1;         // ranks
   bool micro_steps = false;  // a step is a micro-batch
   bool reference_engine = false, gpu = false;
+  bool one_engine = false;  // ReportWords::one_engine
   int64_t cpus = 0;
   std::string family, host, engine;
 

@@ -39,7 +39,8 @@ std::string ReportWords::to_json() const {
            {"throughput_text", throughput_text},
            {"throughput_head", throughput_head},
            {"faster_data", faster_data},
-           {"longer_steps", longer_steps}};
+           {"longer_steps", longer_steps},
+           {"one_engine", one_engine}};
   for (const Tile& tile : shares)
     out["shares"].push_back({{"field", tile.field}, {"label", tile.label}});
   for (const Chart& chart : charts) {
@@ -73,6 +74,7 @@ ReportWords words_of(const std::vector<metrics::Record>& records, const ReportWo
   out.throughput_head = text(node, "throughput_head", out.throughput_head);
   out.faster_data = text(node, "faster_data", out.faster_data);
   out.longer_steps = text(node, "longer_steps", out.longer_steps);
+  out.one_engine = flag(node, "one_engine");
   each(node, "shares", [&](const json& one) {
     out.shares.push_back({text(one, "field"), text(one, "label")});
   });

@@ -23,6 +23,7 @@ struct ReportWords {
   // What to try about slow data and about steps that are too short; whole phrases.
   std::string faster_data = "Raise num_workers";
   std::string longer_steps = "Raise batch_size";
+  bool one_engine = false;  // there is no other to try
 
   // Means over the run, in percent.
   struct Tile {

@@ -37,6 +37,7 @@ TEST(ReportWordsTest, ComeFromTheRun) {
   words.monitor_max = true;
   words.throughput = "images_per_s";
   words.throughput_text = "images per second";
+  words.one_engine = true;
   words.shares = {{"accuracy", "pixels that were right"}};
   words.charts = {{"Overlap", "%", true, {{"mIoU", "mean"}}, 100.0}};
   words.data_settings = {{"images", "pictures"}};
@@ -76,6 +77,9 @@ TEST(VerdictTest, NamesWhatLimitsTheRun) {
   EXPECT_EQ(judge(busy).gpu_util_percent, 99.0);
   // Who runs the fast engine is not told to take it.
   EXPECT_NE(judge(run(1, 0, 30)).sentence.find("aerie.engine=fast"), std::string::npos);
+  ReportWords alone;
+  alone.one_engine = true;
+  EXPECT_EQ(judge(run(1, 0, 30), alone).sentence.find("aerie.engine"), std::string::npos);
   std::vector<Record> fast = run(1, 0, 30);
   for (Record& record : fast) record.add("forward_backward_ms", 0.3).add("optimizer_ms", 0.2);
   EXPECT_EQ(judge(fast).bound, Bound::kLaunch);

@@ -93,9 +93,9 @@ Verdict judge(const std::vector<metrics::Record>& records, const ReportWords& wo
                 "less often (trainer.val_check_interval), or judge a longer run.");
   } else if (!utils.empty() && out.gpu_util_percent < 100.0 * kBusyShare) {
     out.bound = Bound::kLaunch;
-    out.sentence =
-        str_cat("launch-bound: ", numbers, ". ", words.longer_steps,
-                fast_engine ? ": the steps are too short." : " or use aerie.engine=fast.");
+    out.sentence = str_cat("launch-bound: ", numbers, ". ", words.longer_steps,
+                           fast_engine || words.one_engine ? ": the steps are too short."
+                                                           : " or use aerie.engine=fast.");
   } else {
     out.bound = Bound::kCompute;
     out.sentence = str_cat("compute-bound: ", numbers, ".");

@@ -114,6 +114,7 @@ ui::ReportWords bev_report_words(const ScoreNames& names) {
   out.faster_data =
       "Raise model.train_ds.num_workers, or pack the pictures (aerie data pack --kind nuscenes)";
   out.longer_steps = "Raise model.train_ds.batch_size";
+  out.one_engine = true;
   ui::ReportWords::Chart chart;
   chart.title = "Intersection over union";
   chart.unit = "%";
