@@ -262,6 +262,10 @@ TEST(DiagnosisTest, NamesFloat32OnAGpu) {
   PlantedRun run;
   run.precision = "32";
   EXPECT_EQ(first_cause(diagnosis_of(run)), "precision");
+  EXPECT_GT(diagnosis_of(run).speed[0].gain_share, 0.8);
+  run.engine = "reference engine, cuda:0, precision 32";
+  EXPECT_EQ(first_cause(diagnosis_of(run)), "precision");
+  EXPECT_LT(diagnosis_of(run).speed[0].gain_share, 0.2);
   run.gpu_util = -1.0;
   run.engine = "reference (cpu)";
   EXPECT_TRUE(diagnosis_of(run).healthy());  // nothing to gain on a CPU
