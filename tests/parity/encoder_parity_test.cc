@@ -10,8 +10,6 @@ namespace aerie::parity {
 namespace {
 
 // Tolerance: docs/numerics.md 7 for GEMM-heavy results.
-constexpr double kRel = 1e-4;
-constexpr double kAbs = 1e-5;
 
 class EncoderParity : public ::testing::TestWithParam<std::string> {};
 

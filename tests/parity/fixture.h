@@ -79,6 +79,9 @@ config::QuantizerConfig quantizer_config(const Json& json);
 config::DecoderConfig decoder_config(const Json& json);
 config::LossConfig loss_config(const Json& json);
 
+// What is allowed where nothing else is said.
+inline constexpr double kRel = 1e-4;
+inline constexpr double kAbs = 1e-5;
 // |got - want| <= abs + rel * |want| for every element; NaN equals NaN.
 ::testing::AssertionResult near(const at::Tensor& got, const at::Tensor& want, double rel,
                                 double abs);

@@ -18,9 +18,6 @@ namespace {
 
 using nest::MaskRule;
 
-constexpr double kRel = 1e-4;
-constexpr double kAbs = 1e-5;
-
 TEST(PreprocessorParityTest, EveryOption) {
   const Fixture fixture("pre_all.safetensors");
   ASSERT_EQ(fixture.kind, "preprocessor");

@@ -26,12 +26,6 @@
 namespace aerie::bev::parity {
 namespace {
 
-template <typename T>
-T take(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.status().to_string());
-  return std::move(result).value();
-}
-
 std::vector<double> numbers(const at::Tensor& t) {
   const at::Tensor flat = t.detach().to(at::kCPU, at::kDouble).contiguous();
   return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()};

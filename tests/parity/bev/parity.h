@@ -2,10 +2,20 @@
 // Tolerances are those of the fixtures' own check.
 #pragma once
 
+#include <stdexcept>
+#include <utility>
+
+#include "aerie/base/status.h"
 #include "checks.h"
 #include "fixture.h"
 
 namespace aerie::bev::parity {
+
+template <typename T>
+T take(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().to_string());
+  return std::move(result).value();
+}
 
 void check_geometry(const Fixture& fixture, Checks& checks);
 void check_splat(const Fixture& fixture, Checks& checks);

@@ -14,12 +14,6 @@ std::vector<double> wide(const T& values) {
   return std::vector<double>(values.begin(), values.end());
 }
 
-template <typename T>
-T take(Result<T> result) {
-  if (!result.ok()) throw std::runtime_error(result.status().to_string());
-  return std::move(result).value();
-}
-
 void check_shape(const Fixture& fixture, const std::string& name,
                  const std::vector<int64_t>& expected) {
   if (fixture.shape(name) != expected) throw std::runtime_error("'" + name + "' has another shape");
