@@ -14,7 +14,7 @@ PRESET ?= dev
 JOBS ?= $(shell scripts/build-jobs)
 BUILD := $(if $(filter dev,$(PRESET)),build,build-$(PRESET))
 # Some tests wait for processes and heartbeats more than they compute.
-TEST_JOBS ?= $(shell expr $(JOBS) + 1)
+TEST_JOBS ?= $(shell expr $(JOBS) + 2)
 FUZZ_SECONDS ?= 60
 
 .PHONY: all setup configure build test train train-bev sanitize tidy format fuzz clean

@@ -6,34 +6,27 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
-#include "command.h"
+#include "command_test.h"
 
 namespace aerie::tools {
 namespace {
 
-using nlohmann::json;
-
-json printed_json(Status (*command)(const std::vector<std::string>&),
-                  const std::vector<std::string>& args) {
-  testing::internal::CaptureStdout();
-  const Status status = command(args);
-  const std::string text = testing::internal::GetCapturedStdout();
-  EXPECT_TRUE(status.ok()) << status.to_string();
-  return json::parse(text, nullptr, false);
+nlohmann::json printed_json(Status (*command)(const std::vector<std::string>&),
+                            const std::vector<std::string>& args) {
+  const Outcome outcome = run(command, args);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  return nlohmann::json::parse(outcome.out, nullptr, false);
 }
 
 Status quiet(Status (*command)(const std::vector<std::string>&),
              const std::vector<std::string>& args) {
-  testing::internal::CaptureStdout();
-  Status status = command(args);
-  (void)testing::internal::GetCapturedStdout();
-  return status;
+  return run(command, args).status;
 }
 
 TEST(PlanCommandTest, PredictsFromRecordedSteps) {
   const TempDir dir;
   const std::string page = dir.file("plan.html");
-  const json plan =
+  const nlohmann::json plan =
       printed_json(run_plan, {"--gpus", "1,8,512", "--model", "L", "--json", "--html", page});
   ASSERT_EQ(plan["rows"].size(), 3u);
   EXPECT_NEAR(plan["rows"][0]["efficiency"].get<double>(), 1.0, 1e-9);
@@ -41,7 +34,7 @@ TEST(PlanCommandTest, PredictsFromRecordedSteps) {
   EXPECT_FALSE(plan["network"]["measured"].get<bool>());
   EXPECT_TRUE(Env::real().exists(page));
   // A slower network costs more, and it is said what limits.
-  const json slow = printed_json(run_plan, {"--gpus", "8", "--bandwidth", "1", "--json"});
+  const nlohmann::json slow = printed_json(run_plan, {"--gpus", "8", "--bandwidth", "1", "--json"});
   EXPECT_LT(slow["rows"][0]["efficiency"].get<double>(),
             plan["rows"][1]["efficiency"].get<double>());
   EXPECT_EQ(slow["rows"][0]["limited_by"], "bandwidth");
@@ -56,7 +49,8 @@ TEST(PlanCommandTest, TakesMeasuredSteps) {
                      "all_reduce": [{"ranks": 2, "bytes": 1e4, "seconds": 0.001},
                                     {"ranks": 2, "bytes": 1e7, "seconds": 0.1}]})")
           .ok());
-  const json plan = printed_json(run_plan, {"--measured", file, "--gpus", "2,4", "--json"});
+  const nlohmann::json plan =
+      printed_json(run_plan, {"--measured", file, "--gpus", "2,4", "--json"});
   EXPECT_EQ(plan["measured"]["name"], "mine");
   EXPECT_TRUE(plan["network"]["measured"].get<bool>());
   EXPECT_GT(plan["rows"][0]["reduce_ms"].get<double>(), 0.0);
@@ -88,9 +82,9 @@ TEST(PlanCommandTest, MoreRanksNeverMakeAStepShorter) {
        std::vector<std::vector<std::string>>{{}, {"--jitter", "3"}, {"--no-sync-batchnorm"}}) {
     std::vector<std::string> args{"--gpus", "2,3,4,7,8,9,16,64,100,512,4096", "--json"};
     args.insert(args.end(), more.begin(), more.end());
-    const json plan = printed_json(run_plan, args);
+    const nlohmann::json plan = printed_json(run_plan, args);
     double before = 0.0;
-    for (const json& row : plan["rows"]) {
+    for (const nlohmann::json& row : plan["rows"]) {
       const double step_ms = row["step_ms"].get<double>();
       EXPECT_GE(step_ms, before) << row.dump();
       before = step_ms;
@@ -115,7 +109,7 @@ void write_run(const TempDir& dir, double wait_ms) {
 TEST(DoctorCommandTest, ReadsTheFolderOfARun) {
   const TempDir dir;
   write_run(dir, 5.0);
-  const json sick = printed_json(run_doctor, {dir.path(), "--json"});
+  const nlohmann::json sick = printed_json(run_doctor, {dir.path(), "--json"});
   EXPECT_FALSE(sick["healthy"].get<bool>());
   ASSERT_EQ(sick["speed"].size(), 1u);
   EXPECT_EQ(sick["speed"][0]["id"], "num_workers");
@@ -139,7 +133,7 @@ TEST(DoctorCommandTest, PrintsSectionsAtTheMargin) {
 }
 
 TEST(DoctorCommandTest, ReadsRunsOfEarlierVersions) {
-  const json found = printed_json(run_doctor, {test_data("/resume_v1/run"), "--json"});
+  const nlohmann::json found = printed_json(run_doctor, {test_data("/resume_v1/run"), "--json"});
   EXPECT_EQ(found["measured"]["steps"], 13);
   EXPECT_GT(found["measured"]["step_ms"].get<double>(), 0.0);
   EXPECT_EQ(found["measured"]["checkpoints"]["written"], 3);
@@ -156,7 +150,7 @@ TEST(DoctorCommandTest, SurvivesDamagedRecords) {
   text.insert(text.size() / 2, "\x01{\"step\": 1e999, \"kind\": 7}\n[[[[\n");
   ASSERT_TRUE(Env::real().write_file(dir.file("metrics.jsonl"), text).ok());
   ASSERT_TRUE(Env::real().write_file(dir.file("config.yaml"), "model: [\n").ok());
-  const json found = printed_json(run_doctor, {dir.path(), "--json"});
+  const nlohmann::json found = printed_json(run_doctor, {dir.path(), "--json"});
   EXPECT_EQ(found["correctness"][0]["id"], "damaged_records");
 }
 

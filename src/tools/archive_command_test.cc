@@ -12,29 +12,13 @@
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
-#include "command.h"
+#include "command_test.h"
 
 namespace aerie::tools {
 namespace {
 
 const std::string kNemo = test_data("/golden/ragged/init.nemo");
 const std::string kCkpt = test_data("/archive/lightning.ckpt");
-
-struct Outcome {
-  Status status;
-  std::string out, err;
-};
-
-Outcome run(Status (*command)(const std::vector<std::string>&),
-            const std::vector<std::string>& args) {
-  Outcome outcome;
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  outcome.status = command(args);
-  outcome.out = ::testing::internal::GetCapturedStdout();
-  outcome.err = ::testing::internal::GetCapturedStderr();
-  return outcome;
-}
 
 nlohmann::json inspect_json(const std::string& file) {
   const Outcome outcome = run(run_inspect, {file, "--json"});

@@ -26,7 +26,6 @@ namespace aerie::tools {
 namespace {
 
 using advisor::TuneSpace;
-using nlohmann::json;
 
 constexpr int kCacheVersion = 1;
 constexpr double kSearchSeconds = 300.0;    // on a GPU
@@ -83,18 +82,19 @@ std::optional<Found> read_cache(const std::string& file, const TuneSpace& space)
   if (file.empty()) return std::nullopt;
   const auto text = Env::real().read_file(file);
   if (!text.ok()) return std::nullopt;
-  const json entry = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json entry = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   const auto damaged = [&] {
     log_warn("tune", file, " is damaged and is not used");
     return std::nullopt;
   };
-  if (!entry.is_object() || entry.value("key", json()) != space.batch.key) return damaged();
-  const json batch = entry.value("batch", json());
+  if (!entry.is_object() || entry.value("key", nlohmann::json()) != space.batch.key)
+    return damaged();
+  const nlohmann::json batch = entry.value("batch", nlohmann::json());
   if (!batch.is_number_integer() || batch.get<int64_t>() < 1 ||
       batch.get<int64_t>() > space.batch.most)
     return damaged();
   const auto text_of = [&](const char* name) {
-    const json value = entry.value(name, json());
+    const nlohmann::json value = entry.value(name, nlohmann::json());
     return value.is_string() ? value.get<std::string>() : std::string("?");
   };
   return Found{batch.get<int64_t>(), str_cat("found on ", text_of("date"), " on ",
@@ -105,16 +105,17 @@ std::optional<Found> read_cache(const std::string& file, const TuneSpace& space)
 void write_cache(const std::string& file, const TuneSpace& space, const TuneHost& host,
                  const advisor::TuneResult& result) {
   if (file.empty()) return;
-  const json entry{{"version", kCacheVersion},
-                   {"key", space.batch.key},
-                   {"unit", space.batch.unit},
-                   {"batch", result.chosen.batch},
-                   {"device", host.device},
-                   {"date", iso_time(Clock::real().wall_ns())},
-                   {"memory_used_gib", result.memory_used_gib},
-                   {"memory_total_gib", result.memory_total_gib},
-                   {"reasons", result.reasons}};
-  const std::string text = entry.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  const nlohmann::json entry{{"version", kCacheVersion},
+                             {"key", space.batch.key},
+                             {"unit", space.batch.unit},
+                             {"batch", result.chosen.batch},
+                             {"device", host.device},
+                             {"date", iso_time(Clock::real().wall_ns())},
+                             {"memory_used_gib", result.memory_used_gib},
+                             {"memory_total_gib", result.memory_total_gib},
+                             {"reasons", result.reasons}};
+  const std::string text =
+      entry.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   Env& env = Env::real();
   Status status = env.create_dirs(file.substr(0, file.rfind('/')));
   if (status.ok()) status = env.atomic_replace(file, text);

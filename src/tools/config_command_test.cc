@@ -7,26 +7,13 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/base/testing/paths.h"
-#include "command.h"
+#include "command_test.h"
 
 namespace aerie::tools {
 namespace {
 
-struct Outcome {
-  std::string out;
-  std::string err;
-  Status status;
-  int exit_code() const { return exit_code_for(status.code()); }
-};
-
 Outcome run(const std::vector<std::string>& args) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Outcome outcome;
-  outcome.status = run_config(args);
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
-  return outcome;
+  return tools::run(run_config, args);
 }
 
 Outcome with_config(const std::string& verb, const std::string& name,
@@ -36,8 +23,6 @@ Outcome with_config(const std::string& verb, const std::string& name,
   args.insert(args.end(), more.begin(), more.end());
   return run(args);
 }
-
-#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 std::string write_config(const std::string& name, const std::string& text) {
   const std::string path = testing::TempDir() + name;

@@ -7,29 +7,12 @@
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
 #include "aerie/device/gpu.h"
-#include "command.h"
+#include "command_test.h"
 
 namespace aerie::tools {
 namespace {
 
 const std::string kFolder = test_data("/golden/plain");
-
-struct Outcome {
-  Status status;
-  std::string out;
-  int exit_code() const { return exit_code_for(status.code()); }
-};
-
-Outcome run(Status (*command)(const std::vector<std::string>&),
-            const std::vector<std::string>& args) {
-  Outcome outcome;
-  ::testing::internal::CaptureStdout();
-  outcome.status = command(args);
-  outcome.out = ::testing::internal::GetCapturedStdout();
-  return outcome;
-}
-
-#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 TEST(FeaturesCommandTest, TakesNemosArguments) {
   const TempDir temp;

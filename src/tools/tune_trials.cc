@@ -21,7 +21,7 @@ using advisor::TrialOutcome;
 using advisor::TuneSettings;
 
 constexpr double kGibibyte = 1073741824.0;
-constexpr int64_t kLeastSteps = 4;  // of a trial of speed, the first of them to warm up
+constexpr int64_t kTrialSteps = 4;  // of a trial of speed, the first of them to warm up
 
 // What trials leave out: they time steps, not validations and checkpoints.
 const char* const kSpeedOverrides[] = {
@@ -107,7 +107,7 @@ TrialOutcome ProcessTrials::speed(const TuneSettings& settings) {
   const double began_s = elapsed_s();
   std::vector<std::string> changes = changes_of(space_, settings);
   changes.insert(changes.end(), std::begin(kSpeedOverrides), std::end(kSpeedOverrides));
-  const auto run = runner_.train(changes, {.steps = kLeastSteps, .seconds = seconds_});
+  const auto run = runner_.train(changes, {.steps = kTrialSteps, .seconds = seconds_});
   if (!run.ok()) return finish(failed(run.status()), began_s, false, settings);
   const auto diagnosis = diagnose_folder(*run);
   if (!diagnosis.ok()) return finish(failed(diagnosis.status()), began_s, false, settings);

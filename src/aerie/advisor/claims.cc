@@ -33,7 +33,7 @@ __attribute__((format(printf, 1, 2))) std::string claim_text(const char* format,
 }
 
 // "1.25x", with two digits behind the point below ten.
-std::string times(double ratio) {
+std::string ratio_text(double ratio) {
   return ratio >= 10.0 ? claim_text("%.1fx", ratio) : claim_text("%.2fx", ratio);
 }
 
@@ -177,14 +177,14 @@ std::string why_text(const ClaimRow& row, const ClaimResult& result) {
 std::string measured_text(const ClaimRow& row, const ClaimResult& result) {
   std::string out;
   if (row.promise == Promise::kSteps)
-    out =
-        str_cat(times(result.step_ratio), " iter/s, ", times(result.last_speedup()), " samples/s");
+    out = str_cat(ratio_text(result.step_ratio), " iter/s, ", ratio_text(result.last_speedup()),
+                  " samples/s");
   else if (result.speedups.size() == 1)
-    out = times(result.last_speedup());
+    out = ratio_text(result.last_speedup());
   else
     for (size_t i = 0; i < result.speedups.size(); ++i)
       out += str_cat(i == 0 ? "" : ", ", result.settings[i + 1].label, ": ",
-                     times(result.speedups[i]));
+                     ratio_text(result.speedups[i]));
   out += claim_text(" (±%.0f %%)", 100 * result.noise);
   if (!result.where.empty()) out += str_cat(" on ", result.where);
   return result.needs.empty() ? out : str_cat(result.needs, "; ", out);

@@ -11,7 +11,8 @@ namespace aerie::archive {
 namespace {
 
 // The pickle of 0x1950a86a20f9469cfc6c.
-constexpr std::string_view kMagic{"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15};
+constexpr std::string_view kLegacyMagic{"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.",
+                                        15};
 constexpr int64_t kProtocol = 1001;
 // No element of a tensor is larger.
 constexpr uint64_t kMaxElement = 16;
@@ -92,10 +93,10 @@ Result<std::vector<SourcePtr>> cut_storages(const SourcePtr& source, uint64_t at
 }  // namespace
 
 Result<bool> is_legacy_torch_file(const ByteSource& source) {
-  char head[kMagic.size()];
+  char head[kLegacyMagic.size()];
   if (source.size() < sizeof head) return false;
   AERIE_RETURN_IF_ERROR(source.read(0, head, sizeof head));
-  return std::string_view(head, sizeof head) == kMagic;
+  return std::string_view(head, sizeof head) == kLegacyMagic;
 }
 
 Result<LegacyTorchFile> read_legacy_torch_file(const SourcePtr& source,

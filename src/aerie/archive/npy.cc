@@ -11,7 +11,7 @@
 namespace aerie::archive {
 namespace {
 
-constexpr std::string_view kMagic{"\x93NUMPY", 6};
+constexpr std::string_view kNpyMagic{"\x93NUMPY", 6};
 constexpr size_t kMaxHeader = 65536;
 
 // The header is a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
@@ -112,7 +112,7 @@ Result<TensorInfo> describe(const ByteSource& source, std::string name) {
   char start[12] = {};
   if (source.size() < 10) return bad("too short");
   AERIE_RETURN_IF_ERROR(source.read(0, start, std::min<uint64_t>(source.size(), sizeof start)));
-  if (std::string_view(start, 6) != kMagic) return bad("it does not begin as one");
+  if (std::string_view(start, 6) != kNpyMagic) return bad("it does not begin as one");
   const int version = start[6];
   if (version < 1 || version > 3) return bad(str_cat("format version ", version));
   uint64_t header_begin = 10, header_size = 0;
@@ -220,7 +220,7 @@ Status write_npy(const Sink& sink, const OutTensor& tensor) {
   header.append((64 - (10 + header.size() + 1) % 64) % 64, ' ');
   header.push_back('\n');
   const auto size = static_cast<uint16_t>(header.size());
-  std::string start(kMagic);
+  std::string start(kNpyMagic);
   start.append({'\1', '\0'});
   start.append(reinterpret_cast<const char*>(&size), sizeof size);
   AERIE_RETURN_IF_ERROR(sink(start + header));

@@ -6,14 +6,11 @@
 #include <limits>
 
 #include "aerie/base/strings.h"
+#include "aerie/config/grammar.h"
 
 namespace aerie::config {
 
 namespace {
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 
 // A tiny matcher over the text, one method per piece of the regular expressions in YAML 1.1's type
 // repository. Each takes what it can and says whether there was enough.

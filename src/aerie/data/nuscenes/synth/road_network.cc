@@ -38,9 +38,9 @@ double turn(double a, double b) {
   return d;
 }
 
-class Builder final {
+class RoadBuilder final {
  public:
-  explicit Builder(const RoadNetworkOptions& options)
+  explicit RoadBuilder(const RoadNetworkOptions& options)
       : options_(options), random_(options.seed, Purpose::kSynth, kRoadStream, options.location) {
     net_.width = options.width;
     net_.height = options.height;
@@ -197,7 +197,7 @@ Point2 Road::direction(double s) const {
 }
 
 RoadNetwork make_road_network(const RoadNetworkOptions& options) {
-  return Builder(options).build();
+  return RoadBuilder(options).build();
 }
 
 Polyline line_along(const RoadNetwork& net, int road, double s0, double s1, double side) {

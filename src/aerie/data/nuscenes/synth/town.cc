@@ -48,9 +48,9 @@ struct EndMarks {
   double clear = 1.0;  // dividers begin here
 };
 
-class Builder final {
+class TownBuilder final {
  public:
-  explicit Builder(const TownOptions& options)
+  explicit TownBuilder(const TownOptions& options)
       : random_(options.seed, Purpose::kSynth, kFeatureStream,
                 static_cast<uint64_t>(options.location)) {
     town_.location = options.location;
@@ -362,7 +362,7 @@ Point2 published_canvas(int location) {
 Town make_town(const TownOptions& options) {
   Town town;
   if (!options.counts) {
-    town = Builder(options).build();
+    town = TownBuilder(options).build();
   } else {
     // What a node brings of each layer, roughly; a little less to begin with, then more until the
     // scarcest layer is full.
@@ -379,7 +379,7 @@ Town make_town(const TownOptions& options) {
       const double columns = std::sqrt(nodes * options.width / options.height);
       grown.columns = std::max(2, static_cast<int>(std::lround(columns)));
       grown.rows = std::max(2, static_cast<int>(std::lround(nodes / columns)));
-      town = Builder(grown).build();
+      town = TownBuilder(grown).build();
       if (has_at_least(town, *options.counts)) break;
     }
     thin_town(town, *options.counts);
