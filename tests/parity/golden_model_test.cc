@@ -12,6 +12,8 @@
 #include "aerie/audio/audio_reader.h"
 #include "aerie/models/nest/config/run_config_loader.h"
 #include "aerie/models/nest/nemo_model.h"
+#include "aerie/models/nest/nest_model.h"
+#include "aerie/models/nest/restore.h"
 #include "aerie/optim/gradients.h"
 #include "aerie/optim/optimizer.h"
 #include "aerie/optim/schedule.h"
@@ -250,7 +252,7 @@ TEST(StateDictTest, NamesOrderShapesAndTypesAreNemos) {
     SCOPED_TRACE(name);
     const std::string path = data_path(std::string(name) + "/init.nemo");
     const archive::NemoArchive file = take(archive::read_nemo(Env::real(), path));
-    const auto restored = take(ckpt::restore_nemo(Env::real(), path, {}, at::kCPU));
+    const auto restored = take(ckpt::restore_nest(Env::real(), path, {}));
     const nn::ParameterRegistry& params = restored.model->parameters();
     ASSERT_EQ(file.weights.tensors().size(), params.entries().size());
     for (size_t i = 0; i < params.entries().size(); ++i) {
@@ -270,9 +272,9 @@ TEST(StateDictTest, NamesOrderShapesAndTypesAreNemos) {
 TEST(TinyModelTest, OneStepWithDifferentNoisyAudio) {
   const std::string folder = data_path("fixtures/nest_tiny");
   const Fixture fixture("nest_tiny/step.safetensors");
-  config::NestAerieConfig aerie;
-  aerie.compat_nemo_2_6 = true;
-  auto restored = take(ckpt::restore_nemo(Env::real(), folder + "/init.nemo", aerie, at::kCPU));
+  ckpt::RestoreOptions as_nemo;
+  as_nemo.aerie.compat_nemo_2_6 = true;
+  auto restored = take(ckpt::restore_nest(Env::real(), folder + "/init.nemo", as_nemo));
   nest::NestModel& model = *restored.model;
   nest::NestBatch batch;
   batch.audio = fixture.get("in.audio");

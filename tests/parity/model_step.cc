@@ -37,7 +37,7 @@ Status run(const std::string& folder) {
   aerie.empty_mask = config::EmptyMask::kNan;
   aerie.activation_checkpointing = setup.value("recompute", false);
   AERIE_ASSIGN_OR_RETURN(ckpt::RestoredModel restored,
-                         ckpt::restore_nemo(Env::real(), folder + "/init.nemo", aerie, at::kCPU));
+                         ckpt::restore_nest(Env::real(), folder + "/init.nemo", {.aerie = aerie}));
   nest::NestModel& model = *restored.model;
 
   nest::NestBatch batch;

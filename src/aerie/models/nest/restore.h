@@ -2,6 +2,7 @@
 // of a run, a Lightning .ckpt, a .safetensors file. Loading is strict.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <c10/core/Device.h>
@@ -11,6 +12,7 @@
 #include "aerie/config/value.h"
 #include "aerie/models/nest/config/nest_config.h"
 #include "aerie/models/nest/nemo_model.h"
+#include "aerie/models/nest/nest_model.h"
 
 namespace aerie::ckpt {
 
@@ -43,6 +45,10 @@ Result<ModelFiles> find_model(Env& env, const std::string& path, const std::stri
 // The file with the weights alone, found in the same places.
 Result<std::string> find_weights(Env& env, const std::string& path);
 
+struct RestoredModel {
+  std::unique_ptr<nest::NestModel> model;
+  config::Value model_node;  // as it was read
+};
 // Builds the model and loads its weights.
 Result<RestoredModel> restore_nest(Env& env, const std::string& path,
                                    const RestoreOptions& options);

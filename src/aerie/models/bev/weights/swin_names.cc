@@ -6,8 +6,6 @@
 #include <optional>
 #include <set>
 
-#include "aerie/archive/safetensors.h"
-#include "aerie/archive/torch_file.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 #include "aerie/kernels/types.h"
@@ -20,21 +18,9 @@ using archive::TensorInfo;
 
 constexpr std::string_view kBackbones[] = {"encoders.camera.backbone.", "backbone."};
 
-std::vector<std::string> split(std::string_view name) {
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  for (size_t i = 0; i <= name.size(); ++i)
-    if (i == name.size() || name[i] == '.') {
-      parts.emplace_back(name.substr(begin, i - begin));
-      begin = i + 1;
-    }
-  return parts;
-}
-
+// Parts from `first` on.
 std::string joined(const std::vector<std::string>& parts, size_t first) {
-  std::string out;
-  for (size_t i = first; i < parts.size(); ++i) out += (i > first ? "." : "") + parts[i];
-  return out;
+  return join({parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end()}, ".");
 }
 
 // A number of a stage or block; nullopt where the part is none.
@@ -180,7 +166,7 @@ Result<SwinMapping> map_swin_names(const TensorArchive& archive) {
   AERIE_ASSIGN_OR_RETURN(out.dialect, dialect_of(names, archive.name()));
   std::set<std::string> seen;
   for (size_t i = 0; i < names.size(); ++i) {
-    const std::vector<std::string> parts = split(names[i]);
+    const std::vector<std::string> parts = split(names[i], '.');
     std::optional<std::string> ours;
     if (out.dialect == SwinDialect::kMmdet) ours = from_mmdet(names[i], parts);
     if (out.dialect == SwinDialect::kTorchvision) ours = from_features(parts);
@@ -297,18 +283,6 @@ Result<std::vector<float>> read_swin_tensor(const TensorArchive& archive, const 
   if (side != 0) return resized_table(values, side, shape[1], new_side);
   if (tensor.merged) return merged_to_mmdet(values, shape.back());
   return values;
-}
-
-Result<TensorArchive> open_weights_file(Env& env, const std::string& path) {
-  AERIE_ASSIGN_OR_RETURN(const archive::SourcePtr source, archive::file_source(env, path));
-  char head[9] = {};
-  const auto size = static_cast<size_t>(std::min<uint64_t>(source->size(), sizeof head));
-  if (size == 0) return data_error("the file is empty").with_context(path);
-  AERIE_RETURN_IF_ERROR(source->read(0, head, size));
-  // safetensors: the length of its header, then the header.
-  if (size == sizeof head && head[8] == '{') return archive::read_safetensors(source);
-  AERIE_ASSIGN_OR_RETURN(const archive::TorchFile file, archive::read_torch_file(source));
-  return archive::weights_of(file);
 }
 
 }  // namespace aerie::bev

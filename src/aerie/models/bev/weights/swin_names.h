@@ -58,8 +58,4 @@ std::vector<float> merged_to_mmdet(const std::vector<float>& values, int64_t wid
 std::vector<float> resized_table(const std::vector<float>& table, int64_t side, int64_t heads,
                                  int64_t new_side);
 
-// Weights of a .pth (torch's zip or the format before it) or a .safetensors file, told apart by
-// what they hold. Objects beside the weights are never built.
-Result<archive::TensorArchive> open_weights_file(Env& env, const std::string& path);
-
 }  // namespace aerie::bev

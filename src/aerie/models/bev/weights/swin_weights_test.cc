@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
+#include "aerie/archive/any_archive.h"
 #include "aerie/archive/safetensors.h"
 #include "aerie/archive/tensor_writer.h"
 #include "aerie/base/env.h"
@@ -43,7 +44,7 @@ struct Backbone {
       registry[std::string("encoders.camera.backbone.") + norm + ".weight"].fill_(1.0);
   }
   Result<LoadReport> load(const std::string& file) {
-    auto archive = open_weights_file(Env::real(), test_data("/bev/" + file));
+    auto archive = archive::open_weights(Env::real(), test_data("/bev/" + file));
     if (!archive.ok()) return archive.status();
     return load_backbone(registry, *archive);
   }

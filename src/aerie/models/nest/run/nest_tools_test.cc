@@ -5,9 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/testing/paths.h"
+#include "aerie/config/yaml.h"
 #include "aerie/models/nest/run/dry_run.h"
 #include "aerie/models/nest/run/nest_data.h"
 #include "aerie/models/nest/run/nest_eval.h"
+#include "aerie/models/nest/run/nest_job.h"
 #include "aerie/models/nest/run/nest_measure.h"
 #include "aerie/models/nest/run/run_test_util.h"
 
@@ -90,6 +92,22 @@ TEST(DryRunTest, ReportsWhereTheRunWouldStart) {
   EXPECT_NEAR(report->total_s, report->epoch_s / 2, 1e-9);
   EXPECT_EQ(TinyRun::names(tiny.run_dir()), before);
   EXPECT_EQ(tiny.checkpoint_names(), checkpoints);
+}
+
+TEST(NemoConfigTest, EndsWithTargetAndVersion) {
+  const TinyRun tiny;
+  const auto loaded = tiny.config({});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  const auto text = nemo_model_config(loaded->resolved);
+  ASSERT_TRUE(text.ok()) << text.status().to_string();
+  const auto node = config::parse_yaml(*text, "model_config.yaml");
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const auto keys = node->as_map().keys();
+  ASSERT_GE(keys.size(), 3u);
+  EXPECT_EQ(keys[keys.size() - 2], "target");
+  EXPECT_EQ(keys.back(), "nemo_version");
+  EXPECT_EQ(node->child("target")->as_string(),
+            "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel");
 }
 
 TEST(WorstBatchTest, DurationBucketsKeepTheirSizes) {
