@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/format_text.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
@@ -24,15 +24,7 @@ namespace aerie::train {
 
 std::string dry_run_row(const char* name, const std::string& text) {
   if (text.empty()) return "";
-  char head[32];
-  std::snprintf(head, sizeof head, "%-12s ", name);
-  return str_cat(head, printable(text), "\n");
-}
-
-std::string dry_run_number(const char* pattern, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, pattern, value);
-  return text;
+  return str_cat(format_text("%-12s ", name), printable(text), "\n");
 }
 
 Result<JobDryRun> JobDryRunner::go() {
@@ -234,26 +226,26 @@ std::string JobDryRun::to_text() const {
   row("training", str_cat(training_data, ", ", batches_per_epoch, " batches an epoch"));
   if (validation_batches > 0)
     row("validation", str_cat(validation_data, ", ", validation_batches, " batches, ",
-                              dry_run_number("%.1f", validation_batch_ms), " ms each"));
+                              format_text("%.1f", validation_batch_ms), " ms each"));
   row("loader", loader);
   row("engine", str_cat(engine, ", ", parameters, " trainable parameters"));
   row("start", start);
   std::string all_rates;
   for (size_t i = 0; i < rates.size() && i < 4; ++i)
-    all_rates += str_cat(i == 0 ? "" : ", ", dry_run_number("%.3g", rates[i]));
+    all_rates += str_cat(i == 0 ? "" : ", ", format_text("%.3g", rates[i]));
   row("first rate", rates.size() > 4 ? all_rates + ", ..." : all_rates);
   row("run folder", str_cat(run_dir, " (not created)"));
-  row("step", str_cat(dry_run_number("%.1f", measured.step_ms), " ms a batch",
+  row("step", str_cat(format_text("%.1f", measured.step_ms), " ms a batch",
                       split > 1 ? str_cat(" in ", split, " parts") : std::string(), ", loss ",
-                      dry_run_number("%.4g", measured.loss), ":"));
+                      format_text("%.4g", measured.loss), ":"));
   out += measured.to_text();
-  row("memory", str_cat("peak ", dry_run_number("%.2f", peak_gib), " GiB",
-                        total_gib > 0.0 ? str_cat(" of ", dry_run_number("%.1f", total_gib)) : "",
+  row("memory", str_cat("peak ", format_text("%.2f", peak_gib), " GiB",
+                        total_gib > 0.0 ? str_cat(" of ", format_text("%.1f", total_gib)) : "",
                         on_gpu ? " GiB on the GPU" : " GiB"));
   row("checkpoint",
       str_cat(human_bytes(static_cast<double>(checkpoint_bytes)), ", written in ",
-              dry_run_number("%.0f", save_ms), " ms, read and restored in ",
-              dry_run_number("%.0f", load_ms), " ms",
+              format_text("%.0f", save_ms), " ms, read and restored in ",
+              format_text("%.0f", load_ms), " ms",
               archive_bytes > 0
                   ? str_cat("; .nemo ", human_bytes(static_cast<double>(archive_bytes)))
                   : std::string()));
@@ -263,8 +255,8 @@ std::string JobDryRun::to_text() const {
                           total_s >= 0.0 ? str_cat(", ", human_duration(total_s), " for ",
                                                    planned_steps, " steps")
                                          : std::string(),
-                          " (", dry_run_number("%.4g", measured.throughput), " ", throughput_unit,
-                          ", ", dry_run_number("%.0f", wait != nullptr ? 100.0 * wait->share : 0.0),
+                          " (", format_text("%.4g", measured.throughput), " ", throughput_unit,
+                          ", ", format_text("%.0f", wait != nullptr ? 100.0 * wait->share : 0.0),
                           " % waiting for data)"));
   for (const std::string& note : notes) row("note", note);
   return out;

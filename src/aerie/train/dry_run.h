@@ -55,9 +55,8 @@ struct JobDryRun {
   std::string to_json() const;
 };
 
-// The text's rows: a name, what is to be said.
+// A row of the text: its name, what is to be said.
 std::string dry_run_row(const char* name, const std::string& text);
-std::string dry_run_number(const char* pattern, double value);
 
 // A family's own adds what it alone tries.
 class JobDryRunner {

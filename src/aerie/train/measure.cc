@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/format_text.h"
 #include "aerie/base/spans.h"
 #include "aerie/base/strings.h"
 
@@ -239,25 +239,16 @@ std::string Measurement::to_json() const {
 std::string Measurement::to_text() const {
   bool device = false;
   for (const PhaseTime& phase : phases) device = device || phase.device_ms > 0.0;
-  std::string out;
-  char line[200];
-  std::snprintf(line, sizeof line, "  %-14s %12s%s %8s\n", "phase", "host ms",
-                device ? "    device ms" : "", "share");
-  out += line;
+  std::string out = format_text("  %-14s %12s%s %8s\n", "phase", "host ms",
+                                device ? "    device ms" : "", "share");
   for (const PhaseTime& phase : phases) {
-    std::snprintf(line, sizeof line, "  %-14s %12.3f", phase.name.c_str(), phase.host_ms);
-    out += line;
-    if (device) {
-      std::snprintf(line, sizeof line, " %12.3f", phase.device_ms);
-      out += line;
-    }
-    std::snprintf(line, sizeof line, " %7.1f%%\n", 100.0 * phase.share);
-    out += line;
+    out += format_text("  %-14s %12.3f", phase.name.c_str(), phase.host_ms);
+    if (device) out += format_text(" %12.3f", phase.device_ms);
+    out += format_text(" %7.1f%%\n", 100.0 * phase.share);
   }
-  std::snprintf(line, sizeof line,
-                "  %-14s %12.3f   median of %lld steps (10%%..90%%: %.3f .. %.3f)\n", "step",
-                step_ms, static_cast<long long>(steps), step_ms_low, step_ms_high);
-  return out + line;
+  return out + format_text("  %-14s %12.3f   median of %lld steps (10%%..90%%: %.3f .. %.3f)\n",
+                           "step", step_ms, static_cast<long long>(steps), step_ms_low,
+                           step_ms_high);
 }
 
 }  // namespace aerie::train

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
 #include "aerie/archive/lightning_checkpoint.h"
 #include "aerie/archive/torch_file.h"
+#include "aerie/base/format_text.h"
 #include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
 #include "aerie/checkpoint/checkpoint_store.h"
@@ -404,10 +404,9 @@ Result<std::string> format_stem(const std::string& pattern, const std::vector<St
         if (end != spec.c_str() + spec.size() - 1 || width < 0 || width > 18)
           return invalid_argument(
               str_cat("checkpoint filename: format ':", spec, "' is not understood"));
-        char text[64];
-        std::snprintf(text, sizeof text, spec[0] == '0' ? "%0*lld" : "%*lld", width,
-                      static_cast<long long>(value->value));
-        out += text;
+        const auto whole = static_cast<long long>(value->value);
+        out += spec[0] == '0' ? format_text("%0*lld", width, whole)
+                              : format_text("%*lld", width, whole);
         at = close + 1;
         if (!value->measured) leave_out_field(pattern, out = before, at);
         continue;
@@ -417,18 +416,12 @@ Result<std::string> format_stem(const std::string& pattern, const std::vector<St
             .with_hint("use forms like {val_loss:.3f} or {step}");
       }
     }
-    char text[64];
-    if (as_integer) {
-      std::snprintf(text, sizeof text, "%lld", static_cast<long long>(value->value));
-    } else if (!std::isfinite(value->value)) {
-      std::snprintf(text, sizeof text, "%s",
-                    std::isnan(value->value) ? "nan"
-                    : value->value > 0       ? "inf"
-                                             : "-inf");
-    } else {
-      std::snprintf(text, sizeof text, "%.*f", digits >= 0 ? digits : 4, value->value);
-    }
-    out += text;
+    if (as_integer)
+      out += format_text("%lld", static_cast<long long>(value->value));
+    else if (std::isnan(value->value))
+      out += "nan";
+    else
+      out += format_text("%.*f", digits >= 0 ? digits : 4, value->value);
     at = close + 1;
     if (!value->measured) leave_out_field(pattern, out = before, at);
   }

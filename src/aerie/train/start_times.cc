@@ -1,21 +1,19 @@
 #include "aerie/train/start_times.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <sstream>
 #include <unistd.h>
 
+#include "aerie/base/format_text.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::train {
 namespace {
 
 std::string seconds_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f s", seconds);
-  return text;
+  return format_text("%.2f s", seconds);
 }
 
 std::string list_text(const std::vector<std::pair<std::string, double>>& parts) {

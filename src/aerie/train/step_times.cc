@@ -1,8 +1,8 @@
 #include "aerie/train/step_times.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "aerie/base/format_text.h"
 #include "aerie/base/strings.h"
 
 namespace aerie::train {
@@ -11,9 +11,7 @@ namespace {
 constexpr int64_t kWarmUp = 20;
 
 std::string ms_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g ms", seconds * 1e3);
-  return text;
+  return format_text("%.4g ms", seconds * 1e3);
 }
 
 }  // namespace

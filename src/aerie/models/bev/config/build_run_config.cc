@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
+#include "aerie/base/format_text.h"
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/build_loop_config.h"
 #include "aerie/config/schema/devices.h"
@@ -251,10 +251,9 @@ std::string learning_rate_sentence(const BevRunConfig& config) {
   if (optim.lr_scaling.rule == LrScalingRule::kNone)
     return str_cat("learning rate ", optim.lr, " (lr_scaling is off)");
   // Products have digits at their end that nobody wrote.
-  char rounded[64];
-  std::snprintf(rounded, sizeof rounded, "%.10g", optim.lr);
-  return str_cat("learning rate ", std::strtod(rounded, nullptr), " = ", optim.base_lr, " x ",
-                 optim.lr_scaling.rule == LrScalingRule::kSqrt ? "the square root of " : "",
+  const std::string rounded = format_text("%.10g", optim.lr);
+  return str_cat("learning rate ", std::strtod(rounded.c_str(), nullptr), " = ", optim.base_lr,
+                 " x ", optim.lr_scaling.rule == LrScalingRule::kSqrt ? "the square root of " : "",
                  "batch ", config.data.train_ds.batch_size,
                  optim.lr_scaling.count_accumulation && config.trainer.accumulate_grad_batches > 1
                      ? str_cat(" x ", config.trainer.accumulate_grad_batches, " accumulated")

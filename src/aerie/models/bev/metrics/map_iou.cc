@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "aerie/base/check.h"
+#include "aerie/base/format_text.h"
 
 namespace aerie::bev {
 namespace {
@@ -67,9 +67,8 @@ NamedValues MapIou::values(const std::vector<std::string>& classes) const {
     sum += best;
     out.emplace_back("map/" + classes[k] + "/iou@max", best);
     for (size_t t = 0; t < kMapThresholds.size(); ++t) {
-      char text[16];
-      std::snprintf(text, sizeof text, "%.2f", static_cast<double>(kMapThresholds[t]));
-      out.emplace_back("map/" + classes[k] + "/iou@" + text, counts_[k][t].iou());
+      const std::string at = format_text("%.2f", static_cast<double>(kMapThresholds[t]));
+      out.emplace_back("map/" + classes[k] + "/iou@" + at, counts_[k][t].iou());
     }
   }
   out.emplace_back("map/mean/iou@max",

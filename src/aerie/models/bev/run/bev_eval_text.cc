@@ -1,10 +1,10 @@
 // The report of an evaluation as a table and as JSON.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/format_text.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 #include "aerie/models/bev/run/bev_eval.h"
@@ -13,9 +13,7 @@ namespace aerie::bev {
 namespace {
 
 std::string percent_cell(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%8.2f", 100.0 * value);
-  return text;
+  return format_text("%8.2f", 100.0 * value);
 }
 
 std::string padded_cell(const std::string& text, size_t width) {
@@ -39,11 +37,8 @@ std::string BevEvalReport::to_text() const {
   for (const std::string& name : classes) width = std::max(width, printable(name).size() + 1);
   for (const BevScores& one : scores) width = std::max(width, one.predictor.size() + 1);
   out += padded_cell("IoU, %", width) + "     max";
-  for (const float threshold : kMapThresholds) {
-    char text[32];
-    std::snprintf(text, sizeof text, "    %.2f", static_cast<double>(threshold));
-    out += text;
-  }
+  for (const float threshold : kMapThresholds)
+    out += format_text("    %.2f", static_cast<double>(threshold));
   out += "\n";
   std::vector<double> means(kMapThresholds.size() + 1);
   const auto share = 1.0 / static_cast<double>(std::max<size_t>(1, classes.size()));
@@ -62,13 +57,9 @@ std::string BevEvalReport::to_text() const {
   out += "\n\n";
   for (const auto& [name, value] : mine.values) {
     if (starts_with(name, "map/")) continue;  // in the table
-    char text[64];
-    std::snprintf(text, sizeof text, "%.4f\n", value);
-    out += padded_cell(name, width) + text;
+    out += padded_cell(name, width) + format_text("%.4f\n", value);
   }
-  char loss[64];
-  std::snprintf(loss, sizeof loss, "%.4f\n", mine.loss);
-  out += padded_cell("val_loss", width) + loss;
+  out += padded_cell("val_loss", width) + format_text("%.4f\n", mine.loss);
   if (scores.size() > 1) {
     out += "\n" + padded_cell("best IoU, %", width) + "    mean";
     size_t column = 9;

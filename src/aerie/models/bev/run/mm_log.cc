@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/format_text.h"
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 
@@ -18,12 +18,6 @@ using LogJson = nlohmann::ordered_json;
 // Shares of time and percents of a busy GPU that the verdict turns on.
 constexpr double kWaits = 0.10, kWaitsWhileIdle = 0.05;
 constexpr double kIdlePercent = 80.0, kGapsPercent = 90.0, kBusyPercent = 95.0;
-
-std::string shown_number(const char* how, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, how, value);
-  return text;
-}
 
 // mmcv keeps five digits behind the point.
 LogJson rounded(double value) {
@@ -147,7 +141,7 @@ class MmLog final : public train::RunListener {
               : str_cat("Iter [", record.step(),
                         parts_.planned_steps >= 0 ? str_cat("/", parts_.planned_steps) : "", "]\t");
       LogJson json = line("train", record);
-      text += str_cat("lr: ", shown_number("%.3e", rate_), ", ");
+      text += str_cat("lr: ", format_text("%.3e", rate_), ", ");
       const auto done = static_cast<double>(record.step() - parts_.first_step);
       if (parts_.planned_steps >= 0 && done > 0.0)
         text += str_cat("eta: ",
@@ -155,8 +149,8 @@ class MmLog final : public train::RunListener {
                                     static_cast<double>(std::max<int64_t>(
                                         0, parts_.planned_steps - record.step()))),
                         ", ");
-      text += str_cat("time: ", shown_number("%.3f", time),
-                      ", data_time: ", shown_number("%.3f", wait));
+      text +=
+          str_cat("time: ", format_text("%.3f", time), ", data_time: ", format_text("%.3f", wait));
       if (parts_.gpu) {
         const auto mib = static_cast<int64_t>(parts_.engine->memory().peak_gib * 1024.0);
         text += str_cat(", memory: ", mib);
@@ -164,15 +158,15 @@ class MmLog final : public train::RunListener {
       }
       json["data_time"] = rounded(wait);
       losses_.each([&](const std::string& name, double value) {
-        text += str_cat(", ", name, ": ", shown_number("%.4f", value));
+        text += str_cat(", ", name, ": ", format_text("%.4f", value));
         json[name] = rounded(value);
       });
       json["time"] = rounded(time);
       if (time > 0.0)
-        text += str_cat(", samples/s: ", shown_number("%.2f", amount_ / (time * iterations_)),
-                        ", iter/s: ", shown_number("%.3f", 1.0 / time));
-      if (busy) text += str_cat(", gpu_util: ", shown_number("%.0f", percent));
-      if (time > 0.0) text += str_cat(", wait: ", shown_number("%.3f", wait / time));
+        text += str_cat(", samples/s: ", format_text("%.2f", amount_ / (time * iterations_)),
+                        ", iter/s: ", format_text("%.3f", 1.0 / time));
+      if (busy) text += str_cat(", gpu_util: ", format_text("%.0f", percent));
+      if (time > 0.0) text += str_cat(", wait: ", format_text("%.3f", wait / time));
       log_info("train", text);
       write(json);
     }
@@ -199,7 +193,7 @@ class MmLog final : public train::RunListener {
       if (parts_.tensorboard != nullptr) point("val/" + name, number, record);
       // Every threshold of every class is in the files.
       if (name.find("/iou@0.") != std::string::npos) continue;
-      text += str_cat(first ? "" : ", ", name, ": ", shown_number("%.4f", number));
+      text += str_cat(first ? "" : ", ", name, ": ", format_text("%.4f", number));
       first = false;
     }
     if (options_.text) log_info("train", text);
@@ -262,8 +256,8 @@ class MmLog final : public train::RunListener {
 
 StepVerdict step_verdict(double wait, std::optional<double> gpu_percent) {
   const std::string numbers = str_cat(
-      "data wait ", shown_number("%.1f", 100.0 * wait), " % of step time, ",
-      gpu_percent ? str_cat("GPU ", shown_number("%.0f", *gpu_percent), " % busy") : "no GPU");
+      "data wait ", format_text("%.1f", 100.0 * wait), " % of step time, ",
+      gpu_percent ? str_cat("GPU ", format_text("%.0f", *gpu_percent), " % busy") : "no GPU");
   const auto verdict = [&](const char* name, const char* advice) {
     return StepVerdict{name, str_cat(name, ": ", numbers, advice)};
   };
@@ -280,9 +274,9 @@ StepVerdict step_verdict(double wait, std::optional<double> gpu_percent) {
 std::string mm_duration(double seconds) {
   const auto all = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e12));
   const int64_t days = all / 86400, rest = all % 86400;
-  char text[64];
-  std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", static_cast<long long>(rest / 3600),
-                static_cast<long long>(rest / 60 % 60), static_cast<long long>(rest % 60));
+  const std::string text =
+      format_text("%lld:%02lld:%02lld", static_cast<long long>(rest / 3600),
+                  static_cast<long long>(rest / 60 % 60), static_cast<long long>(rest % 60));
   return days == 0 ? text : str_cat(days, days == 1 ? " day, " : " days, ", text);
 }
 

@@ -1,9 +1,9 @@
 #include <cmath>
-#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/format_text.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
@@ -15,9 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
+  return format_text("%.*f", digits, value);
 }
 
 std::string count(int64_t value) {
@@ -35,10 +33,8 @@ std::string title_of(const ProbeReport& report, const TaskReport& task, const st
 
 std::string row(const std::string& title, const std::string& layer, const std::string& dev,
                 const std::string& test) {
-  char text[160];
-  std::snprintf(text, sizeof text, "  %-22s %9s %8s %8s\n", title.c_str(), layer.c_str(),
-                dev.c_str(), test.c_str());
-  return text;
+  return format_text("  %-22s %9s %8s %8s\n", title.c_str(), layer.c_str(), dev.c_str(),
+                     test.c_str());
 }
 
 std::string task_text(const ProbeReport& report, const TaskReport& task) {

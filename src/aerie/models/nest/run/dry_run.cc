@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/format_text.h"
 #include "aerie/base/strings.h"
 #include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/synthetic_batch.h"
@@ -199,19 +200,19 @@ std::string DryRunReport::to_text() const {
   };
   for (size_t i = 0; i < sets.size(); ++i) {
     const DryRunSet& set = sets[i];
-    row(i == 0 ? "data" : "", str_cat(set.name, ": ", set.samples, " clips, ",
-                                      dry_run_number("%.2f", set.audio_s / 3600.0), " h, ",
-                                      set.batches, " batches, the largest ", set.worst_rows, " x ",
-                                      dry_run_number("%.2f", set.worst_seconds), " s"));
+    row(i == 0 ? "data" : "",
+        str_cat(set.name, ": ", set.samples, " clips, ", format_text("%.2f", set.audio_s / 3600.0),
+                " h, ", set.batches, " batches, the largest ", set.worst_rows, " x ",
+                format_text("%.2f", set.worst_seconds), " s"));
   }
-  row("largest", str_cat(dry_run_number("%.1f", worst.step_ms), " ms a step",
+  row("largest", str_cat(format_text("%.1f", worst.step_ms), " ms a step",
                          split > 1 ? str_cat(" in ", split, " parts") : std::string(), ":"));
   out += worst.to_text();
   for (size_t i = 0; i < buckets.size() && buckets.size() > 1; ++i)
     row(i == 0 ? "buckets" : "",
-        str_cat(buckets[i].rows, " x ", dry_run_number("%.2f", buckets[i].seconds),
-                " s: ", dry_run_number("%.1f", buckets[i].step_ms), " ms, memory so far ",
-                dry_run_number("%.2f", buckets[i].memory_gib), " GiB"));
+        str_cat(buckets[i].rows, " x ", format_text("%.2f", buckets[i].seconds),
+                " s: ", format_text("%.1f", buckets[i].step_ms), " ms, memory so far ",
+                format_text("%.2f", buckets[i].memory_gib), " GiB"));
   return out + JobDryRun::to_text();
 }
 

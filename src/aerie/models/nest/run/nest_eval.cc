@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/clock.h"
+#include "aerie/base/format_text.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
@@ -57,12 +57,6 @@ Result<LoadedWeights> load_weights(const NestEvalOptions& options, BuiltEngine& 
   }
   if (path.empty()) return no_checkpoint();
   return load_all_weights(env, engine, path, averaged);
-}
-
-std::string number(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.6f", value);
-  return text;
 }
 
 nlohmann::ordered_json json_number(double value) {
@@ -147,13 +141,12 @@ std::string NestEvalReport::to_text() const {
   size_t width = metric.size() + 5;
   for (const NestEvalSet& set : sets) width = std::max(width, printable(set.name).size());
   const auto row = [&](const std::string& name, double value, const std::string& rest) {
-    out += str_cat(name, std::string(width - name.size() + 2, ' '), number(value), rest, "\n");
+    out += str_cat(name, std::string(width - name.size() + 2, ' '), format_text("%.6f", value),
+                   rest, "\n");
   };
   for (const NestEvalSet& set : sets) {
-    char rest[96];
-    std::snprintf(rest, sizeof rest, "  %lld batches, %.1f s of audio",
-                  static_cast<long long>(set.batches), set.audio_s);
-    row(printable(set.name), set.loss, rest);
+    row(printable(set.name), set.loss,
+        str_cat("  ", set.batches, " batches, ", format_text("%.1f s of audio", set.audio_s)));
   }
   if (sets.size() > 1) {
     row(metric, loss, "  (the monitored set)");

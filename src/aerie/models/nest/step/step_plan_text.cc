@@ -1,7 +1,6 @@
 #include "aerie/models/nest/step/step_plan_text.h"
 
-#include <cstdio>
-
+#include "aerie/base/format_text.h"
 #include "aerie/base/strings.h"
 #include "aerie/kernels/gemm/dgrad_dsilu.h"
 #include "aerie/kernels/gemm/persistent_gemm.h"
@@ -141,10 +140,8 @@ std::string plan_text(const NestStepConfig& c, const DeviceModel& device) {
   out += str_cat("attention backward: ", attention_backward_name(c), "\n");
   out += str_cat("L2 prefetch: up to ", mib_text(plan.prefetch_bytes), " a tensor\n");
   for (const GemmChoice& one : gemm_choices(c, device)) {
-    char line[160];
-    std::snprintf(line, sizeof line, "  %-26s M %6d  N %5d  K %5d  %s\n", one.name.c_str(), one.m,
-                  one.n, one.k, one.kernel.c_str());
-    out += line;
+    out += format_text("  %-26s M %6d  N %5d  K %5d  %s\n", one.name.c_str(), one.m, one.n, one.k,
+                       one.kernel.c_str());
   }
   return out;
 }
