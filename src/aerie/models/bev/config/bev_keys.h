@@ -11,6 +11,10 @@
 
 namespace aerie::bev {
 
+inline void append_rows(std::vector<config::KeySpec>& out, std::span<const config::KeySpec> rows) {
+  out.insert(out.end(), rows.begin(), rows.end());
+}
+
 // Rows of `model:` except optimizer and data, in order.
 std::vector<config::KeySpec> model_rows();
 // Fills what a profile left, from the `model` node.

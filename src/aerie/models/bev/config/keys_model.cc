@@ -274,10 +274,6 @@ const FieldKeys<BevConfig>& head_keys() {
   return kKeys;
 }
 
-void append(std::vector<KeySpec>& out, std::span<const KeySpec> rows) {
-  out.insert(out.end(), rows.begin(), rows.end());
-}
-
 constexpr KeySpec kFirst[] = {
     {"model.profile", "str|null", "seed", "", "seed|bf|lss", KeyStatus::kWorks,
      "Which published shape gives the defaults of model and data: our baseline, BEVFusion, "
@@ -310,11 +306,6 @@ constexpr KeySpec kLast[] = {
     {"model.test_cfg", "any", "null", "", "", KeyStatus::kNoEffect, "Nothing of it is used here."},
 };
 
-template <typename T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return a == b;
-}
-
 std::string list_text(const std::vector<int64_t>& values) {
   std::vector<std::string> items;
   for (const int64_t value : values) items.push_back(str_cat(value));
@@ -331,7 +322,7 @@ Status check_numbers(const Value& model, const std::string& path,
       written.push_back(item.is_int() ? item.as_int() : -1);
   else
     written.push_back(value->is_int() ? value->as_int() : -1);
-  if (same(written, expected)) return ok_status();
+  if (written == expected) return ok_status();
   return invalid_argument(str_cat(value->origin().to_string(), ": model.", path, ": is ",
                                   value->brief(60), ", the other keys imply ",
                                   value->is_list() ? list_text(expected) : str_cat(expected[0])))
@@ -364,15 +355,15 @@ Status check_scope(const Value& model, const BevConfig& c) {
 
 std::vector<KeySpec> model_rows() {
   std::vector<KeySpec> out(std::begin(kFirst), std::end(kFirst));
-  append(out, swin_keys().rows());
-  append(out, backbone_keys().rows());
-  append(out, neck_keys().rows());
-  append(out, view_keys().rows());
-  append(out, kFuser);
-  append(out, decoder_backbone_keys().rows());
-  append(out, decoder_neck_keys().rows());
-  append(out, head_keys().rows());
-  append(out, kLast);
+  append_rows(out, swin_keys().rows());
+  append_rows(out, backbone_keys().rows());
+  append_rows(out, neck_keys().rows());
+  append_rows(out, view_keys().rows());
+  append_rows(out, kFuser);
+  append_rows(out, decoder_backbone_keys().rows());
+  append_rows(out, decoder_neck_keys().rows());
+  append_rows(out, head_keys().rows());
+  append_rows(out, kLast);
   return out;
 }
 

@@ -203,10 +203,6 @@ constexpr KeySpec kNodes[] = {
      "The momentum policy; null or absent: constant."},
 };
 
-void append_rows(std::vector<KeySpec>& out, std::span<const KeySpec> rows) {
-  out.insert(out.end(), rows.begin(), rows.end());
-}
-
 }  // namespace
 
 std::vector<KeySpec> optim_rows() {

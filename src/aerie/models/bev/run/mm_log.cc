@@ -32,37 +32,6 @@ std::string mm_stamp(int64_t wall_ns) {
   return out;
 }
 
-// Means over iterations, by name, in the order of the first one.
-class LogMeans {
- public:
-  void add(const std::string& name, double value, double weight) {
-    for (Entry& entry : entries_)
-      if (entry.name == name) {
-        entry.sum += value * weight;
-        entry.weight += weight;
-        return;
-      }
-    entries_.push_back({name, value * weight, weight});
-  }
-  double mean(const std::string& name) const {
-    for (const Entry& entry : entries_)
-      if (entry.name == name) return entry.sum / entry.weight;
-    return 0.0;
-  }
-  template <typename Visit>
-  void each(Visit visit) const {
-    for (const Entry& entry : entries_) visit(entry.name, entry.sum / entry.weight);
-  }
-  void clear() { entries_.clear(); }
-
- private:
-  struct Entry {
-    std::string name;
-    double sum = 0.0, weight = 0.0;
-  };
-  std::vector<Entry> entries_;
-};
-
 class MmLog final : public train::RunListener {
  public:
   MmLog(const MmLogOptions& options, const train::ListenerParts& parts)
@@ -89,12 +58,12 @@ class MmLog final : public train::RunListener {
   void after_step(const train::StepOutcome& outcome, const train::StepInfo& info) override {
     const auto width = static_cast<double>(std::max<int64_t>(1, info.width));
     ++steps_;
-    means_.add("time", info.step_s / width, width);
-    means_.add("data_time", info.data_wait_s / width, width);
+    time_s_ += info.step_s;
+    data_s_ += info.data_wait_s;
     for (const train::MetricValue& metric : outcome.metrics)
-      losses_.add(metric.name, metric.value(), width);
-    losses_.add("loss", outcome.loss, width);
-    losses_.add("grad_norm", outcome.grad_norm, width);
+      losses_.add(metric.name, metric.value() * width, width);
+    losses_.add("loss", outcome.loss * width, width);
+    losses_.add("grad_norm", outcome.grad_norm * width, width);
     amount_ += info.amount;
     iterations_ += width;
     rate_ = info.learning_rate;
@@ -131,8 +100,9 @@ class MmLog final : public train::RunListener {
     double percent = 0.0;
     const bool busy = record.number("gpu_util", &percent);
     if (busy) busy_.push_back(percent);
-    const double time = means_.mean("time"), wait = means_.mean("data_time");
-    logged_s_ += time * iterations_;
+    const double iterations = std::max(1.0, iterations_);
+    const double time = time_s_ / iterations, wait = data_s_ / iterations;
+    logged_s_ += time_s_;
     if (options_.text && iterations_ > 0.0) {
       std::string text =
           options_.by_epoch
@@ -157,10 +127,10 @@ class MmLog final : public train::RunListener {
         json["memory"] = mib;
       }
       json["data_time"] = rounded(wait);
-      losses_.each([&](const std::string& name, double value) {
-        text += str_cat(", ", name, ": ", format_text("%.4f", value));
-        json[name] = rounded(value);
-      });
+      for (const train::MetricValue& one : losses_) {
+        text += str_cat(", ", one.name, ": ", format_text("%.4f", one.value()));
+        json[one.name] = rounded(one.value());
+      }
       json["time"] = rounded(time);
       if (time > 0.0)
         text += str_cat(", samples/s: ", format_text("%.2f", amount_ / (time * iterations_)),
@@ -171,13 +141,11 @@ class MmLog final : public train::RunListener {
       write(json);
     }
     if (parts_.tensorboard != nullptr && iterations_ > 0.0) {
-      losses_.each(
-          [&](const std::string& name, double value) { point("train/" + name, value, record); });
+      for (const train::MetricValue& one : losses_) point("train/" + one.name, one.value(), record);
       if (momentum_) point("momentum", *momentum_, record);
     }
-    means_.clear();
-    losses_.clear();
-    amount_ = iterations_ = 0.0;
+    losses_ = {};
+    time_s_ = data_s_ = amount_ = iterations_ = 0.0;
   }
 
   void log_validation(const metrics::Record& record) {
@@ -241,8 +209,8 @@ class MmLog final : public train::RunListener {
   std::string path_;
   std::unique_ptr<WritableFile> file_;
   // Since the line before.
-  LogMeans means_, losses_;
-  double amount_ = 0.0, iterations_ = 0.0, rate_ = 0.0;
+  train::MetricValues losses_;
+  double time_s_ = 0.0, data_s_ = 0.0, amount_ = 0.0, iterations_ = 0.0, rate_ = 0.0;
   std::optional<double> momentum_;
   // Since the start.
   int64_t steps_ = 0;
