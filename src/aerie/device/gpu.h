@@ -12,11 +12,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "aerie/base/philox.h"
 #include "aerie/base/status.h"
 #include "aerie/device/arena.h"
 #include "aerie/device/stream.h"
@@ -65,13 +63,6 @@ class GpuModule {
   // Locks the pages of memory that is there already, in whole pages; unlocked before it is freed.
   virtual Status lock_pages(void* data, size_t bytes) = 0;
   virtual void unlock_pages(void* data) = 0;
-
-  // Fills host memory with draws of one random stream, computed on the device (see philox.h). Draw
-  // i goes to out[i].
-  virtual Status philox_u32(PhiloxKey key, uint32_t epoch, uint64_t position,
-                            std::span<uint32_t> out) = 0;
-  virtual Status philox_normal(PhiloxKey key, uint32_t epoch, uint64_t position,
-                               std::span<float> out) = 0;
 
   // Kernels as functions on device memory (aerie/kernels/kernel_table.h).
   virtual const kernels::KernelTable& kernels() const = 0;

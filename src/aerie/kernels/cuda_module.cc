@@ -9,7 +9,6 @@
 #include "aerie/kernels/cuda_memory.h"
 #include "aerie/kernels/cuda_status.h"
 #include "aerie/kernels/kernel_table.h"
-#include "aerie/kernels/philox/philox_fill.h"
 
 namespace aerie::kernels {
 namespace {
@@ -177,20 +176,6 @@ class CudaModule final : public device::GpuModule {
 
   Result<std::unique_ptr<device::Arena>> make_arena() override { return make_cuda_arena(); }
 
-  Status philox_u32(PhiloxKey key, uint32_t epoch, uint64_t position,
-                    std::span<uint32_t> out) override {
-    return fill(out, [&](uint32_t* device_out, size_t n) {
-      return philox_fill_u32_cuda(device_out, n, key, epoch, position, nullptr);
-    });
-  }
-
-  Status philox_normal(PhiloxKey key, uint32_t epoch, uint64_t position,
-                       std::span<float> out) override {
-    return fill(out, [&](float* device_out, size_t n) {
-      return philox_fill_normal_cuda(device_out, n, key, epoch, position, nullptr);
-    });
-  }
-
   const KernelTable& kernels() const override { return kCudaKernels; }
 
   Result<std::unique_ptr<device::Stream>> make_stream(void* stream, bool high_priority) override {
@@ -255,16 +240,6 @@ class CudaModule final : public device::GpuModule {
     }
     std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
     return times[times.size() / 2];
-  }
-
- private:
-  template <typename T, typename Launch>
-  Status fill(std::span<T> out, Launch launch) {
-    DeviceBuffer buffer;
-    AERIE_RETURN_IF_ERROR(buffer.allocate(out.size_bytes()));
-    AERIE_CUDA(static_cast<cudaError_t>(launch(buffer.as<T>(), out.size())));
-    AERIE_CUDA(cudaMemcpy(out.data(), buffer.as<T>(), out.size_bytes(), cudaMemcpyDeviceToHost));
-    return ok_status();
   }
 };
 
