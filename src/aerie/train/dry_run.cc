@@ -78,7 +78,9 @@ Status JobDryRunner::build_engine() {
   AERIE_ASSIGN_OR_RETURN(const ResumePlan plan, plan_resume(env_, folder_, run_.exp_manager));
   AERIE_ASSIGN_OR_RETURN(StartPoint point, find_start_point(env_, folder_, plan));
   engine_options.precision = point.state.precision;
-  AERIE_ASSIGN_OR_RETURN(engine_, job_.make_engine(engine_options));
+  auto built = job_.make_engine(engine_options);
+  if (!built.ok()) return advise_memory(job_.task(), built.status());
+  engine_ = std::move(built).value();
   AERIE_RETURN_IF_ERROR(load_start_point(env_, job_, engine_, plan, point));
   start_step_ = point.state.step;
   out_.start = plan.sentence.empty() ? "starting from the configuration" : plan.sentence;

@@ -53,6 +53,12 @@ struct TaskInfo {
   std::function<std::vector<std::pair<std::string, double>>(const EvalAccumulator&)> eval_metrics;
 };
 
+// What to try where memory ran out, unless the status says it already.
+inline Status advise_memory(const TaskInfo& task, Status status) {
+  return status.code() == StatusCode::kOutOfMemory ? std::move(status).with_hint(task.smaller_batch)
+                                                   : status;
+}
+
 // One optimizer step.
 struct StepRequest {
   std::span<const data::Batch* const> micro_batches;

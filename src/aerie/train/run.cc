@@ -189,7 +189,9 @@ Result<RunResult> run_rank(Job& job, const RunOptions& options) {
   const bool saves = run.exp_manager.create_checkpoint_callback && keep;
   engine_options.saves = saves && leading;
   engine_options.ranks = options.ranks;
-  AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, job.make_engine(engine_options));
+  auto built = job.make_engine(engine_options);
+  if (!built.ok()) return advise_memory(job.task(), built.status());
+  BuiltEngine engine = std::move(built).value();
   AERIE_RETURN_IF_ERROR(load_start_point(env, job, engine, plan, point));
   times.mark("model");
   for (const auto& [part, seconds] : engine.start_times) times.beside(part, seconds);
@@ -352,6 +354,7 @@ Result<RunResult> run_rank(Job& job, const RunOptions& options) {
   }
   Trainer trainer(std::move(parts), std::move(cadence), state);
   auto summary = trainer.run();
+  if (!summary.ok()) summary = advise_memory(job.task(), summary.status());
   line.finish();
   if (summary.ok() && !summary->step_times.sentence().empty())
     log_info("train", summary->step_times.sentence());
