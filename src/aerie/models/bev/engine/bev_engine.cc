@@ -174,8 +174,9 @@ Result<train::EvalOutcome> BevEngine::evaluate(const data::Batch& batch, uint64_
     outcome.counted = false;
     return outcome;
   }
-  AERIE_ASSIGN_OR_RETURN(const BevBatch tensors,
-                         to_bev_batch(batch, train::random_key(seed, position, batch), device()));
+  const auto moved = to_bev_batch(batch, train::random_key(seed, position, batch), device());
+  if (!moved.ok()) return with_advice(moved.status());
+  const BevBatch& tensors = *moved;
   const int64_t samples = tensors.images.size(0);
   // Samples do not see each other in eval mode, so a batch may be cut wherever it fits.
   const bool shown = sink_ != nullptr && sink_->wants(batch);

@@ -90,7 +90,7 @@ Status BevEngine::add(const train::StepRequest& request) {
     }
   } catch (const std::exception& error) {
     // Nothing but copies was made.
-    return train::torch_status(error).with_context("training step");
+    return with_advice(train::torch_status(error)).with_context("training step");
   }
   Status status;
   if (passes_) passes_->open_request();

@@ -377,6 +377,8 @@ TEST(BevEngineTest, OutOfMemoryLeavesEverythingAsItWas) {
     memory.left = -1;
     EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.to_string();
     EXPECT_NE(status.to_string().find("fake"), std::string::npos) << status.to_string();
+    for (const char* word : {"batch", "workers", "fp16", "accumulation"})
+      EXPECT_NE(status.hint().find(word), std::string::npos) << after << ": " << status.hint();
     EXPECT_EQ(difference(before, state_of(*engine)), "") << after;
     EXPECT_TRUE(at::equal(grads, engine->model().parameters().flat_grads())) << after;
     steps.step = saved.step;
@@ -386,6 +388,21 @@ TEST(BevEngineTest, OutOfMemoryLeavesEverythingAsItWas) {
   steps.run({&b.get()}, 2, /*split=*/2);
   EXPECT_EQ(difference(state_of(*undisturbed), state_of(*engine)), "");
   at::set_num_threads(threads);
+}
+
+TEST(BevEngineTest, PlansWithoutMemoryAreAnErrorToo) {
+  const BevRunConfig run = tiny();
+  TestBatch a(run.model, 2, 1);
+  const auto engine = make(run);
+  engine->model().use_tensor_splat(true);
+  const BevBatch batch = to_bev_batch(a.get(), {}, at::kCPU).value();
+  FailingAllocator memory;
+  memory.left = 3;
+  const auto plan = engine->model().plan(batch);
+  EXPECT_EQ(memory.left.load(), -1) << "nothing failed";
+  EXPECT_EQ(plan.status().code(), StatusCode::kOutOfMemory) << plan.status().to_string();
+  memory.left = -1;
+  EXPECT_TRUE(engine->model().plan(batch).ok());
 }
 
 // On a GPU in deterministic mode: the same steps give the same bits, also from a snapshot.
