@@ -11,6 +11,7 @@ def load(build):
         entries = json.load(file)
     out = []
     for entry in entries:
+        entry['command'] = re.sub(r' --param=\S+', '', entry['command'])  # gcc's own; the tools are clang's
         if not re.fullmatch(r'joined_\w+\.cc', os.path.basename(entry['file'])):
             out.append(entry)
             continue
