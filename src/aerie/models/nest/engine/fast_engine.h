@@ -214,6 +214,7 @@ class FastEngine final : public CoreEngine {
   bool window_open_ = false;
   bool window_has_gradients_ = false;
   bool window_reduced_ = false;  // the last pass has added them up over ranks
+  int reduce_code_ = 0;          // of the reducer's last call, made from inside a plan
   // What is in square_partials_, from the micro-batch that wrote the gradients last.
   size_t window_square_partials_ = 0;
   FlatOptimizer::Squared window_squared_;

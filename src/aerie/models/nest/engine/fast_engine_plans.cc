@@ -294,7 +294,9 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate, bool last) {
       if (code != kernels::kOk) return code;
     }
     if (reduces)
-      inputs.after_part = [reducer](int part, void* on) { return reducer->begin(part, on); };
+      inputs.after_part = [this, reducer](int part, void* on) {
+        return reduce_code_ = reducer->begin(part, on);
+      };
     inputs.exchange = core_->exchange();
     inputs.before_backward = [this] { return device_phase_->mark(dist::Phase::kBackward); };
     int code = plan.shape.training ? device_phase_->mark(dist::Phase::kForward) : kernels::kOk;
@@ -306,12 +308,15 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate, bool last) {
         stream);
     if (code != kernels::kOk || !reduces) return code;
     code = device_phase_->mark(dist::Phase::kAllReduce);
-    return code == kernels::kOk ? reducer->finish(stream) : code;
+    return code == kernels::kOk ? reduce_code_ = reducer->finish(stream) : code;
   };
   const size_t way = which + (reduces ? 2 : 0);
   if (plan.shape.training && plans_->is_early(plan, way)) ++window_first_runs_;
   const bool record = !core_->exchange() || !plan.shape.training || core_->exchange_is_recordable();
-  AERIE_RETURN_IF_ERROR(plans_->run(plan, way, work, record));
+  reduce_code_ = 0;
+  const Status status = plans_->run(plan, way, work, record);
+  // Only the reducer knows what its code means.
+  if (!status.ok()) return reduce_code_ != 0 ? reducer->error(reduce_code_) : status;
   if (reduces) window_reduced_ = true;
   if (first) update_pending_ = false;
   return ok_status();

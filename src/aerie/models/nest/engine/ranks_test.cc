@@ -11,6 +11,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 
+#include "aerie/base/strings.h"
 #include "aerie/data/speech/synthetic_batch.h"
 #include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/engine/reference_engine.h"
@@ -56,6 +57,7 @@ class FakeRanks : public GradientReducer {
     return ok_status();
   }
   int begin(int part, void*) override {
+    if (fails) return 7;
     begun_.push_back(part);
     for (const FlatRange& range : parts_.ranges(part))
       for (int64_t i = range.begin; i < range.begin + range.count; ++i) {
@@ -66,6 +68,7 @@ class FakeRanks : public GradientReducer {
     return 0;
   }
   int finish(void*) override {
+    if (fails) return 7;
     // Nothing was written to a part behind its begin(), and every element was in one.
     EXPECT_EQ(left_.size(), static_cast<size_t>(parts_.count));
     for (int64_t i = 0; i < static_cast<int64_t>(left_.size()); ++i)
@@ -86,6 +89,9 @@ class FakeRanks : public GradientReducer {
     return ok_status();
   }
   bool recordable() const override { return records_; }
+  Status error(int code) const override {
+    return internal_error(str_cat("rank 3 is gone, code ", code));
+  }
 
   // Of the last step.
   std::vector<int> take_begun() { return std::exchange(begun_, {}); }
@@ -95,7 +101,7 @@ class FakeRanks : public GradientReducer {
     return out;
   }
   float more = 0.0f, other_loss = 0.0f;
-  bool others_have_gradients = false;
+  bool others_have_gradients = false, fails = false;
   int finished = 0;
 
  private:
@@ -256,6 +262,28 @@ TEST(RanksTest, ARankWithoutSamplesFollowsTheOthers) {
       EXPECT_FALSE(at::equal(after.at(name), before.at(name))) << name;
     }
   }
+}
+
+TEST(RanksTest, WhatTheReducerSaysIsTheError) {
+  for (const bool fast : {false, true})
+    for (const bool records : {true, false}) {
+      SCOPED_TRACE(str_cat(fast ? "fast" : "reference", records ? ", records" : ""));
+      auto engine = make_engine(fast, ranks_config());
+      FakeRanks ranks(1.0f, records);
+      ASSERT_TRUE(engine->set_reducer(&ranks).ok());
+      for (int64_t s = 0; s < 3; ++s) run_step(*engine, s);  // graphs are recorded
+      ranks.fails = true;
+      const data::SyntheticBatch a = make_rows(2, 7, 6000);
+      const data::Batch* window = &a.batch();
+      StepRequest request;
+      request.step = 3;
+      request.learning_rates.assign(static_cast<size_t>(engine->num_param_groups()), 1e-3);
+      request.micro_batches = std::span(&window, 1);
+      Status status = engine->submit(request);
+      if (status.ok()) status = engine->collect(true).status();
+      EXPECT_NE(status.to_string().find("rank 3 is gone, code 7"), std::string::npos)
+          << status.to_string();
+    }
 }
 
 TEST(RanksTest, AllRanksSkipWhatOneCannotUse) {
