@@ -19,10 +19,8 @@ if(AERIE_SANITIZE)
   target_compile_options(aerie_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${AERIE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(aerie_options INTERFACE -fsanitize=${AERIE_SANITIZE})
-  # Kernels add offsets to arrays that may be absent and are not touched then; gcc has no such check. A null pointer that is
-  # used ends in the address sanitizer's report anyway, object-size sees nothing without optimisation, and vptr is
-  # about casts down a hierarchy, of which there are few: together they were up to a quarter of the time.
-  target_compile_options(aerie_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=pointer-overflow,null,vptr,object-size>)
+  # Kernels add offsets to arrays that may be absent and are not touched then; gcc has no such check.
+  target_compile_options(aerie_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=pointer-overflow>)
   # For tests that ask: gcc and clang tell it in different ways.
   foreach(sanitizer address thread undefined)
     if("${AERIE_SANITIZE}" MATCHES "${sanitizer}")
@@ -47,20 +45,6 @@ function(aerie_optimize_sanitized)
     endif()
   endforeach()
 endfunction()
-
-# aerie_trust_alignment(name...): libraries that never read bytes as something else; their pointers come from the language. Checking
-# the alignment of every access is a sixth of the time that sanitizing them takes.
-add_library(aerie_trusted INTERFACE)  # a library, so that its option comes behind those of aerie_options
-function(aerie_trust_alignment)
-  foreach(name ${ARGN})
-    if(TARGET aerie_${name})  # some need torch
-      target_link_libraries(aerie_${name} PRIVATE aerie_trusted)
-    endif()
-  endforeach()
-endfunction()
-if("${AERIE_SANITIZE}" MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  target_compile_options(aerie_trusted INTERFACE -fno-sanitize=alignment)
-endif()
 
 # aerie_optimize_little(name...): libraries that decide, wait, format and call others (torch, libraries with loops), whose own
 # instructions are no part of a step's time. -O1 takes a quarter less time to compile than -O3 and computes the same bits.
@@ -201,7 +185,7 @@ function(aerie_add_test name)
   set(test_files ${A_SOURCES})
   list(FILTER test_files INCLUDE REGEX "_test\\.cc$")
   set_property(SOURCE ${test_files} APPEND PROPERTY COMPILE_OPTIONS -O0)
-  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie::base_testing aerie_options aerie_trusted deps::gtest_main)
+  target_link_libraries(${name} PRIVATE ${A_DEPS} aerie::base_testing aerie_options deps::gtest_main)
   aerie_join_later(${name})
   set(labels ${A_LABELS})
   list(REMOVE_ITEM labels gpu)
