@@ -4,7 +4,7 @@
 #   make test     build and run all tests
 #   make train    build and run the quick start: make a corpus, pre-train a small NEST on it, report
 #   make train-bev  build and run the quick start of the second family: make a town, train a small LSS + Swin on it, report
-#   make sanitize run the torch-free tests under address+undefined (clang) and thread sanitizers (gcc)
+#   make sanitize run the torch-free tests under address+undefined and thread sanitizers (clang)
 #   make tidy     run clang-tidy on what changed since main
 #   make format   rewrite our sources with clang-format
 #   make fuzz     run every fuzz target for FUZZ_SECONDS (default 60) seconds
