@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 
 #include "aerie/base/status.h"
 
@@ -12,5 +13,9 @@ namespace aerie::train {
 Status torch_status(const std::exception& error);
 // The same for a Status that a lower layer made of an exception without looking closely.
 Status refine_torch_status(Status status);
+// The failure of a step once `roll_back` has undone the step. Where that throws too (a device that
+// is lost fails in every call), the step cannot be tried again: the first failure is told, never as
+// kOutOfMemory, with the second behind it.
+Status roll_back_after(Status failure, const std::function<void()>& roll_back);
 
 }  // namespace aerie::train

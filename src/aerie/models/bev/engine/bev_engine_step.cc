@@ -106,7 +106,7 @@ Status BevEngine::add(const train::StepRequest& request) {
     status = passes_->agree(std::move(status), passes, request.finish, *has_grad_, request.agree);
   }
   if (status.ok()) return status;
-  roll_back(before);
+  status = train::roll_back_after(std::move(status), [&] { roll_back(before); });
   return with_advice(std::move(status)).with_context("training step");
 }
 

@@ -283,8 +283,8 @@ Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, 
   }
   if (reducer_ != nullptr) status = agree(std::move(status), count * split, ends_window, vote);
   if (status.ok()) return status;
-  roll_back(before);
-  return status.with_context("training step");
+  return roll_back_after(std::move(status), [&] { roll_back(before); })
+      .with_context("training step");
 }
 
 Status NestCore::run_all(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
