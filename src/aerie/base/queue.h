@@ -55,22 +55,11 @@ class BoundedQueue final {
   }
   bool push(const T& item) { return push(T(item)); }
 
-  // False when full, closed or cancelled; the item is then untouched.
-  bool try_push(T&& item) {
-    const std::lock_guard lock(mutex_);
-    return size_ < slots_.size() && put(item);
-  }
-
   // Waits while the queue is empty. Nothing after cancel(), or after close() once it is drained.
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
     wait(lock, not_empty_, stats_.consumers_waiting, stats_.starved_empty_s,
          [&] { return closed_ || size_ > 0; });
-    return take();
-  }
-
-  std::optional<T> try_pop() {
-    const std::lock_guard lock(mutex_);
     return take();
   }
 

@@ -20,8 +20,7 @@ TEST(BoundedQueueTest, KeepsOrderAndCounts) {
   EXPECT_TRUE(queue.push(2));
   EXPECT_EQ(queue.pop(), 1);
   EXPECT_TRUE(queue.push(3));
-  EXPECT_TRUE(queue.try_push(4));
-  EXPECT_FALSE(queue.try_push(5));
+  EXPECT_TRUE(queue.push(4));
   const QueueStats stats = queue.stats();
   EXPECT_EQ(stats.pushed, 4u);
   EXPECT_EQ(stats.popped, 1u);
@@ -30,8 +29,8 @@ TEST(BoundedQueueTest, KeepsOrderAndCounts) {
   EXPECT_EQ(stats.capacity, 3u);
   EXPECT_EQ(queue.pop(), 2);
   EXPECT_EQ(queue.pop(), 3);
-  EXPECT_EQ(queue.try_pop(), 4);
-  EXPECT_EQ(queue.try_pop(), std::nullopt);
+  EXPECT_EQ(queue.pop(), 4);
+  EXPECT_EQ(queue.size(), 0u);
 }
 
 TEST(BoundedQueueTest, CloseDrainsAndCancelDrops) {
