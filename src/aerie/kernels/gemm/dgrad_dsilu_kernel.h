@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(384, 1)
   AERIE_DYNAMIC_SHARED_BYTES(raw);
   const GemmArguments& g = a.gemm;
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
-  const uint32_t full = shared + L::kBarriers, empty = full + 8 * L::kStages;
+  const uint32_t full = shared + L::kBarriers;
+  const sm90::Ring ring = {shared, full, full + 8 * L::kStages};
   // Two of each, for alternate tiles, as their buffers.
   const uint32_t order = full + 16 * kMaxStages, stored = order + 16, x_full = order + 32;
   const auto wait_for = [&](uint32_t barrier, int count) {
@@ -123,10 +124,7 @@ __global__ void __launch_bounds__(384, 1)
   const auto buffer = [&](int count) { return shared + L::kOut + count % 2 * (2 * L::kOutBytes); };
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
   if (warp == 0 && elect_one()) {
-    for (int s = 0; s < L::kStages; ++s) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, 4);
-    }
+    sm90::init_ring<L::kStages>(ring, 4);
     mbarrier_init(order, 4);
     mbarrier_init(order + 8, 4);
     for (int s = 0; s < 2; ++s) {
@@ -151,19 +149,12 @@ __global__ void __launch_bounds__(384, 1)
       uint32_t slice = blockIdx.x;
       for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
         const TileCoord<L::kRows> tile(g, i);
-        for (int k_tile = 0; k_tile < g.k_tiles; ++k_tile, state.advance()) {
-          const uint32_t to = shared + state.stage * L::kStageBytes,
-                         barrier = full + 8 * state.stage;
-          mbarrier_wait(empty + 8 * state.stage, state.phase);
-          mbarrier_arrive_expect_tx(barrier, L::kStageBytes);
-          tma_load_2d(to + kWeightBytes, &g.in, k_tile * kTileK, tile.m, barrier);
-          AERIE_UNROLL
-          for (int half = 0; half < 2; ++half)
-            tma_load_2d(to + half * kPanelBytes, &g.weight, tile.n + half * 64, k_tile * kTileK,
-                        barrier);
-          prefetch_slice(g, slice);
-          slice += gridDim.x;
-        }
+        sm90::produce<L::kStageBytes>(ring, state, g.k_tiles,
+                                      [&](int k_tile, uint32_t to, uint32_t barrier) {
+                                        load_operands<1>(g, tile.n, tile.m, k_tile, to, barrier);
+                                        prefetch_slice(g, slice);
+                                        slice += gridDim.x;
+                                      });
       }
     }
     if (warp == kProducerWarp + 1 && elect_one()) {
@@ -235,31 +226,14 @@ __global__ void __launch_bounds__(384, 1)
     mbarrier_wait(order + 8 * warpgroup, (count / 2 + warpgroup + 1) % 2);
     constexpr int kSums = 4 * kGroups;
     float sums[kPanels][kSums];
-    int last = 0;
-    for (int k_tile = 0; k_tile < g.k_tiles; ++k_tile, state.advance()) {
-      const uint64_t first = a0 + uint32_t(state.stage * (L::kStageBytes / 16)),
-                     second = b0 + uint32_t(state.stage * (L::kStageBytes / 16));
-      mbarrier_wait(full + 8 * state.stage, state.phase);
-      AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
-      wgmma_fence();
-      AERIE_UNROLL
-      for (int k = 0; k < kTileK / 16; ++k) AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p)
-        wgmma<T, 1>(sums[p], first + (p * kPanelBytes + k * (16 * kRowBytes)) / 16, second + k * 2,
-                    k == 0 ? k_tile : 1);
-      wgmma_commit();
-      wgmma_wait<1>();
-      AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
-      if (k_tile > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
-      last = state.stage;
-    }
-    if (lane == 0) mbarrier_arrive(order + 8 * (1 - warpgroup));
-    wgmma_wait<0>();
-    AERIE_UNROLL
-    for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
-    if (lane == 0) mbarrier_arrive(empty + 8 * last);
+    sm90::consume<L::kStageBytes>(
+        ring, state, g.k_tiles, lane, a0, b0, sums,
+        [&](int k_tile, uint64_t a_at, uint64_t b_at) {
+          multiply_panels<T, 1>(sums, a_at, b_at, k_tile);
+        },
+        [&] {
+          if (lane == 0) mbarrier_arrive(order + 8 * (1 - warpgroup));
+        });
     warpgroup_sync(1 + warpgroup);  // keep bits are there
     const int next = i + 2 * int(gridDim.x);
     if (next < tiles) {

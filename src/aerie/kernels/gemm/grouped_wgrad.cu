@@ -2,13 +2,10 @@
 // operands in k tiles of 64 rows through a ring of stages (TMA); two consumer warpgroups
 // (cooperative) run the main loop (wgmma) and write their accumulators from registers. K, the rows,
 // is summed in order.
-#include "aerie/kernels/cuda/mbarrier.h"
-#include "aerie/kernels/cuda/pipeline.h"
-#include "aerie/kernels/cuda/tma.h"
 #include "aerie/kernels/cuda/warpgroup.h"
-#include "aerie/kernels/cuda/wgmma.h"
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/gemm/grouped_wgrad.h"
+#include "aerie/kernels/gemm/sm90_mainloop.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 namespace {
@@ -56,14 +53,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 #ifdef AERIE_SM90A_CODE
   AERIE_DYNAMIC_SHARED_BYTES(raw);
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
-  const uint32_t full = shared + kBarriers, empty = full + 8 * kStages;
+  const sm90::Ring ring = {shared, shared + kBarriers, shared + kBarriers + 8 * kStages};
   // The same in all lanes, and known to be: what follows from it needs one register per warp.
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
   if (warp == 0 && elect_one()) {
-    for (int s = 0; s < kStages; ++s) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, kConsumerThreads / 32);
-    }
+    sm90::init_ring<kStages>(ring, kConsumerThreads / 32);
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -73,16 +67,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     PipelineState<kStages> state{0, 1};
     for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
       const TileCoord tile(g, i);
-      for (int k_tile = 0; k_tile < k_tiles; ++k_tile, state.advance()) {
-        const uint32_t to = shared + state.stage * kStageBytes, barrier = full + 8 * state.stage;
-        mbarrier_wait(empty + 8 * state.stage, state.phase);
-        mbarrier_arrive_expect_tx(barrier, kStageBytes);
-        const int row = k_tile * kTileK;
-        tma_load_2d(to, &tile.problem->grad, tile.m, row, barrier);
-        tma_load_2d(to + kBoxBytes, &tile.problem->grad, tile.m + 64, row, barrier);
-        tma_load_2d(to + 2 * kBoxBytes, &tile.problem->in, tile.n, row, barrier);
-        tma_load_2d(to + 3 * kBoxBytes, &tile.problem->in, tile.n + 64, row, barrier);
-      }
+      sm90::produce<kStageBytes>(
+          ring, state, k_tiles, [&](int k_tile, uint32_t to, uint32_t barrier) {
+            const int row = k_tile * kTileK;
+            tma_load_2d(to, &tile.problem->grad, tile.m, row, barrier);
+            tma_load_2d(to + kBoxBytes, &tile.problem->grad, tile.m + 64, row, barrier);
+            tma_load_2d(to + 2 * kBoxBytes, &tile.problem->in, tile.n, row, barrier);
+            tma_load_2d(to + 3 * kBoxBytes, &tile.problem->in, tile.n + 64, row, barrier);
+          });
     }
     return;
   }
@@ -93,27 +85,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   PipelineState<kStages> state{0, 0};
   for (int i = blockIdx.x; i < g.tiles; i += gridDim.x) {
     const TileCoord tile(g, i);
-    float sums[64];
+    float all[1][64];
+    float(&sums)[64] = all[0];
     AERIE_UNROLL
     for (int j = 0; j < 64; ++j) sums[j] = 0.0f;
-    int last = 0;
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, state.advance()) {
-      const uint64_t a = a0 + uint32_t(state.stage * (kStageBytes / 16)),
-                     b = b0 + uint32_t(state.stage * (kStageBytes / 16));
-      mbarrier_wait(full + 8 * state.stage, state.phase);
-      wgmma_fence_operand(sums);
-      wgmma_fence();
-      AERIE_UNROLL
-      for (int k = 0; k < kTileK / 16; ++k) wgmma<T>(sums, a + k * kRowBytes, b + k * kRowBytes);
-      wgmma_commit();
-      wgmma_wait<1>();
-      wgmma_fence_operand(sums);
-      if (k_tile > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
-      last = state.stage;
-    }
-    wgmma_wait<0>();
-    wgmma_fence_operand(sums);
-    if (lane == 0) mbarrier_arrive(empty + 8 * last);
+    sm90::consume<kStageBytes>(
+        ring, state, k_tiles, lane, a0, b0, all,
+        [&](int, uint64_t a, uint64_t b) {
+          AERIE_UNROLL
+          for (int k = 0; k < kTileK / 16; ++k)
+            wgmma<T>(sums, a + k * kRowBytes, b + k * kRowBytes);
+        },
+        [] {});
     // Four lanes have 32 bytes of a row.
     const int row = tile.m + warpgroup * 64 + warp % 4 * 16 + lane / 4;
     const int inputs = tile.problem->inputs;

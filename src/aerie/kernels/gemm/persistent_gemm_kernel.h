@@ -19,6 +19,7 @@
 #include "aerie/kernels/cuda/wgmma.h"
 #include "aerie/kernels/device.h"
 #include "aerie/kernels/gemm/persistent_gemm.h"
+#include "aerie/kernels/gemm/sm90_mainloop.h"
 
 namespace aerie::kernels::AERIE_BACKEND {
 
@@ -122,6 +123,26 @@ __device__ __forceinline__ void epilogue_store(const float (&sums)[kSums], uint3
   }
 }
 
+// A stage: 128 of the weight's N, then the tile's M.
+template <int kMnMajor>
+__device__ __forceinline__ void load_operands(const GemmArguments& g, int n, int m, int k_tile,
+                                              uint32_t to, uint32_t barrier) {
+  tma_load_2d(to + kWeightBytes, &g.in, k_tile * kTileK, m, barrier);
+  AERIE_UNROLL
+  for (int half = 0; half < 2; ++half)
+    tma_load_2d(to + half * kPanelBytes, &g.weight, kMnMajor ? n + half * 64 : k_tile * kTileK,
+                kMnMajor ? k_tile * kTileK : n + half * 64, barrier);
+}
+template <typename T, int kMnMajor, int kPanels, int kSums>
+__device__ __forceinline__ void multiply_panels(float (&sums)[kPanels][kSums], uint64_t a,
+                                                uint64_t b, int k_tile) {
+  AERIE_UNROLL
+  for (int k = 0; k < kTileK / 16; ++k) AERIE_UNROLL
+  for (int p = 0; p < kPanels; ++p)
+    wgmma<T, kMnMajor>(sums[p], a + (p * kPanelBytes + k * (kMnMajor ? 16 * kRowBytes : 32)) / 16,
+                       b + k * 2, k == 0 ? k_tile : 1);
+}
+
 // kMnMajor: the weight is (K, N) instead of (N, K).
 template <typename T, int kMnMajor, int kGroups, bool kPingPong>
 __global__ void __launch_bounds__(threads(kPingPong), 1)
@@ -131,15 +152,13 @@ __global__ void __launch_bounds__(threads(kPingPong), 1)
   constexpr int kPanels = kPingPong ? 2 : 1;  // of 64 of N that a warpgroup has of a tile
   AERIE_DYNAMIC_SHARED_BYTES(raw);
   const uint32_t shared = (shared_address(raw) + 1023) / 1024 * 1024;
-  const uint32_t full = shared + L::kBarriers, empty = full + 8 * L::kStages;
+  const uint32_t full = shared + L::kBarriers;
+  const sm90::Ring ring = {shared, full, full + 8 * L::kStages};
   const uint32_t order = full + 16 * kMaxStages, stored = order + 16;
   // The same in all lanes, and known to be: what follows from it needs one register per warp.
   const int warp = __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0);
   if (warp == 0 && elect_one()) {
-    for (int s = 0; s < L::kStages; ++s) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, kPingPong ? 4 : 8);
-    }
+    sm90::init_ring<L::kStages>(ring, kPingPong ? 4 : 8);
     mbarrier_init(order, 4);
     mbarrier_init(order + 8, 4);
     mbarrier_init(stored, 1);
@@ -161,19 +180,12 @@ __global__ void __launch_bounds__(threads(kPingPong), 1)
     uint32_t slice = blockIdx.x;
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
       const TileCoord<L::kRows> tile(g, i);
-      for (int k_tile = 0; k_tile < g.k_tiles; ++k_tile, state.advance()) {
-        const uint32_t to = shared + state.stage * L::kStageBytes, barrier = full + 8 * state.stage;
-        mbarrier_wait(empty + 8 * state.stage, state.phase);
-        mbarrier_arrive_expect_tx(barrier, L::kStageBytes);
-        tma_load_2d(to + kWeightBytes, &g.in, k_tile * kTileK, tile.m, barrier);
-        AERIE_UNROLL
-        for (int half = 0; half < 2; ++half)
-          tma_load_2d(to + half * kPanelBytes, &g.weight,
-                      kMnMajor ? tile.n + half * 64 : k_tile * kTileK,
-                      kMnMajor ? k_tile * kTileK : tile.n + half * 64, barrier);
-        prefetch_slice(g, slice);
-        slice += gridDim.x;
-      }
+      sm90::produce<L::kStageBytes>(
+          ring, state, g.k_tiles, [&](int k_tile, uint32_t to, uint32_t barrier) {
+            load_operands<kMnMajor>(g, tile.n, tile.m, k_tile, to, barrier);
+            prefetch_slice(g, slice);
+            slice += gridDim.x;
+          });
     }
     return;
   }
@@ -207,32 +219,14 @@ __global__ void __launch_bounds__(threads(kPingPong), 1)
       mbarrier_wait(order + 8 * warpgroup, (count / 2 + warpgroup + 1) % 2);
     }
     float sums[kPanels][4 * kGroups];
-    int last = 0;
-    for (int k_tile = 0; k_tile < g.k_tiles; ++k_tile, state.advance()) {
-      const uint64_t a = a0 + uint32_t(state.stage * (L::kStageBytes / 16)),
-                     b = b0 + uint32_t(state.stage * (L::kStageBytes / 16));
-      mbarrier_wait(full + 8 * state.stage, state.phase);
-      AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
-      wgmma_fence();
-      AERIE_UNROLL
-      for (int k = 0; k < kTileK / 16; ++k) AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p)
-        wgmma<T, kMnMajor>(sums[p],
-                           a + (p * kPanelBytes + k * (kMnMajor ? 16 * kRowBytes : 32)) / 16,
-                           b + k * 2, k == 0 ? k_tile : 1);
-      wgmma_commit();
-      wgmma_wait<1>();
-      AERIE_UNROLL
-      for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
-      if (k_tile > 0 && lane == 0) mbarrier_arrive(empty + 8 * last);
-      last = state.stage;
-    }
-    if (kPingPong && lane == 0) mbarrier_arrive(order + 8 * (1 - warpgroup));
-    wgmma_wait<0>();
-    AERIE_UNROLL
-    for (int p = 0; p < kPanels; ++p) wgmma_fence_operand(sums[p]);
-    if (lane == 0) mbarrier_arrive(empty + 8 * last);
+    sm90::consume<L::kStageBytes>(
+        ring, state, g.k_tiles, lane, a0, b0, sums,
+        [&](int k_tile, uint64_t a_at, uint64_t b_at) {
+          multiply_panels<T, kMnMajor>(sums, a_at, b_at, k_tile);
+        },
+        [&] {
+          if (kPingPong && lane == 0) mbarrier_arrive(order + 8 * (1 - warpgroup));
+        });
     if (kPingPong) {
       // The other warpgroup's epilogue store of the tile before has been read. A barrier for each
       // warpgroup's stores: who waits at one waits for each of its phases in turn, and can be no
