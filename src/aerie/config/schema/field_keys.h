@@ -4,11 +4,9 @@
 // on other keys) brings its own texts and its own way to be read, in the same row.
 //
 //   const FieldKeys<EmaConfig>& ema_keys() {
-//     static const FieldKeys<EmaConfig> kKeys = [] {
-//       FieldKeys<EmaConfig> keys("exp_manager.ema");
+//     static const FieldKeys<EmaConfig> kKeys("exp_manager.ema", [](FieldKeys<EmaConfig>& keys) {
 //       keys.key("decay", &EmaConfig::decay, works("Share that is kept.").range("[0,1]"));
-//       return keys;
-//     }();
+//     });
 //     return kKeys;
 //   }
 #pragma once
@@ -147,6 +145,11 @@ class FieldKeys {
   using Read = std::function<void(const NodeReader& node, std::string_view key, S& out)>;
 
   explicit FieldKeys(std::string_view node) : node_(node) {}
+  // fill(*this) declares the rows.
+  template <typename Fill>
+  FieldKeys(std::string_view node, const Fill& fill) : node_(node) {
+    fill(*this);
+  }
 
   // A field of a plain type, an optional, a list. An empty string stands for null.
   template <typename T>

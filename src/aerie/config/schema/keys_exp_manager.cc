@@ -37,8 +37,7 @@ void read_every_n_epochs(const NodeReader& node, std::string_view key,
 
 const FieldKeys<CheckpointCallbackConfig>& checkpoint_keys() {
   using T = CheckpointCallbackConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("exp_manager.checkpoint_callback_params");
+  static const FieldKeys<T> kKeys("exp_manager.checkpoint_callback_params", [](FieldKeys<T>& keys) {
     keys.row("filepath", "str|null", "null", works("Deprecated: dirpath and filename in one."),
              read_filepath);
     keys.key("dirpath", &T::dirpath, works("Folder; null: checkpoints in the run's folder."));
@@ -85,43 +84,40 @@ const FieldKeys<CheckpointCallbackConfig>& checkpoint_keys() {
                      "their size")
                  .range(">=-1")
                  .nullable());
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<EarlyStoppingConfig>& early_stopping_keys() {
   using T = EarlyStoppingConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("exp_manager.early_stopping_callback_params");
-    keys.key("monitor", &T::monitor, works("Metric that early stopping watches."));
-    keys.choice("mode", &T::mode_max, {{"min", false}, {"max", true}},
-                works("Whether a smaller (min) or a larger (max) monitor is better."));
-    keys.key("min_delta", &T::min_delta,
-             works("Smaller changes of the monitor are no improvement.").range(">=0"));
-    keys.key("patience", &T::patience,
-             works("Checks without improvement after which the run stops.").range(">=0"));
-    keys.key("verbose", &T::verbose, works("Log why the run is stopped."));
-    keys.key("strict", &T::strict,
-             works("A monitor that is not logged ends the run with an error."));
-    keys.key("check_finite", &T::check_finite, works("Stop when the monitor is not finite."));
-    keys.key("stopping_threshold", &T::stopping_threshold,
-             works("Stop as soon as the monitor is better than this.").range("[-inf,inf]"));
-    keys.key("divergence_threshold", &T::divergence_threshold,
-             works("Stop as soon as the monitor is worse than this.").range("[-inf,inf]"));
-    keys.flag("check_on_train_epoch_end", &T::check_on_train_epoch_end,
-              works("Check after every training epoch instead of after every validation.")
-                  .absent_is_null());
-    keys.row("log_rank_zero_only", "bool", "false", no_effect("One process speaks."));
-    return keys;
-  }();
+  static const FieldKeys<T> kKeys(
+      "exp_manager.early_stopping_callback_params", [](FieldKeys<T>& keys) {
+        keys.key("monitor", &T::monitor, works("Metric that early stopping watches."));
+        keys.choice("mode", &T::mode_max, {{"min", false}, {"max", true}},
+                    works("Whether a smaller (min) or a larger (max) monitor is better."));
+        keys.key("min_delta", &T::min_delta,
+                 works("Smaller changes of the monitor are no improvement.").range(">=0"));
+        keys.key("patience", &T::patience,
+                 works("Checks without improvement after which the run stops.").range(">=0"));
+        keys.key("verbose", &T::verbose, works("Log why the run is stopped."));
+        keys.key("strict", &T::strict,
+                 works("A monitor that is not logged ends the run with an error."));
+        keys.key("check_finite", &T::check_finite, works("Stop when the monitor is not finite."));
+        keys.key("stopping_threshold", &T::stopping_threshold,
+                 works("Stop as soon as the monitor is better than this.").range("[-inf,inf]"));
+        keys.key("divergence_threshold", &T::divergence_threshold,
+                 works("Stop as soon as the monitor is worse than this.").range("[-inf,inf]"));
+        keys.flag("check_on_train_epoch_end", &T::check_on_train_epoch_end,
+                  works("Check after every training epoch instead of after every validation.")
+                      .absent_is_null());
+        keys.row("log_rank_zero_only", "bool", "false", no_effect("One process speaks."));
+      });
   return kKeys;
 }
 
 const FieldKeys<EmaConfig>& ema_keys() {
   using T = EmaConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("exp_manager.ema");
+  static const FieldKeys<T> kKeys("exp_manager.ema", [](FieldKeys<T>& keys) {
     keys.flag(
         "enable", &T::enable,
         works("Keep a moving average of the weights; it is validated and saved beside them."));
@@ -135,8 +131,7 @@ const FieldKeys<EmaConfig>& ema_keys() {
               works("Validate with the weights themselves instead of the average."));
     keys.key("every_n_steps", &T::every_n_steps,
              works("Optimizer steps from one update of the average to the next.").range(">=1"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
@@ -144,8 +139,7 @@ const FieldKeys<EmaConfig>& ema_keys() {
 
 const FieldKeys<ExpManagerConfig>& exp_manager_fields() {
   using T = ExpManagerConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("exp_manager");
+  static const FieldKeys<T> kKeys("exp_manager", [](FieldKeys<T>& keys) {
     keys.key("explicit_log_dir", &T::explicit_log_dir,
              works("The run's folder itself; not together with exp_dir, name, version."));
     keys.key("exp_dir", &T::exp_dir,
@@ -270,8 +264,7 @@ const FieldKeys<ExpManagerConfig>& exp_manager_fields() {
       keys.row(name, type, value, no_effect("Belongs to create_fault_tolerance_callback."));
     keys.row("log_tflops_per_sec_per_gpu", "bool|null", "true",
              no_effect("Throughput is always logged."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

@@ -40,8 +40,7 @@ void read_decoupled(const NodeReader& node, std::string_view key, OptimConfig& o
 
 const FieldKeys<ParamGroupConfig>& group_keys() {
   using T = ParamGroupConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim_param_groups.*");
+  static const FieldKeys<T> kKeys("model.optim_param_groups.*", [](FieldKeys<T>& keys) {
     keys.key("lr", &T::lr, works("Learning rate of this group.").range(">=0").not_null());
     keys.key("betas", &T::betas, works("Decay of this group's moments.").range("[0,1)").not_null());
     keys.key("eps", &T::eps,
@@ -56,15 +55,13 @@ const FieldKeys<ParamGroupConfig>& group_keys() {
     keys.key("amsgrad", &T::amsgrad,
              works("adam, adamw: AMSGrad in this group (the largest second moment so far divides).")
                  .not_null());
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<OptimConfig>& optimizer_keys() {
   using T = OptimConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim");
+  static const FieldKeys<T> kKeys("model.optim", [](FieldKeys<T>& keys) {
     keys.row("name", "str|null", "adam",
              works("Which optimizer updates the weights.")
                  .choices(optimizer_names())
@@ -73,15 +70,13 @@ const FieldKeys<OptimConfig>& optimizer_keys() {
              works("The optimizer's class instead of its name: torch.optim.AdamW and so on."));
     keys.key("lr", &T::lr,
              works("Learning rate. NoamAnnealing multiplies it by d_model^-0.5.").range(">=0"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<OptimConfig>& optimizer_arguments() {
   using T = OptimConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim");
+  static const FieldKeys<T> kKeys("model.optim", [](FieldKeys<T>& keys) {
     keys.key("betas", &T::betas,
              works("Decay of the moments; novograd's default is [0.95, 0.98].").range("[0,1)"));
     keys.key("eps", &T::eps,
@@ -117,15 +112,13 @@ const FieldKeys<OptimConfig>& optimizer_arguments() {
              works("novograd with luc: the bound, as a share of the norm.").range(">0"));
     keys.key("luc_eps", &T::luc_eps,
              works("novograd with luc: floor of the update's norm.").range(">=0"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<OptimConfig>& optimizer_args_keys() {
   using T = OptimConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim");
+  static const FieldKeys<T> kKeys("model.optim", [](FieldKeys<T>& keys) {
     keys.row("args", "map|null", "null",
              works("NeMo's older style: `{name: auto, params: {betas: ...}}`. With it an absent "
                    "weight_decay is "
@@ -135,30 +128,26 @@ const FieldKeys<OptimConfig>& optimizer_args_keys() {
         works("Whose parameters they are; `auto`: the optimizer's own.").choices("auto|*_params"));
     keys.row("args.params", "map|null", "null", works("Arguments of the optimizer, by name."));
     keys.row("args.params.*", "any", "", works("Any argument of model.optim; the same rules."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<SchedulerConfig>& schedule_keys() {
   using T = SchedulerConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim.sched");
+  static const FieldKeys<T> kKeys("model.optim.sched", [](FieldKeys<T>& keys) {
     keys.row("name", "str", "",
              works("Which schedule sets the learning rate.").choices(schedule_names()).required());
     keys.key("max_steps", &T::max_steps,
              works("Length of the schedule where trainer.max_steps is not given; there -1 means no "
                    "schedule.")
                  .range(">=-1"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<SchedulerConfig>& schedule_arguments() {
   using T = SchedulerConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim.sched");
+  static const FieldKeys<T> kKeys("model.optim.sched", [](FieldKeys<T>& keys) {
     keys.key("warmup_steps", &T::warmup_steps,
              works("Optimizer steps in which the rate rises from 0.").range(">=0"));
     keys.key(
@@ -222,15 +211,13 @@ const FieldKeys<SchedulerConfig>& schedule_arguments() {
              works("CyclicLR: momentum where the rate is highest.").range(">=0"));
     keys.key("max_momentum", &T::max_momentum,
              works("CyclicLR: momentum where the rate is lowest.").range(">=0"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<SchedulerConfig>& schedule_other_keys() {
   using T = SchedulerConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim.sched");
+  static const FieldKeys<T> kKeys("model.optim.sched", [](FieldKeys<T>& keys) {
     keys.key("monitor", &T::monitor,
              works("What ReduceLROnPlateau watches; `loss` is the training loss.").nullable());
     keys.row("reduce_on_plateau", "bool", "false", no_effect("Follows from the schedule's name."));
@@ -247,8 +234,7 @@ const FieldKeys<SchedulerConfig>& schedule_other_keys() {
     keys.row("args.params", "map|null", "null", works("Arguments of the schedule, by name."));
     keys.row("args.params.*", "any", "",
              works("Any argument of model.optim.sched; the same rules."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

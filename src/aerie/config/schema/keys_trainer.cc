@@ -52,8 +52,7 @@ void read_deterministic(const NodeReader& node, std::string_view key, TrainerCon
 
 const FieldKeys<StrategyConfig>& strategy_keys() {
   using T = StrategyConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("trainer.strategy");
+  static const FieldKeys<T> kKeys("trainer.strategy", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "",
              works("Class of the strategy: lightning.pytorch.strategies.DDPStrategy.").required(),
              read_strategy_target);
@@ -97,8 +96,7 @@ const FieldKeys<StrategyConfig>& strategy_keys() {
     keys.row("ddp_comm_state", "any", "null", refused("State of a hook.", kPython));
     keys.row("ddp_comm_wrapper", "any", "null", refused("A hook around the hook.", kPython));
     keys.row("check_reduction", "bool", "false", no_effect("Unused in torch."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
@@ -106,8 +104,7 @@ const FieldKeys<StrategyConfig>& strategy_keys() {
 
 const FieldKeys<TrainerConfig>& trainer_fields() {
   using T = TrainerConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("trainer");
+  static const FieldKeys<T> kKeys("trainer", [](FieldKeys<T>& keys) {
     keys.parsed(
         "devices", &T::devices, parse_devices, "int|str|list[int]", "auto",
         works("How many, which (`[0,2]`), `auto` or -1 for all GPUs; without a GPU `auto` and -1 "
@@ -239,8 +236,7 @@ const FieldKeys<TrainerConfig>& trainer_fields() {
              refused("Build the loaders anew.", "manifests are read once per run").range(">=0"));
     keys.row("callbacks", "any", "null", refused("Python callbacks.", kPython));
     keys.row("plugins", "any", "null", refused("Python plug-ins.", kPython));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

@@ -92,8 +92,7 @@ void read_kind(const NodeReader& node, std::string_view key, BatchAugmentorConfi
 
 const FieldKeys<BatchAugmentorConfig>& batch_augmentor_keys() {
   using T = BatchAugmentorConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.<ds>.batch_augmentor");
+  static const FieldKeys<T> kKeys("model.<ds>.batch_augmentor", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str",
              "nemo.collections.asr.modules.ssl_modules.MultiSpeakerNoiseAugmentation",
              works("Class of the augmentation: SpeakerNoiseAugmentation or "
@@ -124,15 +123,13 @@ const FieldKeys<BatchAugmentorConfig>& batch_augmentor_keys() {
              works("Least number of other speakers in a mixture (Multi only).").range("[1,1e9]"));
     keys.key("max_num_speakers", &T::max_num_speakers,
              works("Largest number of other speakers in a mixture (Multi only).").range("[1,1e9]"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<SpeedPerturbation>& speed_keys() {
   using T = SpeedPerturbation;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.<ds>.augmentor.speed");
+  static const FieldKeys<T> kKeys("model.<ds>.augmentor.speed", [](FieldKeys<T>& keys) {
     keys.row("prob", "float", "",
              works("Share of utterances whose speed is changed.").range("[0,1]").required());
     keys.key("sr", &T::sr, works("Sample rate of the audio in Hz.").range("[1,1e9]"));
@@ -143,48 +140,41 @@ const FieldKeys<SpeedPerturbation>& speed_keys() {
              works("Fastest speed; 1 is unchanged.").range(">0"));
     keys.key("num_rates", &T::num_rates,
              works("Evenly spaced rates to choose from; negative: any rate."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<GainPerturbation>& gain_keys() {
   using T = GainPerturbation;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.<ds>.augmentor.gain");
+  static const FieldKeys<T> kKeys("model.<ds>.augmentor.gain", [](FieldKeys<T>& keys) {
     keys.row("prob", "float", "",
              works("Share of utterances that get a gain.").range("[0,1]").required());
     keys.key("min_gain_dbfs", &T::min_gain_dbfs, works("Least gain, in dB.").whole());
     keys.key("max_gain_dbfs", &T::max_gain_dbfs, works("Largest gain, in dB.").whole());
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<ShiftPerturbation>& shift_keys() {
   using T = ShiftPerturbation;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.<ds>.augmentor.shift");
+  static const FieldKeys<T> kKeys("model.<ds>.augmentor.shift", [](FieldKeys<T>& keys) {
     keys.row("prob", "float", "",
              works("Share of utterances that are shifted.").range("[0,1]").required());
     keys.key("min_shift_ms", &T::min_shift_ms,
              works("Least shift in milliseconds; negative: to the left."));
     keys.key("max_shift_ms", &T::max_shift_ms, works("Largest shift in milliseconds."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<WhiteNoisePerturbation>& white_noise_keys() {
   using T = WhiteNoisePerturbation;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.<ds>.augmentor.white_noise");
+  static const FieldKeys<T> kKeys("model.<ds>.augmentor.white_noise", [](FieldKeys<T>& keys) {
     keys.row("prob", "float", "",
              works("Share of utterances that get noise.").range("[0,1]").required());
     keys.key("min_level", &T::min_level, works("Lowest level of the noise, in dB."));
     keys.key("max_level", &T::max_level, works("Highest level of the noise, in dB (excluded)."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
@@ -231,9 +221,7 @@ void read_augmentor(const NodeReader& node, std::string_view key, DatasetConfig&
 
 const FieldKeys<DatasetConfig>& dataset_fields() {
   using T = DatasetConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.<ds>");
-
+  static const FieldKeys<T> kKeys("model.<ds>", [](FieldKeys<T>& keys) {
     // Manifest, decoding, loader.
     keys.row("manifest_filepath", kPaths, "null",
              works("JSON-lines manifest: one, a comma-separated list, a list, or a list of lists "
@@ -513,8 +501,7 @@ const FieldKeys<DatasetConfig>& dataset_fields() {
     keys.row("measure_total_length", "bool", "true", no_effect(kText));
     keys.row("min_tpt", "float", "-1", no_effect(kText));
     keys.row("max_tpt", "any", ".inf", no_effect(kText));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

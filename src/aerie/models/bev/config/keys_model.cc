@@ -98,8 +98,7 @@ void read_output_scope(const NodeReader& node, std::string_view key, BevConfig& 
 
 const FieldKeys<SwinConfig>& swin_keys() {
   using T = SwinConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.encoders.camera.backbone");
+  static const FieldKeys<T> kKeys("model.encoders.camera.backbone", [](FieldKeys<T>& keys) {
     keys.row(
         "type", "str|null", "SwinTransformer",
         works("The network that reads pictures; Swin is built in.").choices("SwinTransformer"));
@@ -133,26 +132,23 @@ const FieldKeys<SwinConfig>& swin_keys() {
              works("How the backbone starts; from a file.").choices("Pretrained"));
     keys.row("init_cfg.checkpoint", "str|null", "null",
              works("A .pth or .safetensors file in any of four naming dialects of Swin."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<BevConfig>& backbone_keys() {
-  static const FieldKeys<BevConfig> kKeys = [] {
-    FieldKeys<BevConfig> keys("model.encoders.camera.backbone");
-    keys.row("out_indices", "list[int]|null", "",
-             sized("Stages that the neck reads, ending with the last.").range("[0,7]"),
-             read_out_indices);
-    return keys;
-  }();
+  static const FieldKeys<BevConfig> kKeys(
+      "model.encoders.camera.backbone", [](FieldKeys<BevConfig>& keys) {
+        keys.row("out_indices", "list[int]|null", "",
+                 sized("Stages that the neck reads, ending with the last.").range("[0,7]"),
+                 read_out_indices);
+      });
   return kKeys;
 }
 
 const FieldKeys<BevConfig>& neck_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.encoders.camera.neck");
+  static const FieldKeys<T> kKeys("model.encoders.camera.neck", [](FieldKeys<T>& keys) {
     keys.row(
         "type", "str|null", "GeneralizedLSSFPN",
         works("The network that joins the stages; one is built in.").choices("GeneralizedLSSFPN"));
@@ -165,15 +161,13 @@ const FieldKeys<BevConfig>& neck_keys() {
     for (const char* name : {"norm_cfg", "act_cfg", "upsample_cfg"})
       keys.row(name, "any", "null",
                no_effect("BatchNorm, ReLU and bilinear upsampling are built in."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<BevConfig>& view_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.encoders.camera.vtransform");
+  static const FieldKeys<T> kKeys("model.encoders.camera.vtransform", [](FieldKeys<T>& keys) {
     keys.row("type", "str|null", "LSSTransform",
              works("The way from pictures to the ground; Lift-Splat is built in.")
                  .choices("LSSTransform"));
@@ -201,15 +195,13 @@ const FieldKeys<BevConfig>& view_keys() {
                 works("How a point becomes a cell; trunc is what published weights know."));
     keys.row("fp32", "bool|null", "false",
              works("Depth net and lifting in float32 under mixed precision, as BEVFusion."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<BevConfig>& decoder_backbone_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.decoder.backbone");
+  static const FieldKeys<T> kKeys("model.decoder.backbone", [](FieldKeys<T>& keys) {
     keys.row("type", "str|null", "",
              sized("The network on the grid: GeneralizedResNet with a neck (BEVFusion), or "
                    "BevEncode with a head of its own (Lift-Splat-Shoot).")
@@ -220,15 +212,13 @@ const FieldKeys<BevConfig>& decoder_backbone_keys() {
              sized("BevEncode: width of its first layer.").range("[1,65536]"));
     keys.row("blocks", "list[list[int]]|null", "",
              sized("GeneralizedResNet: [2, width, stride] of each stage."), read_blocks);
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<BevConfig>& decoder_neck_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.decoder.neck");
+  static const FieldKeys<T> kKeys("model.decoder.neck", [](FieldKeys<T>& keys) {
     keys.row("type", "str|null", "LSSFPN",
              works("The network that joins the decoder's stages.").choices("LSSFPN"));
     keys.row("in_indices", "list[int]|null", "[-1, 0]",
@@ -238,15 +228,13 @@ const FieldKeys<BevConfig>& decoder_neck_keys() {
              sized("Width of the joined map.").range("[1,65536]"));
     keys.row("scale_factor", "int|null", "2",
              refused("Upsampling behind it.", "a factor of 2 is built in"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<BevConfig>& head_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.heads.map");
+  static const FieldKeys<T> kKeys("model.heads.map", [](FieldKeys<T>& keys) {
     keys.row("type", "str|null", "BEVSegmentationHead",
              works("What classifies cells; one is built in.").choices("BEVSegmentationHead"));
     keys.row("in_channels", "int|null", "", implied("Width of the decoder's map."));
@@ -269,8 +257,7 @@ const FieldKeys<BevConfig>& head_keys() {
         works("Weight of every class in the loss; empty or null: 1 each.").range(">=0").nullable());
     keys.key("pos_weight", &T::positive_weight,
              works("Loss vehicle: weight of occupied cells.").range(">0"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

@@ -136,8 +136,7 @@ const FieldKeys<MmPolicyConfig>& momentum_keys() {
 
 const FieldKeys<LrScalingConfig>& scaling_keys() {
   using T = LrScalingConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim.lr_scaling");
+  static const FieldKeys<T> kKeys("model.optim.lr_scaling", [](FieldKeys<T>& keys) {
     keys.choice("rule", &T::rule,
                 {{"none", LrScalingRule::kNone},
                  {"linear", LrScalingRule::kLinear},
@@ -148,8 +147,7 @@ const FieldKeys<LrScalingConfig>& scaling_keys() {
              works("The batch for which model.optim.lr is meant.").range(">=1"));
     keys.key("count_accumulation", &T::count_accumulation,
              works("Accumulated micro-batches count as one larger batch."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
@@ -169,8 +167,7 @@ void read_custom_keys(const NodeReader& node, std::string_view key, ParamGroupsC
 
 const FieldKeys<ParamGroupsConfig>& group_keys() {
   using T = ParamGroupsConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.optim.param_groups");
+  static const FieldKeys<T> kKeys("model.optim.param_groups", [](FieldKeys<T>& keys) {
     keys.row("custom_keys", "map|null", "null",
              works("Parts of parameter names with own multipliers; the longest that fits wins."),
              read_custom_keys);
@@ -186,8 +183,7 @@ const FieldKeys<ParamGroupsConfig>& group_keys() {
              works("Multiplies the weight decay of norms.").range(">=0"));
     keys.key("dwconv_decay_mult", &T::dwconv_decay_mult,
              works("Multiplies the weight decay of depthwise convolutions.").range(">=0"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

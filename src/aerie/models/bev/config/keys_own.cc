@@ -33,8 +33,7 @@ void read_loss_scale(const NodeReader& node, std::string_view key, BevOwnConfig&
 
 const FieldKeys<CompileConfig>& compile_keys() {
   using T = CompileConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("aerie.compile");
+  static const FieldKeys<T> kKeys("aerie.compile", [](FieldKeys<T>& keys) {
     keys.key("enabled", &T::enabled,
              later("Capture the step as a CUDA graph: the first steps are slower, the others wait "
                    "less for launches.",
@@ -44,15 +43,13 @@ const FieldKeys<CompileConfig>& compile_keys() {
         "mode", &T::mode,
         later("torch.compile's name of it; the others are accepted and mean the same.", kFastEngine)
             .choices("default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<MmCheckpointConfig>& checkpoint_keys() {
   using T = MmCheckpointConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("aerie.checkpoints");
+  static const FieldKeys<T> kKeys("aerie.checkpoints", [](FieldKeys<T>& keys) {
     keys.choice("keep", &T::newest, {{"best", false}, {"newest", true}},
                 works("What exp_manager.checkpoint_callback_params.save_top_k counts: the best by "
                       "the monitor (Lightning), or the newest of those made every so many steps or "
@@ -64,15 +61,13 @@ const FieldKeys<MmCheckpointConfig>& checkpoint_keys() {
              works("Write `iter_N.pth` (`epoch_N.pth`), as mmcv lays it out, beside every native "
                    "checkpoint."));
     keys.key("latest", &T::latest, works("And `latest.pth`, a link to the newest of them."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<BevOwnConfig>& own_keys() {
   using T = BevOwnConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("aerie");
+  static const FieldKeys<T> kKeys("aerie", [](FieldKeys<T>& keys) {
     keys.row("loss_scale", "float|str|map|null", "null",
              works("16-mixed: a constant scale, `dynamic` (null is the same: from 65536, doubled "
                    "after 2000 good steps, halved when one overflows), or a mapping of "
@@ -92,8 +87,7 @@ const FieldKeys<BevOwnConfig>& own_keys() {
     keys.key("text_log", &T::text_log,
              works("Log steps in mmcv's words and keep them in `<time>.log.json` "
                    "(mmcv's TextLoggerHook)."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

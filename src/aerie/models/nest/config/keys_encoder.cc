@@ -53,8 +53,7 @@ void read_conv_context(const NodeReader& node, std::string_view key, EncoderConf
 
 const FieldKeys<EncoderConfig>& encoder_fields() {
   using T = EncoderConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.encoder");
+  static const FieldKeys<T> kKeys("model.encoder", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.ConformerEncoder",
              works("Class of the encoder; one of NeMo's spellings."));
     keys.key(
@@ -187,8 +186,7 @@ const FieldKeys<EncoderConfig>& encoder_fields() {
                        "length."));
     keys.row("rope_base", "float", "10000", refused("Later NeMo.", kRopeNote).range(">0"));
     keys.row("rotary_fraction", "float", "1.0", refused("Later NeMo.", kRopeNote).range("(0,1]"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

@@ -68,8 +68,7 @@ void read_init_mode(const NodeReader& node, std::string_view key, DecoderConfig&
 
 const FieldKeys<PreprocessorConfig>& preprocessor_keys() {
   using T = PreprocessorConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.preprocessor");
+  static const FieldKeys<T> kKeys("model.preprocessor", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor",
              works("Class that turns audio into log-mel features; one of NeMo's spellings."));
     keys.key("sample_rate", &T::sample_rate,
@@ -141,15 +140,13 @@ const FieldKeys<PreprocessorConfig>& preprocessor_keys() {
     keys.row("rng", "any", "null", no_effect("Never set from a config."));
     keys.row("stft_conv", "bool", "false", no_effect("Deprecated in NeMo."));
     keys.row("stft_exact_pad", "bool", "false", no_effect("Deprecated in NeMo."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<SpecAugmentConfig>& spec_augment_keys() {
   using T = SpecAugmentConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.spec_augment");
+  static const FieldKeys<T> kKeys("model.spec_augment", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.SpectrogramAugmentation",
              no_effect("The class."));
     keys.key("freq_masks", &T::freq_masks, no_effect("Unused.").range("[0,1e9]"));
@@ -163,15 +160,13 @@ const FieldKeys<SpecAugmentConfig>& spec_augment_keys() {
     keys.key("mask_value", &T::mask_value, no_effect("Unused.").whole());
     keys.row("use_vectorized_spec_augment", "bool", "true", no_effect("Unused."));
     keys.row("use_numba_spec_augment", "bool", "false", no_effect("Unused."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<MaskingConfig>& masking_keys() {
   using T = MaskingConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.masking");
+  static const FieldKeys<T> kKeys("model.masking", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.RandomBlockMasking",
              works("Class that masks blocks of frames; one of NeMo's spellings."));
     keys.key(
@@ -192,15 +187,13 @@ const FieldKeys<MaskingConfig>& masking_keys() {
     keys.key("max_mask_ratio", &T::max_mask_ratio,
              works("Clips for which a block is longer than this share get the short-clip rule.")
                  .range("(0,1]"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<QuantizerConfig>& quantizer_keys() {
   using T = QuantizerConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.quantizer");
+  static const FieldKeys<T> kKeys("model.quantizer", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.RandomProjectionVectorQuantizer",
              works("Class that makes the training targets; one of NeMo's spellings."));
     keys.key(
@@ -231,15 +224,13 @@ const FieldKeys<QuantizerConfig>& quantizer_keys() {
     keys.key("combine_time_steps", &T::combine_time_steps,
              works("Frames stacked into one target; the subsampling factor, 1 for post_conv.")
                  .range("[1,1e9]"));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<DecoderConfig>& decoder_keys() {
   using T = DecoderConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.decoder");
+  static const FieldKeys<T> kKeys("model.decoder", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.MultiSoftmaxDecoder",
              works("Class that predicts the codes; one of NeMo's spellings."));
     keys.key("feat_in", &T::feat_in,
@@ -257,15 +248,13 @@ const FieldKeys<DecoderConfig>& decoder_keys() {
     keys.key("use_bias", &T::use_bias, works("Whether the output layers have a bias."));
     keys.key("squeeze_single", &T::squeeze_single,
              works("Drop the codebook axis when there is one."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<LossConfig>& loss_keys() {
   using T = LossConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model.loss");
+  static const FieldKeys<T> kKeys("model.loss", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.losses.MultiMLMLoss",
              works("Class of the loss; one of NeMo's spellings."));
     keys.key("combine_time_steps", &T::combine_time_steps,
@@ -276,8 +265,7 @@ const FieldKeys<LossConfig>& loss_keys() {
              works("Number of codebooks the loss is averaged over.").range("[1,1e9]"));
     keys.key("squeeze_single", &T::squeeze_single,
              works("Drop the codebook axis when there is one."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
@@ -285,8 +273,7 @@ const FieldKeys<LossConfig>& loss_keys() {
 
 const FieldKeys<ModelConfig>& model_fields() {
   using T = ModelConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model");
+  static const FieldKeys<T> kKeys("model", [](FieldKeys<T>& keys) {
     keys.key("sample_rate", &T::sample_rate,
              works("Hz. The data sets take it where they name none.").range("[1,1e9]"));
     keys.key("num_classes", &T::num_classes,
@@ -305,15 +292,13 @@ const FieldKeys<ModelConfig>& model_fields() {
              no_effect("Class name that NeMo writes into saved configs."));
     keys.row("nemo_version", "str|null", "null",
              no_effect("Version that NeMo writes into saved configs."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
 const FieldKeys<ModelConfig>& model_part_fields() {
   using T = ModelConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("model");
+  static const FieldKeys<T> kKeys("model", [](FieldKeys<T>& keys) {
     keys.child("preprocessor", &T::preprocessor, preprocessor_keys());
     keys.row("spec_augment", "map|null", "",
              no_effect("NeMo demands the node for NEST and never applies it."));
@@ -322,8 +307,7 @@ const FieldKeys<ModelConfig>& model_part_fields() {
     keys.child("quantizer", &T::quantizer, quantizer_keys());
     keys.child("decoder", &T::decoder, decoder_keys());
     keys.child("loss", &T::loss, loss_keys());
-    return keys;
-  }();
+  });
   return kKeys;
 }
 

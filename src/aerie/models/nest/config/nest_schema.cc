@@ -9,8 +9,7 @@ namespace {
 
 const FieldKeys<NestAerieConfig>& own_keys() {
   using T = NestAerieConfig;
-  static const FieldKeys<T> kKeys = [] {
-    FieldKeys<T> keys("aerie");
+  static const FieldKeys<T> kKeys("aerie", [](FieldKeys<T>& keys) {
     keys.choice("tokens_precision", &T::tokens_precision,
                 {{"float32", TokensPrecision::kFloat32}, {"autocast", TokensPrecision::kAutocast}},
                 works("Precision of the quantizer's projection; `autocast` is NeMo's and makes "
@@ -28,8 +27,7 @@ const FieldKeys<NestAerieConfig>& own_keys() {
                 works("Frames that enter BatchNorm statistics: all up to the padded length as in "
                       "NeMo, or valid "
                       "ones only."));
-    return keys;
-  }();
+  });
   return kKeys;
 }
 
