@@ -6,17 +6,21 @@
 
 namespace aerie::train {
 
+void append_range(std::vector<FlatRange>& ranges, const FlatRange& next) {
+  if (!ranges.empty() && ranges.back().begin + ranges.back().count == next.begin) {
+    ranges.back().count += next.count;
+  } else {
+    ranges.push_back(next);
+  }
+}
+
 std::vector<FlatRange> FlatParts::ranges(int part) const {
   std::vector<FlatRange> out;
   const auto p = static_cast<size_t>(part);
   for (int32_t i = begins[p]; i < begins[p + 1]; ++i) {
     const int64_t begin = int64_t{chunks[static_cast<size_t>(i)]} * kernels::kAdamwChunk;
     const int64_t size = std::min<int64_t>(kernels::kAdamwChunk, count - begin);
-    if (!out.empty() && out.back().begin + out.back().count == begin) {
-      out.back().count += size;
-    } else {
-      out.push_back({begin, size});
-    }
+    append_range(out, {begin, size});
   }
   return out;
 }

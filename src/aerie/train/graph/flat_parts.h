@@ -19,6 +19,9 @@ struct FlatRange {
   int64_t count = 0;
 };
 
+// Behind others in order of memory; neighbours are one range.
+void append_range(std::vector<FlatRange>& ranges, const FlatRange& next);
+
 struct FlatParts {
   int64_t count = 0;              // elements of the flat buffers
   std::vector<int32_t> chunks;    // by part

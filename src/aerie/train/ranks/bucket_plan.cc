@@ -18,13 +18,7 @@ void join_neighbours(Bucket& bucket) {
   std::sort(bucket.ranges.begin(), bucket.ranges.end(),
             [](const FlatRange& a, const FlatRange& b) { return a.begin < b.begin; });
   std::vector<FlatRange> joined;
-  for (const FlatRange& range : bucket.ranges) {
-    if (!joined.empty() && joined.back().begin + joined.back().count == range.begin) {
-      joined.back().count += range.count;
-    } else {
-      joined.push_back(range);
-    }
-  }
+  for (const FlatRange& range : bucket.ranges) append_range(joined, range);
   bucket.ranges = std::move(joined);
 }
 

@@ -14,16 +14,12 @@
 
 namespace aerie::train {
 
-struct C10dReducerOptions {
+struct C10dReducerOptions : BucketOptions {
   // Parameters may be left out by some passes: the graph is searched for them each time.
   bool find_unused = false;
   // All passes use the same parameters equally often: what the first has found holds for all. Only
   // where every pass is reduced: the Reducer would count in those that only accumulate.
   bool static_graph = false;
-  int64_t bucket_bytes = int64_t{25} << 20;
-  int64_t first_bucket_bytes = int64_t{1} << 20;
-  Compression compression = Compression::kNone;
-  std::function<Status(Status)> explain;  // as FlatReducerOptions has it
   // How values and flags go over the same group; null: as the reducer likes.
   std::shared_ptr<RankGroup> values;
 };

@@ -13,15 +13,6 @@
 
 namespace aerie::train {
 
-struct EngineRanks::Impl {
-  std::shared_ptr<dist::ProcessGroup> group;
-  std::shared_ptr<RankGroup> tensors;  // of gradients and weights
-  std::unique_ptr<GradientReducer> reducer;
-  kernels::ExchangeSums exchange;
-  bool exchange_recordable = false;
-  bool broadcasts_buffers = false;
-};
-
 namespace {
 
 std::string description_of(const nn::ParameterRegistry& registry) {
@@ -66,72 +57,46 @@ Status check_same_model(dist::ProcessGroup& group, const nn::ParameterRegistry& 
 
 }  // namespace
 
-EngineRanks::EngineRanks(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-EngineRanks::~EngineRanks() = default;
-
 Result<std::unique_ptr<EngineRanks>> EngineRanks::create(std::shared_ptr<dist::ProcessGroup> group,
                                                          nn::ParameterRegistry& registry,
                                                          const RankSettings& settings) {
   AERIE_RETURN_IF_ERROR(check_same_model(*group, registry));
   try {
-    auto impl = std::make_unique<Impl>();
-    impl->group = group;
+    std::unique_ptr<EngineRanks> out(new EngineRanks());
+    out->group_ = group;
     const at::Device device = registry.device();
     const auto torch = dist::torch_group(*group);
-    impl->tensors = make_rank_group(torch, group.get());
-    const auto explain = [group = group.get()](Status error) {
+    out->tensors_ = make_rank_group(torch, group.get());
+    BucketOptions buckets;
+    buckets.bucket_bytes = static_cast<int64_t>(settings.bucket_cap_mb * 1048576.0);
+    buckets.first_bucket_bytes = std::min<int64_t>(buckets.bucket_bytes, 1 << 20);
+    buckets.compression = settings.compression;
+    buckets.explain = [group = group.get()](Status error) {
       return group->explain(std::move(error));
     };
-    const auto bytes = static_cast<int64_t>(settings.bucket_cap_mb * 1048576.0);
-    const int64_t first_bytes = std::min<int64_t>(bytes, 1 << 20);
     if (settings.autograd && !settings.gradient_as_bucket_view && !settings.shard) {
       C10dReducerOptions options;
+      static_cast<BucketOptions&>(options) = buckets;
       options.find_unused = settings.find_unused;
       options.static_graph = settings.static_graph;
-      options.bucket_bytes = bytes;
-      options.first_bucket_bytes = first_bytes;
-      options.compression = settings.compression;
-      options.explain = explain;
-      options.values = impl->tensors;
-      AERIE_ASSIGN_OR_RETURN(impl->reducer, make_c10d_reducer(torch, registry, options));
+      options.values = out->tensors_;
+      AERIE_ASSIGN_OR_RETURN(out->reducer_, make_c10d_reducer(torch, registry, options));
     } else {
-      FlatReducerOptions options;
-      options.bucket_bytes = bytes;
-      options.first_bucket_bytes = first_bytes;
-      options.compression = settings.compression;
-      options.shard = settings.shard;
-      options.explain = explain;
-      impl->reducer = make_flat_reducer(impl->tensors, device, std::move(options));
+      out->reducer_ = make_flat_reducer(out->tensors_, device, {buckets, settings.shard});
     }
     if (settings.sync_batchnorm) {
       // In an order of its own: sums of a layer do not wait behind buckets, nor for ranks whose
       // buckets come in another moment.
       AERIE_ASSIGN_OR_RETURN(const auto sums, dist::another_torch_group(*group, "sums"));
       const std::shared_ptr<RankGroup> ranks = make_rank_group(sums, group.get());
-      impl->exchange_recordable = ranks->recordable(device);
-      impl->exchange = make_exchange(ranks, device);
+      out->exchange_recordable_ = ranks->recordable(device);
+      out->exchange_ = make_exchange(ranks, device);
     }
-    impl->broadcasts_buffers = !settings.sync_batchnorm && settings.broadcast_buffers;
-    return std::unique_ptr<EngineRanks>(new EngineRanks(std::move(impl)));
+    out->broadcasts_buffers_ = !settings.sync_batchnorm && settings.broadcast_buffers;
+    return out;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the reduction of gradients");
   }
-}
-
-GradientReducer& EngineRanks::reducer() {
-  return *impl_->reducer;
-}
-const kernels::ExchangeSums& EngineRanks::exchange() const {
-  return impl_->exchange;
-}
-bool EngineRanks::exchange_is_recordable() const {
-  return impl_->exchange_recordable;
-}
-bool EngineRanks::broadcasts_buffers() const {
-  return impl_->broadcasts_buffers;
-}
-dist::ProcessGroup& EngineRanks::group() {
-  return *impl_->group;
 }
 
 Status EngineRanks::broadcast(std::vector<at::Tensor> tensors) {
@@ -158,12 +123,12 @@ Status EngineRanks::broadcast(std::vector<at::Tensor> tensors) {
                      [](const RankGroup::Piece& piece) { return !piece.tensor.is_cpu(); });
     const std::vector<RankGroup::Piece> host(pieces.begin(), device_begin),
         device(device_begin, pieces.end());
-    if (!host.empty()) impl_->tensors->broadcast(host)();
-    if (!device.empty()) impl_->tensors->broadcast(device)();
+    if (!host.empty()) tensors_->broadcast(host)();
+    if (!device.empty()) tensors_->broadcast(device)();
     for (auto& [target, value] : copies) target.copy_(value);
     return ok_status();
   } catch (const std::exception& error) {
-    return impl_->group->explain(torch_status(error)).with_context("taking over rank 0's state");
+    return group_->explain(torch_status(error)).with_context("taking over rank 0's state");
   }
 }
 

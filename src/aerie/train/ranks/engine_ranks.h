@@ -41,24 +41,27 @@ class EngineRanks {
   static Result<std::unique_ptr<EngineRanks>> create(std::shared_ptr<dist::ProcessGroup> group,
                                                      nn::ParameterRegistry& registry,
                                                      const RankSettings& settings);
-  ~EngineRanks();
-
-  GradientReducer& reducer();
+  GradientReducer& reducer() { return *reducer_; }
   // Empty: statistics are each rank's own.
-  const kernels::ExchangeSums& exchange() const;
-  bool exchange_is_recordable() const;
+  const kernels::ExchangeSums& exchange() const { return exchange_; }
+  bool exchange_is_recordable() const { return exchange_recordable_; }
   // Whether tensors like BatchNorm's statistics are to be rank 0's before every step.
-  bool broadcasts_buffers() const;
+  bool broadcasts_buffers() const { return broadcasts_buffers_; }
   // Rank 0's values, queued on torch's current stream.
   Status broadcast(std::vector<at::Tensor> tensors);
   // Rank 0's weights, buffers, moments (where a rank has all of them), counts, averages and scale.
   Status broadcast_state(const FlatState& state);
-  dist::ProcessGroup& group();
+  dist::ProcessGroup& group() { return *group_; }
 
  private:
-  struct Impl;
-  explicit EngineRanks(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  EngineRanks() = default;
+
+  std::shared_ptr<dist::ProcessGroup> group_;
+  std::shared_ptr<RankGroup> tensors_;  // of gradients and weights
+  std::unique_ptr<GradientReducer> reducer_;
+  kernels::ExchangeSums exchange_;
+  bool exchange_recordable_ = false;
+  bool broadcasts_buffers_ = false;
 };
 
 }  // namespace aerie::train

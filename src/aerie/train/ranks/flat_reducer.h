@@ -9,6 +9,7 @@
 #include <c10/core/Device.h>
 
 #include "aerie/base/status.h"
+#include "aerie/config/schema/trainer_config.h"
 #include "aerie/kernels/conv/batch_norm_sums.h"
 #include "aerie/train/graph/gradient_reducer.h"
 #include "aerie/train/ranks/rank_group.h"
@@ -16,15 +17,17 @@
 namespace aerie::train {
 
 // Gradients on their way between ranks, as torch's hooks of these names make them.
-enum class Compression { kNone, kFp16, kBf16 };
+using Compression = config::CommHook;
 
-struct FlatReducerOptions {
+struct BucketOptions {
   int64_t bucket_bytes = int64_t{25} << 20;
   int64_t first_bucket_bytes = int64_t{1} << 20;
   Compression compression = Compression::kNone;
-  bool shard = false;  // every rank has a range of its own (GradientReducer::shards())
   // What is behind an error of a collective (dist::ProcessGroup::explain); may be empty.
   std::function<Status(Status)> explain;
+};
+struct FlatReducerOptions : BucketOptions {
+  bool shard = false;  // every rank has a range of its own (GradientReducer::shards())
 };
 
 // Gradients become their mean over the ranks. The group is the gradients' own.

@@ -16,16 +16,7 @@ Result<RankSettings> rank_settings(const config::TrainerConfig& trainer,
                                 aerie.activation_checkpointing ||
                                 (strategy.static_graph && trainer.accumulate_grad_batches > 1);
   out.bucket_cap_mb = strategy.bucket_cap_mb;
-  switch (strategy.comm_hook) {
-    case config::CommHook::kNone:
-      break;
-    case config::CommHook::kFp16:
-      out.compression = Compression::kFp16;
-      break;
-    case config::CommHook::kBf16:
-      out.compression = Compression::kBf16;
-      break;
-  }
+  out.compression = strategy.comm_hook;
   out.shard = aerie.shard_optimizer;
   out.sync_batchnorm = trainer.sync_batchnorm;
   out.broadcast_buffers = strategy.broadcast_buffers;
