@@ -11,27 +11,46 @@
 #include <vector>
 
 #include "aerie/base/status.h"
+#include "aerie/dist/process_group.h"
+#include "aerie/kernels/conv/batch_norm_sums.h"
 #include "aerie/nn/param_registry.h"
 #include "aerie/train/graph/backward_watch.h"
-#include "aerie/train/ranks/engine_ranks.h"
+#include "aerie/train/graph/flat_parts.h"
+#include "aerie/train/graph/gradient_reducer.h"
 
 namespace aerie::train {
 
 class RankedPasses {
  public:
-  // The registry outlives it.
-  static Result<std::unique_ptr<RankedPasses>> create(std::shared_ptr<EngineRanks> ranks,
-                                                      nn::ParameterRegistry& registry);
+  // Alone until there is a reducer. The registry outlives it.
+  explicit RankedPasses(nn::ParameterRegistry& registry) : registry_(registry) {}
 
-  EngineRanks& ranks() { return *ranks_; }
-  GradientReducer& reducer() { return ranks_->reducer(); }
-  // For forward passes of training; null: every batch has its own statistics.
-  const kernels::ExchangeSums* exchange() const { return exchange_ ? &exchange_ : nullptr; }
-  // Which sums a pass exchanges is known from the first one. A rank that has no samples then, as
-  // after resuming at the end of an epoch, asks here: a forward pass of training over any batch,
-  // which exchanges with nobody and leaves the model as it was.
+  // Not inside a window. Null: this process is alone. The reducer outlives it or is taken away.
+  Status set_reducer(GradientReducer* reducer, const FlatParts& parts);
+  GradientReducer* reducer() const { return reducer_; }
+  // A layer's part in an exchange, forward.
+  struct Exchanged {
+    int layer = 0;
+    int64_t channels = 0;
+    int64_t weight = 0;  // of the layer, in the registry; its statistics are declared behind it
+    bool backward = false;
+  };
+  // Not inside a window. Empty: every batch has its own statistics. `forward`: what a forward pass
+  // exchanges; empty: the first pass shows it, whose layers are numbered by their weights.
+  void set_exchange(kernels::ExchangeSums exchange, std::vector<Exchanged> forward = {});
+  // For forward passes of training; empty as above.
+  const kernels::ExchangeSums& exchange() const { return exchange_; }
+  // A rank that has no samples in the first pass, as after resuming at the end of an epoch, asks
+  // here: a forward pass of training over any batch, which exchanges with nobody and leaves the
+  // model as it was.
   using Rehearsal = std::function<Status(const kernels::ExchangeSums&)>;
   void set_rehearsal(Rehearsal rehearsal) { rehearsal_ = std::move(rehearsal); }
+  // Who is told what a step is doing, for the messages of other ranks; null: nobody. Outlives it.
+  void set_group(dist::ProcessGroup* group) { group_ = group; }
+  dist::ProcessGroup* group() const { return group_; }
+  void enter(dist::Phase phase) const {
+    if (group_ != nullptr) group_->set_phase(phase);
+  }
   // What the reducer takes: torch's current stream on the model's device; null: the CPU.
   void* stream() const;
 
@@ -51,31 +70,29 @@ class RankedPasses {
   Status finish(std::span<uint8_t> has_grad);
 
  private:
-  // A call of the exchange.
-  struct Exchanged {
-    int layer = 0;
-    bool backward = false;
-    int64_t count = 0;
-  };
-
-  RankedPasses(std::shared_ptr<EngineRanks> ranks, nn::ParameterRegistry& registry)
-      : ranks_(std::move(ranks)), registry_(registry) {}
   Status learn_script();
+  void note(const kernels::ExchangedSums& sums);
+  void mirror_script();
   Status exchange_nothing();
   void begin_part(int part);
   Status begin_rest(std::span<uint8_t> has_grad);
   Status finish_parts();
 
-  std::shared_ptr<EngineRanks> ranks_;
   nn::ParameterRegistry& registry_;
+  GradientReducer* reducer_ = nullptr;
+  dist::ProcessGroup* group_ = nullptr;
   std::unique_ptr<BackwardWatch> watch_;
   int num_parts_ = 0, begun_ = 0, code_ = 0;
   bool reduced_ = false;  // the reducer has watched the last pass
   kernels::ExchangeSums exchange_;
   Rehearsal rehearsal_;
   int64_t exchanges_ = 0;          // of this request
-  std::vector<Exchanged> script_;  // of a pass, as the first one went
+  std::vector<Exchanged> script_;  // of a pass
   bool script_done_ = false;
 };
+
+// A model's flat gradients in at most 16 parts: parameters are declared in about the order in which
+// a forward pass uses them.
+FlatParts parts_as_declared(const nn::ParameterRegistry& registry);
 
 }  // namespace aerie::train

@@ -390,6 +390,19 @@ TEST(BevEngineTest, OutOfMemoryLeavesEverythingAsItWas) {
   at::set_num_threads(threads);
 }
 
+TEST(BevEngineTest, AFailureBehindEmptyBatchesLeavesNoGradients) {
+  const BevRunConfig run = tiny();
+  TestBatch a(run.model, 2, 1);
+  const data::ArrayBatch nothing;
+  data::ArrayBatch broken;  // a sample without arrays
+  broken.mutable_samples().resize(1);
+  const auto engine = make(run);
+  Steps steps{*engine};
+  ASSERT_TRUE(steps.submit({&nothing}, 3, /*finish=*/false).ok());
+  EXPECT_FALSE(steps.submit({&a.get(), &broken}, 3, /*finish=*/true).ok());
+  EXPECT_EQ(engine->model().parameters().flat_grads().abs().sum().item<double>(), 0.0);
+}
+
 TEST(BevEngineTest, PlansWithoutMemoryAreAnErrorToo) {
   const BevRunConfig run = tiny();
   TestBatch a(run.model, 2, 1);

@@ -20,13 +20,6 @@
 namespace aerie::bev {
 namespace {
 
-Result<config::Precision> parse_precision(const std::string& name) {
-  if (name == "32") return config::Precision::k32;
-  if (name == "bf16-mixed") return config::Precision::kBf16Mixed;
-  if (name == "16-mixed") return config::Precision::k16Mixed;
-  return data_error(str_cat("unknown precision '", name, "' in the checkpoint"));
-}
-
 // Float16 on a CPU would only be slower.
 void settle_precision(BevRunConfig& run, bool gpu) {
   if (gpu || run.trainer.precision != config::Precision::k16Mixed) return;
@@ -75,22 +68,11 @@ std::string where_it_is(Env& env, const std::string& path) {
 Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& given,
                                            const train::EngineOptions& options) {
   BevRunConfig run = given;
-  if (!options.precision.empty()) {
-    AERIE_ASSIGN_OR_RETURN(run.trainer.precision, parse_precision(options.precision));
-  }
+  AERIE_RETURN_IF_ERROR(train::take_precision(options, run.trainer));
   if (run.aerie.engine == config::Engine::kFast)
     return unsupported("aerie.engine=fast: this family has the reference engine alone")
         .with_hint("use aerie.engine=auto or reference");
-  at::Device device(at::kCPU);
-  if (options.gpu) {
-    AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
-    device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.gpu_index));
-    // An earlier engine's peak is not this one's.
-    if (at::getDeviceAllocator(at::kCUDA)->initialized()) {
-      at::accelerator::emptyCache();
-      at::accelerator::resetPeakStats(device.index());
-    }
-  }
+  AERIE_ASSIGN_OR_RETURN(const at::Device device, train::engine_device(options));
   settle_precision(run, options.gpu);
   log_precision(run);
   if (run.trainer.accumulate_grad_batches > 1 && !run.model.norm_eval)
@@ -99,25 +81,9 @@ Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& given,
              " accumulated ones are not quite one larger batch (model.norm_eval=true freezes its "
              "statistics)");
   AERIE_ASSIGN_OR_RETURN(auto engine, BevEngine::create(run, device));
-  if (options.ranks != nullptr) {
-    AERIE_ASSIGN_OR_RETURN(
-        const train::RankSettings settings,
-        train::rank_settings(run.trainer, run.aerie, run.optim.kind, /*autograd=*/true));
-    AERIE_ASSIGN_OR_RETURN(auto ranks, train::EngineRanks::create(
-                                           options.ranks, engine->model().parameters(), settings));
-    AERIE_RETURN_IF_ERROR(engine->set_ranks(std::move(ranks)));
-  }
-  train::BuiltEngine out;
-  out.base_rates = engine->optimizer().base_rates();
-  for (const nn::ParamInfo& entry : engine->model().parameters().entries()) {
-    if (entry.is_buffer || entry.alias_of >= 0) continue;
-    if (out.parts.empty() || out.parts.back().name != entry.group)
-      out.parts.push_back({entry.group, 0, 0});
-    (entry.trainable ? out.parts.back().trainable : out.parts.back().frozen) += entry.numel;
-  }
-  if (options.saves) engine->reserve_snapshots();
-  out.engine = std::move(engine);
-  return out;
+  AERIE_RETURN_IF_ERROR(engine->join_ranks(options, run.trainer, run.aerie, run.optim.kind,
+                                           /*autograd_alone=*/true));
+  return train::built_engine(std::move(engine), options);
 }
 
 Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngine& engine) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -16,32 +15,14 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/models/nest/config/run_config.h"
 #include "aerie/models/nest/nest_task.h"
 #include "aerie/models/nest/step_setup.h"
-#include "aerie/nn/exchanged_norm.h"
-#include "aerie/train/graph/autograd_parts.h"
 #include "aerie/train/graph/torch_status.h"
 
 namespace aerie::train {
-namespace {
-
-void empty_device_cache(at::Device device) {
-  if (device.is_cuda()) at::accelerator::emptyCache();
-}
-
-}  // namespace
-
-struct NestCore::Rollback {
-  bool window_open = false;
-  size_t micros = 0;
-  PassMark passes;
-  int64_t divisor = 0, frames = 0;
-};
-
 nest::NestBatch batch_rows(const nest::NestBatch& batch, int64_t begin, int64_t end) {
   nest::NestBatch out = batch;
   const int64_t count = end - begin;
@@ -58,47 +39,24 @@ nest::NestBatch batch_rows(const nest::NestBatch& batch, int64_t begin, int64_t 
 Result<std::unique_ptr<NestCore>> NestCore::create(std::unique_ptr<nest::NestModel> model,
                                                    const config::RunConfig& config) {
   try {
-    std::unique_ptr<NestCore> core(new NestCore());
-    core->model_ = std::move(model);
-    core->spans_.emplace(core->model_->parameters().device());
-    nn::ParameterRegistry& registry = core->model_->parameters();
-    set_process_switches(config.trainer, config.aerie.tf32, registry.device());
+    std::unique_ptr<NestCore> core(new NestCore(std::move(model)));
+    set_process_switches(config.trainer, config.aerie.tf32, core->device());
     AERIE_ASSIGN_OR_RETURN(
-        core->optimizer_,
-        optim::Optimizer::create(registry, config.model.optim, config.model.optim_param_groups,
-                                 config.aerie.no_weight_decay));
-    core->clip_ = {config.trainer.gradient_clip_val, config.trainer.gradient_clip_algorithm};
-    core->loss_scale_ = config.aerie.loss_scale;
-    core->detect_anomaly_ = config.trainer.detect_anomaly;
+        auto optimizer,
+        optim::Optimizer::create(core->registry(), config.model.optim,
+                                 config.model.optim_param_groups, config.aerie.no_weight_decay));
+    optim::GradScaler::Settings scaling;
+    if (config.aerie.loss_scale) {
+      scaling.initial_scale = *config.aerie.loss_scale;
+      scaling.dynamic = false;
+    }
+    core->set_up(std::move(optimizer), config.trainer, config.exp_manager.ema, scaling,
+                 {config.trainer.gradient_clip_val, config.trainer.gradient_clip_algorithm});
     core->nan_when_empty_ = config.aerie.empty_mask == config::EmptyMask::kNan;
-    core->set_precision(config.trainer.precision);
-    core->ema_ = make_ema(registry, config.exp_manager.ema);
-    core->has_grad_ = watch_gradients(registry);
-    core->statistics_ = batch_norm_statistics(registry);
     return core;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the engine");
   }
-}
-
-NestCore::~NestCore() = default;
-
-void NestCore::set_precision(config::Precision precision) {
-  precision_ = precision;
-  scaler_.reset();
-  if (precision != config::Precision::k16Mixed) return;
-  optim::GradScaler::Settings settings;
-  if (loss_scale_) {
-    settings.initial_scale = *loss_scale_;
-    settings.dynamic = false;
-  }
-  scaler_ = std::make_unique<optim::GradScaler>(settings, device());
-}
-
-Result<config::Precision> NestCore::fall_back_precision() {
-  AERIE_ASSIGN_OR_RETURN(const config::Precision lower, precision_below(precision_, device()));
-  set_precision(lower);
-  return precision_;
 }
 
 FlatParts NestCore::flat_parts() const {
@@ -108,183 +66,34 @@ FlatParts NestCore::flat_parts() const {
       [this](const nn::ParamInfo& info) { return nest::step_part(*model_, info.name); });
 }
 
-Status NestCore::set_reducer(GradientReducer* reducer) {
-  if (window_open_) return internal_error("another reducer inside a window");
-  watch_.reset();
-  reducer_ = nullptr;
-  if (reducer == nullptr) return ok_status();
-  const FlatParts parts = flat_parts();
-  AERIE_RETURN_IF_ERROR(
-      reducer->attach(model_->parameters().flat_grads().mutable_data_ptr<float>(), parts));
-  watch_ = std::make_unique<BackwardWatch>(model_->parameters(), parts);
-  num_parts_ = parts.size();
-  reducer_ = reducer;
-  return ok_status();
-}
-
 Status NestCore::set_exchange(kernels::ExchangeSums exchange, bool recordable) {
-  if (window_open_) return internal_error("another exchange inside a window");
-  exchange_ = nullptr;
+  AERIE_RETURN_IF_ERROR(AutogradCore::set_exchange({}, recordable));
+  const config::EncoderConfig& encoder = model_->settings().model.encoder;
   // Other norms have nothing to exchange.
-  if (exchange && model_->settings().model.encoder.conv_norm_type == config::ConvNorm::kBatchNorm)
-    exchange_ = [this, exchange = std::move(exchange)](const kernels::ExchangedSums& sums,
-                                                       void* on) {
-      ++exchanges_;
-      return exchange(sums, on);
-    };
-  exchange_recordable_ = recordable;
+  if (!exchange || encoder.conv_norm_type != config::ConvNorm::kBatchNorm) return ok_status();
+  std::vector<RankedPasses::Exchanged> layers;
+  for (int64_t i = 0; i < encoder.n_layers; ++i) {
+    const int64_t weight =
+        registry().find(str_cat("encoder.layers.", i, ".conv.batch_norm.weight"));
+    layers.push_back({static_cast<int>(i), encoder.d_model, weight});
+  }
+  passes_.set_exchange(std::move(exchange), std::move(layers));
   return ok_status();
-}
-
-// In a pass every layer forward, and back from the last.
-Status NestCore::exchange_next() {
-  const config::EncoderConfig& encoder = model_->settings().model.encoder;
-  const int64_t at = exchanges_ % (2 * encoder.n_layers);
-  const bool backward = at >= encoder.n_layers;
-  const int64_t layer = backward ? 2 * encoder.n_layers - 1 - at : at;
-  const nn::ParameterRegistry& registry = model_->parameters();
-  const std::string name = str_cat("encoder.layers.", layer, ".conv.batch_norm.");
-  nn::ExchangedNorm norm;
-  norm.exchange = &exchange_;
-  norm.layer = static_cast<int>(layer);
-  norm.running_mean = registry[name + "running_mean"];
-  norm.running_var = registry[name + "running_var"];
-  try {
-    const at::NoGradGuard no_grad;
-    if (nn::exchange_no_frames(norm, encoder.d_model, device(), backward) && !backward)
-      registry[name + "num_batches_tracked"].add_(1);
-    return ok_status();
-  } catch (const std::exception& error) {
-    return torch_status(error).with_context("a pass without samples");
-  }
-}
-
-Status NestCore::exchange_nothing() {
-  const config::EncoderConfig& encoder = model_->settings().model.encoder;
-  if (!exchange_) return ok_status();
-  for (int64_t i = 0; i < 2 * encoder.n_layers; ++i) AERIE_RETURN_IF_ERROR(exchange_next());
-  return ok_status();
-}
-
-void* NestCore::stream() const {
-  if (device().is_cpu()) return nullptr;
-  return c10::impl::VirtualGuardImpl(device().type()).getStream(device()).native_handle();
-}
-
-void NestCore::begin_part(int part) {
-  ++reducing_;
-  const int code = reducer_->begin(part, stream());
-  if (reducer_code_ == 0) reducer_code_ = code;
-}
-
-// What no backward pass has begun, as on a rank without samples.
-Status NestCore::begin_rest() {
-  if (!reducer_->watches_backward()) {
-    while (reducing_ < num_parts_) begin_part(num_parts_ - 1 - reducing_);
-    return ok_status();
-  }
-  if (std::exchange(watched_pass_, true)) return ok_status();
-  // Zero gradients for everything are none.
-  const std::vector<uint8_t> flags = *has_grad_;
-  {
-    const at::AutoGradMode enable(true);
-    AERIE_RETURN_IF_ERROR(reducer_->before_backward({}));
-    AERIE_RETURN_IF_ERROR(reducer_->after_backward());
-  }
-  *has_grad_ = flags;
-  return ok_status();
-}
-
-Status NestCore::finish_reduction() {
-  AERIE_RETURN_IF_ERROR(begin_rest());
-  if (!reducer_->watches_backward()) {
-    const int code = reducer_->finish(stream());
-    if (reducer_code_ == 0) reducer_code_ = code;
-    if (reducer_code_ != 0) return reducer_->error(reducer_code_);
-  }
-  return reducer_->unite(*has_grad_);
-}
-
-Result<int64_t> NestCore::over_ranks(int64_t frames) {
-  if (reducer_ != nullptr) {
-    auto all = static_cast<double>(frames);
-    AERIE_RETURN_IF_ERROR(reducer_->add_up_on_host(std::span(&all, 1)));
-    frames = static_cast<int64_t>(all);
-  }
-  return std::max<int64_t>(frames, 1);
-}
-
-Status NestCore::show_state(bool gather) {
-  return show_whole_state(*optimizer_, reducer_, stream(), gather);
-}
-
-void NestCore::hide_state(bool written) {
-  optimizer_->hide_whole(written);
-}
-
-void NestCore::open_window(const std::vector<at::Tensor>& statistics) {
-  model_->parameters().zero_grad();
-  reducing_ = reducer_code_ = 0;
-  watched_pass_ = false;
-  window_divisor_ = window_frames_ = 0;
-  window_.clear();
-  std::fill(has_grad_->begin(), has_grad_->end(), uint8_t{0});
-  statistics_at_open_ = statistics;
-  window_open_ = true;
 }
 
 void NestCore::drop_window() {
-  window_open_ = false;
+  AutogradCore::drop_window();
   window_.clear();
-  statistics_at_open_.clear();
-}
-
-NestCore::Rollback NestCore::mark() const {
-  Rollback out;
-  out.window_open = window_open_;
-  out.micros = window_.size();
-  out.divisor = window_divisor_;
-  out.frames = window_frames_;
-  out.passes = mark_passes(model_->parameters(), statistics_, *has_grad_,
-                           /*with_grads=*/window_open_ && !window_.empty());
-  return out;
-}
-
-void NestCore::roll_back(const Rollback& mark) {
-  roll_back_passes(mark.passes, model_->parameters(), statistics_, *has_grad_);
-  reducing_ = reducer_code_ = 0;
-  watched_pass_ = false;
-  window_divisor_ = mark.divisor;
-  window_frames_ = mark.frames;
-  window_.resize(mark.micros);
-  if (!mark.window_open) drop_window();
-  empty_device_cache(device());
 }
 
 Status NestCore::add(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
                      bool ends_window, const Vote& vote) {
   AERIE_CHECK(accumulate >= 1 && split >= 1, "accumulate ", accumulate, ", split ", split);
-  if (ema_ && ema_->swapped()) return internal_error("training while averaged weights are in use");
-  Rollback before;
-  try {
-    before = mark();
-    if (!window_open_) open_window(before.passes.statistics);
-  } catch (const std::exception& error) {
-    // Nothing but copies was made.
-    empty_device_cache(device());
-    return torch_status(error).with_context("training step");
-  }
-  Status status;
-  exchanges_ = 0;
-  try {
-    status = run_all(count, batch, accumulate, split, ends_window);
-  } catch (const std::exception& error) {
-    status = torch_status(error);
-  }
-  if (reducer_ != nullptr) status = agree(std::move(status), count * split, ends_window, vote);
-  if (status.ok()) return status;
-  return roll_back_after(std::move(status), [&] { roll_back(before); })
-      .with_context("training step");
+  const size_t micros = window_.size();
+  Status status = in_window([&] { return run_all(count, batch, accumulate, split, ends_window); },
+                            count * split, ends_window, vote);
+  if (!status.ok()) window_.resize(micros);
+  return status;
 }
 
 Status NestCore::run_all(int64_t count, const MakeBatch& batch, int64_t accumulate, int64_t split,
@@ -298,11 +107,6 @@ Status NestCore::run_all(int64_t count, const MakeBatch& batch, int64_t accumula
       all.push_back(std::move(made));
     }
     AERIE_ASSIGN_OR_RETURN(weight, weigh(all, split));
-  }
-  if (broadcast_statistics_ && window_.empty()) {
-    std::vector<at::Tensor> statistics;
-    for (const int64_t i : statistics_) statistics.push_back(model_->parameters().tensor(i));
-    AERIE_RETURN_IF_ERROR(broadcast_statistics_(std::move(statistics)));
   }
   for (int64_t i = 0; i < count; ++i) {
     nest::NestBatch made;
@@ -328,48 +132,12 @@ Result<NestCore::Weight> NestCore::weigh(const std::vector<nest::NestBatch>& bat
                            masked_frames(batch, std::min(split, batch.size())));
     frames += masked;
   }
-  AERIE_ASSIGN_OR_RETURN(frames, over_ranks(frames));
-  window_frames_ += frames;
-  // Where a window comes in several requests, the first has set the divisor; finish() makes up for
-  // it.
-  if (window_divisor_ == 0) window_divisor_ = frames;
+  AERIE_ASSIGN_OR_RETURN(const int64_t divisor, divisor_for(frames));
   Weight weight;
   weight.global = true;
-  const int world = reducer_ != nullptr ? reducer_->world() : 1;  // a mean over them follows
-  weight.of_sum = static_cast<double>(world) / static_cast<double>(window_divisor_);
+  // A mean over the ranks follows.
+  weight.of_sum = static_cast<double>(world()) / static_cast<double>(divisor);
   return weight;
-}
-
-Status NestCore::agree(Status status, int64_t passes, bool ends_window, const Vote& vote) {
-  const bool failed = status.code() == StatusCode::kOutOfMemory;
-  if (!status.ok() && !failed) return status;  // ends this rank, and thereby all
-  if (failed && ends_window && reducer_->watches_backward())
-    return internal_error(status.message())
-        .with_hint(
-            "other ranks are in the middle of this step: lower batch_size, or set "
-            "trainer.strategy.gradient_as_bucket_view=true, which can try again with smaller "
-            "parts");
-  if (failed && exchange_) {
-    // The others wait in theirs.
-    empty_device_cache(device());
-    const int64_t layers = model_->settings().model.encoder.n_layers;
-    while (exchanges_ < passes * 2 * layers) AERIE_RETURN_IF_ERROR(exchange_next());
-  }
-  // In the order of those that have begun them in their passes.
-  if (ends_window) AERIE_RETURN_IF_ERROR(begin_rest());
-  if (vote) {
-    status = vote(status);
-  } else {
-    uint8_t any = failed ? 1 : 0;
-    AERIE_RETURN_IF_ERROR(reducer_->unite(std::span(&any, 1)));
-    if (any != 0 && !failed) status = out_of_memory("another rank has no memory for its batch");
-  }
-  if (status.code() != StatusCode::kOutOfMemory) return status;
-  if (ends_window && !reducer_->watches_backward()) {
-    const int code = reducer_->finish(stream());
-    if (reducer_code_ != 0 || code != 0) return reducer_->error(code);
-  }
-  return status;
 }
 
 Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, const Weight& weight,
@@ -382,15 +150,14 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, const 
     micro.loss = at::zeros({}, options.dtype(at::kFloat));
     micro.count = at::zeros({}, options.dtype(at::kLong));
     micro.frames = at::zeros({}, options.dtype(at::kLong));
-    for (int64_t p = 0; p < split; ++p) AERIE_RETURN_IF_ERROR(exchange_nothing());
+    for (int64_t p = 0; p < split; ++p) AERIE_RETURN_IF_ERROR(passes_.without_samples());
     return micro;
   }
   at::Tensor factor =
       at::full({}, weight.global ? weight.of_sum : 1.0 / static_cast<double>(weight.accumulate),
                options.dtype(at::kFloat));
   if (scaler_) factor = factor * scaler_->scale();
-  // All ranks make as many passes when they meet in them.
-  const int64_t parts = exchange_ ? split : std::min(split, rows);
+  const int64_t parts = num_passes(split, rows);
   if (parts == 1 && !weight.global) {
     AERIE_ASSIGN_OR_RETURN(const nest::NestOutput out, forward(batch, /*training=*/true));
     AERIE_RETURN_IF_ERROR(backward(out.loss * factor, last));
@@ -408,7 +175,7 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, const 
   for (int64_t p = 0; p < parts; ++p) {
     const int64_t begin = rows * p / parts, end = rows * (p + 1) / parts;
     if (begin == end) {
-      AERIE_RETURN_IF_ERROR(exchange_nothing());
+      AERIE_RETURN_IF_ERROR(passes_.without_samples());
       continue;
     }
     const nest::NestBatch part = parts == 1 ? batch : batch_rows(batch, begin, end);
@@ -425,13 +192,13 @@ Result<NestCore::Micro> NestCore::run_micro(const nest::NestBatch& batch, const 
 }
 
 Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool training) {
-  if (training) enter(dist::Phase::kForward);
-  const DeviceSpans::Scope span(*spans_, training ? "forward" : "evaluate");
+  if (training) passes_.enter(dist::Phase::kForward);
+  const DeviceSpans::Scope span(spans_, training ? "forward" : "evaluate");
   nest::ForwardOptions options;
   options.training = training;
   options.policy = nn::DtypePolicy(precision_);
   options.mask_spans = forced_masks_;
-  if (training && exchange_) options.exchange = &exchange_;
+  if (training && exchange()) options.exchange = &exchange();
   std::string culprit;
   if (detect_anomaly_) options.tap = first_nonfinite(&culprit);
   auto out = model_->forward(batch, options);
@@ -440,27 +207,6 @@ Result<nest::NestOutput> NestCore::forward(const nest::NestBatch& batch, bool tr
                str_cat("detect_anomaly: the first value that is not finite is ", culprit))
         .with_hint("look at the audio of this batch, lower model.optim.lr, or use precision 32");
   return out;
-}
-
-Status NestCore::backward(const at::Tensor& loss, bool last) {
-  enter(dist::Phase::kBackward);
-  const DeviceSpans::Scope span(*spans_, "backward");
-  // Recomputed layers add to shared parameters one by one: all parts come behind the pass then.
-  const bool watches_itself = last && reducer_ != nullptr && reducer_->watches_backward();
-  const bool watched = last && reducer_ != nullptr && !watches_itself && !model_->recomputes();
-  try {
-    if (watches_itself) AERIE_RETURN_IF_ERROR(reducer_->before_backward(loss));
-    if (watched) watch_->arm([this](int part) { begin_part(part); });
-    run_backward(loss, detect_anomaly_);
-    if (watched) watch_->finish();
-    if (watches_itself) {
-      watched_pass_ = true;
-      return reducer_->after_backward();
-    }
-    return ok_status();
-  } catch (const std::exception& error) {
-    return torch_status(error).with_context("backward pass");
-  }
 }
 
 Result<int64_t> NestCore::masked_frames(const nest::NestBatch& batch, int64_t split) {
@@ -499,22 +245,18 @@ Result<int64_t> NestCore::masked_frames(const nest::NestBatch& batch, int64_t sp
 }
 
 std::string NestCore::first_nonfinite_gradient() const {
-  const nn::ParameterRegistry& registry = model_->parameters();
-  for (const int64_t index : registry.trainable())
-    if (!at::isfinite(registry.grad(index)).all().item<bool>())
-      return registry.entries()[static_cast<size_t>(index)].name;
+  for (const int64_t index : registry().trainable())
+    if (!at::isfinite(registry().grad(index)).all().item<bool>())
+      return registry().entries()[static_cast<size_t>(index)].name;
   return "";
 }
 
 Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
-  if (!window_open_) return internal_error("finish() without micro-batches");
-  if (learning_rates.size() != optimizer_->groups().size())
-    return internal_error(str_cat(learning_rates.size(), " learning rates for ",
-                                  optimizer_->groups().size(), " parameter groups"));
+  if (!window_open()) return internal_error("finish() without micro-batches");
+  AERIE_RETURN_IF_ERROR(check_rates(learning_rates));
   try {
     at::NoGradGuard no_grad;
-    std::optional<DeviceSpans::Scope> span(std::in_place, *spans_, "optimizer");
-    nn::ParameterRegistry& registry = model_->parameters();
+    std::optional<DeviceSpans::Scope> span(std::in_place, spans_, "optimizer");
     const auto options = at::TensorOptions(device());
     std::vector<at::Tensor> losses, counts, frames;
     for (const Micro& micro : window_) {
@@ -530,36 +272,12 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
     const at::Tensor loss = at::stack(losses);
     const at::Tensor count = at::stack(counts);
 
-    if (reducer_ != nullptr) {
-      const Status reduced = finish_reduction();
-      if (!reduced.ok()) {
-        drop_window();
-        return reduced;
-      }
-    }
-    enter(dist::Phase::kUpdate);
+    AERIE_RETURN_IF_ERROR(reduce());
     const at::Tensor scale =
         scaler_ ? scaler_->scale().clone() : at::ones({}, options.dtype(at::kFloat));
-    const bool shards = reducer_ != nullptr && reducer_->shards();
-    at::Tensor grads = registry.flat_grads();
-    std::function<void(const at::Tensor&)> add_up_squares;
-    if (shards) {
-      const FlatRange own = reducer_->owned();
-      if (!optimizer_->kept()) optimizer_->keep(own.begin, own.begin + own.count);
-      if (!reducer_->sums_everywhere()) {
-        grads = grads.narrow(0, own.begin, own.count);
-        add_up_squares = [&](const at::Tensor& squares) {
-          const int code = reducer_->add_up_wide(squares.mutable_data_ptr<double>(), 1, stream());
-          TORCH_CHECK(code == 0, reducer_->error(code).message());
-        };
-      }
-    }
-    if (global_loss_ && window_frames_ != window_divisor_)
-      grads.mul_(static_cast<double>(window_divisor_) / static_cast<double>(window_frames_));
-    const optim::GradientReport report = optim::prepare_gradients(
-        grads, scaler_ ? scaler_->inverse() : at::Tensor(), clip_, add_up_squares);
+    const optim::GradientReport report = prepare_gradients();
     // NeMo's NaN for an empty mask comes with zero gradients and counts as a step.
-    at::Tensor bad_loss =
+    const at::Tensor bad_loss =
         at::isfinite(loss).logical_not().logical_and(count > 0).any().to(at::kFloat);
     // Of a global loss, what all ranks have of it.
     std::vector<at::Tensor> extra;
@@ -567,18 +285,10 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
       extra.push_back(
           at::stack({at::where(count > 0, loss.to(at::kDouble) * count.to(at::kDouble), 0.0).sum(),
                      count.sum().to(at::kDouble)}));
-    if (reducer_ != nullptr) {
-      // All ranks skip, or none does.
-      int code = reducer_->add_up(bad_loss.mutable_data_ptr<float>(), 1, stream());
-      if (code == 0 && global_loss_)
-        code = reducer_->add_up_wide(extra[0].mutable_data_ptr<double>(), 2, stream());
-      if (code != 0) {
-        drop_window();
-        return reducer_->error(code);
-      }
-      bad_loss = bad_loss.clamp_max(1.0);
-    }
-    const at::Tensor found = at::maximum(report.found_inf, bad_loss);
+    // All ranks skip, or none does.
+    AERIE_RETURN_IF_ERROR(add_up(bad_loss));
+    if (global_loss_) AERIE_RETURN_IF_ERROR(add_up(extra[0]));
+    const at::Tensor found = at::maximum(report.found_inf, bad_loss.clamp_max(1.0));
 
     if (detect_anomaly_ && !(scaler_ && scaler_->settings().dynamic) &&
         found.item<float>() != 0.0f) {
@@ -590,15 +300,7 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
           .with_hint("look at the audio of this batch, lower model.optim.lr, or use precision 32");
     }
 
-    if (ema_) ema_->begin();
-    optimizer_->step(learning_rates, found, *has_grad_);
-    if (shards) {
-      const int code = reducer_->gather(registry.flat_params(), stream());
-      TORCH_CHECK(code == 0, reducer_->error(code).message());
-    }
-    if (ema_) ema_->update(found);
-    keep_statistics(registry, statistics_, statistics_at_open_, found);
-    if (scaler_) scaler_->update(found);
+    update(learning_rates, found);
 
     span.reset();
     // One transfer for all numbers of the step.
@@ -608,7 +310,7 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
                   loss.to(at::kDouble), count.to(at::kDouble), at::stack(frames).to(at::kDouble)});
     const at::Tensor numbers = at::cat(extra).to(at::kCPU);
     read_back.end();
-    spans_->flush();
+    spans_.flush();
     const double* value = numbers.const_data_ptr<double>();
     const size_t num = losses.size();
     StepOutcome out;
@@ -628,10 +330,7 @@ Result<StepOutcome> NestCore::finish(std::span<const double> learning_rates) {
     drop_window();
     return out;
   } catch (const std::exception& error) {
-    // Whatever it was, the update may be half done: this is no "try again with smaller parts".
-    drop_window();
-    const Status status = torch_status(error);
-    return internal_error(status.message()).with_context("optimizer step").with_hint(status.hint());
+    return half_done(torch_status(error));
   }
 }
 
@@ -670,7 +369,7 @@ Result<EvalOutcome> NestCore::evaluate(const nest::NestBatch& batch) {
     }
     if (status.code() != StatusCode::kOutOfMemory || parts >= rows)
       return std::move(status).with_context("evaluation");
-    empty_device_cache(device());
+    empty_cache();
   }
 }
 

@@ -31,17 +31,6 @@ CoreEngine& core_engine(BuiltEngine& engine) {
   return static_cast<CoreEngine&>(*engine.engine);
 }
 
-Result<config::Precision> parse_precision(const std::string& name) {
-  if (name == "32") return config::Precision::k32;
-  if (name == "bf16-mixed") return config::Precision::kBf16Mixed;
-  if (name == "16-mixed") return config::Precision::k16Mixed;
-  return data_error(str_cat("unknown precision '", name, "' in the checkpoint"));
-}
-
-}  // namespace
-
-namespace {
-
 // The engine that aerie.engine asks for. `auto` takes the fast one on a GPU, unless the
 // configuration needs something that only the reference engine does.
 Result<std::unique_ptr<CoreEngine>> choose_engine(const config::RunConfig& config,
@@ -68,52 +57,17 @@ Result<std::unique_ptr<CoreEngine>> choose_engine(const config::RunConfig& confi
 
 }  // namespace
 
-namespace {
-
-Status set_ranks(CoreEngine& engine, const config::RunConfig& config,
-                 const EngineOptions& options) {
-  engine.core().set_global_loss(config.aerie.loss_reduction == config::LossReduction::kGlobal);
-  if (options.ranks == nullptr) return ok_status();
-  AERIE_ASSIGN_OR_RETURN(
-      const RankSettings settings,
-      rank_settings(config.trainer, config.aerie, config.model.optim.kind, !engine.is_fast()));
-  AERIE_ASSIGN_OR_RETURN(
-      auto ranks, EngineRanks::create(options.ranks, engine.core().model().parameters(), settings));
-  return engine.set_ranks(std::move(ranks));
-}
-
-}  // namespace
-
 Result<BuiltEngine> make_nest_engine(const config::RunConfig& given, const EngineOptions& options) {
   config::RunConfig config = given;
-  if (!options.precision.empty()) {
-    AERIE_ASSIGN_OR_RETURN(config.trainer.precision, parse_precision(options.precision));
-  }
-  at::Device device(at::kCPU);
-  if (options.gpu) {
-    AERIE_RETURN_IF_ERROR(device::load_torch_cuda());
-    device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.gpu_index));
-    // An earlier engine's peak is not this one's.
-    if (at::getDeviceAllocator(at::kCUDA)->initialized()) {
-      at::accelerator::emptyCache();
-      at::accelerator::resetPeakStats(device.index());
-    }
-  }
+  AERIE_RETURN_IF_ERROR(take_precision(options, config.trainer));
+  AERIE_ASSIGN_OR_RETURN(const at::Device device, engine_device(options));
   AERIE_ASSIGN_OR_RETURN(auto engine, choose_engine(config, device));
-  AERIE_RETURN_IF_ERROR(set_ranks(*engine, config, options));
-  BuiltEngine out;
-  out.base_rates = engine->base_rates();
-  for (const nn::ParamInfo& entry : engine->core().model().parameters().entries()) {
-    if (entry.is_buffer || entry.alias_of >= 0) continue;
-    if (out.parts.empty() || out.parts.back().name != entry.group)
-      out.parts.push_back({entry.group, 0, 0});
-    (entry.trainable ? out.parts.back().trainable : out.parts.back().frozen) += entry.numel;
-  }
-  out.start_times = engine->start_times();
-  if (options.saves) engine->reserve_snapshots();
+  engine->core().set_global_loss(config.aerie.loss_reduction == config::LossReduction::kGlobal);
+  AERIE_RETURN_IF_ERROR(engine->join_ranks(options, config.trainer, config.aerie,
+                                           config.model.optim.kind, !engine->is_fast()));
+  BuiltEngine out = built_engine(std::move(engine), options);
   // What setting up took and gave back is the device's again.
   if (options.gpu) at::accelerator::emptyCache();
-  out.engine = std::move(engine);
   return out;
 }
 
