@@ -2,6 +2,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/devices.h"
+#include "aerie/config/schema/type_spec.h"
 #include "aerie/models/bev/config/mm_parts.h"
 
 namespace aerie::bev {
@@ -83,38 +84,16 @@ void translate_rest(MmState& state, MmNode& top) {
   }
 }
 
+// What an mm-style file may hold at its top.
+constexpr std::string_view kTopKeys =
+    "model|data|optimizer|optimizer_config|optim_wrapper|lr_config|runner|momentum_config|"
+    "evaluation|checkpoint_config|log_config|fp16|load_from|resume_from|work_dir|workflow|seed|"
+    "cudnn_benchmark|dist_params|log_level|sync_bn|trainer|exp_manager|aerie|"
+    "find_unused_parameters|gpu_ids|total_iters|total_epochs|deterministic|custom_hooks";
+
 // Names that other values use are variables; one that looks like a key is a slip.
 void report_unknown(MmState& state, const MmNode& top, const std::set<std::string>* names_read) {
-  std::vector<std::string> known = {"model",
-                                    "data",
-                                    "optimizer",
-                                    "optimizer_config",
-                                    "optim_wrapper",
-                                    "lr_config",
-                                    "runner",
-                                    "momentum_config",
-                                    "evaluation",
-                                    "checkpoint_config",
-                                    "log_config",
-                                    "fp16",
-                                    "load_from",
-                                    "resume_from",
-                                    "work_dir",
-                                    "workflow",
-                                    "seed",
-                                    "cudnn_benchmark",
-                                    "dist_params",
-                                    "log_level",
-                                    "sync_bn",
-                                    "trainer",
-                                    "exp_manager",
-                                    "aerie",
-                                    "find_unused_parameters",
-                                    "gpu_ids",
-                                    "total_iters",
-                                    "total_epochs",
-                                    "deterministic",
-                                    "custom_hooks"};
+  const std::vector<std::string> known = config::choice_names(kTopKeys);
   for (const std::string& key : top.rest()) {
     if (names_read != nullptr && names_read->contains(key)) continue;
     const Value& value = *top.value().as_map().find(key);

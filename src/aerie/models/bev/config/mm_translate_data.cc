@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "aerie/base/strings.h"
+#include "aerie/config/schema/type_spec.h"
 #include "aerie/models/bev/config/bev_schema.h"
 #include "aerie/models/bev/config/mm_parts.h"
 
@@ -13,33 +14,16 @@ using config::List;
 using config::Value;
 
 // Steps that read or change what a camera-only model does not see.
-constexpr std::string_view kLidarSteps[] = {"LoadPointsFromFile",
-                                            "LoadPointsFromMultiSweeps",
-                                            "LoadRadarPointsMultiSweeps",
-                                            "PointsRangeFilter",
-                                            "PointShuffle",
-                                            "PointSample",
-                                            "IndoorPointSample",
-                                            "VoxelBasedPointSampler",
-                                            "GlobalAlignment",
-                                            "GTDepth"};
-constexpr std::string_view kBoxSteps[] = {"LoadAnnotations3D", "ObjectRangeFilter",
-                                          "ObjectNameFilter",  "ObjectPaste",
-                                          "ObjectSample",      "ObjectNoise"};
-constexpr std::string_view kFormatSteps[] = {"LoadMultiViewImageFromFiles",
-                                             "DefaultFormatBundle3D",
-                                             "DefaultFormatBundle",
-                                             "Collect3D",
-                                             "Collect",
-                                             "ImagePad"};
-constexpr std::string_view kOtherSteps[] = {"ImageAug3D",          "GlobalRotScaleTrans",
-                                            "LoadBEVSegmentation", "RandomFlip3D",
-                                            "ImageNormalize",      "GridMask"};
-
-template <size_t N>
-bool is_one_of(const std::string_view (&names)[N], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
+constexpr std::string_view kLidarSteps =
+    "LoadPointsFromFile|LoadPointsFromMultiSweeps|LoadRadarPointsMultiSweeps|PointsRangeFilter|"
+    "PointShuffle|PointSample|IndoorPointSample|VoxelBasedPointSampler|GlobalAlignment|GTDepth";
+constexpr std::string_view kBoxSteps =
+    "LoadAnnotations3D|ObjectRangeFilter|ObjectNameFilter|ObjectPaste|ObjectSample|ObjectNoise";
+constexpr std::string_view kFormatSteps =
+    "LoadMultiViewImageFromFiles|DefaultFormatBundle3D|DefaultFormatBundle|Collect3D|Collect|"
+    "ImagePad";
+constexpr std::string_view kOtherSteps =
+    "ImageAug3D|GlobalRotScaleTrans|LoadBEVSegmentation|RandomFlip3D|ImageNormalize|GridMask";
 
 bool is_true(const Value* value) {
   return value != nullptr && ((value->is_bool() && value->as_bool()) ||
@@ -88,11 +72,11 @@ class Pipeline {
     const std::string type = step.text("type");
     if (type.empty())
       return state_.error(step.path(), step.value(), "a step of a pipeline needs a type");
-    if (is_one_of(kLidarSteps, type) || is_one_of(kBoxSteps, type)) {
+    if (config::is_choice(type, kLidarSteps) || config::is_choice(type, kBoxSteps)) {
       lidar_.push_back(type);
       return;
     }
-    if (is_one_of(kFormatSteps, type)) return;
+    if (config::is_choice(type, kFormatSteps)) return;
     if (type == "ImageAug3D") return image_aug(step);
     if (type == "GlobalRotScaleTrans") return rot_scale(step);
     if (type == "LoadBEVSegmentation") return segmentation(step);
@@ -100,10 +84,8 @@ class Pipeline {
     if (type == "ImageNormalize") return normalize(step);
     if (type == "GridMask") return grid_mask(step);
     std::vector<std::string> known;
-    for (const auto& name : kLidarSteps) known.emplace_back(name);
-    for (const auto& name : kBoxSteps) known.emplace_back(name);
-    for (const auto& name : kFormatSteps) known.emplace_back(name);
-    for (const auto& name : kOtherSteps) known.emplace_back(name);
+    for (const std::string_view steps : {kLidarSteps, kBoxSteps, kFormatSteps, kOtherSteps})
+      for (std::string& name : config::choice_names(steps)) known.push_back(std::move(name));
     const std::string near = nearest_name(type, known);
     state_.error(step.path_of("type"), step.value(), str_cat("there is no step '", type, "' here"),
                  near.empty() ? "known are ImageAug3D, GlobalRotScaleTrans, LoadBEVSegmentation, "

@@ -12,6 +12,7 @@
 
 #include "aerie/base/philox.h"
 #include "aerie/base/strings.h"
+#include "aerie/config/schema/type_spec.h"
 #include "aerie/data/batch.h"
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/bev_engine.h"
@@ -20,61 +21,13 @@ namespace aerie::bev {
 namespace {
 
 // Operations that compute nothing: they make room, or look at what is there in another way.
-constexpr std::string_view kNoArithmetic[] = {"alias",
-                                              "as_strided",
-                                              "chunk",
-                                              "detach",
-                                              "detach_",
-                                              "diagonal",
-                                              "empty",
-                                              "empty_like",
-                                              "empty_strided",
-                                              "expand",
-                                              "expand_as",
-                                              "flatten",
-                                              "item",
-                                              "lift_fresh",
-                                              "narrow",
-                                              "new_empty",
-                                              "new_zeros",
-                                              "permute",
-                                              "reshape",
-                                              "resize_",
-                                              "resize_as_",
-                                              "resolve_conj",
-                                              "resolve_neg",
-                                              "select",
-                                              "set_",
-                                              "slice",
-                                              "split",
-                                              "squeeze",
-                                              "t",
-                                              "transpose",
-                                              "unbind",
-                                              "unflatten",
-                                              "unsqueeze",
-                                              "view",
-                                              "view_as",
-                                              "zeros",
-                                              "ones",
-                                              "full",
-                                              "fill_",
-                                              "zero_",
-                                              "to",
-                                              "contiguous",
-                                              "ones_like",
-                                              "zeros_like",
-                                              "empty_permuted",
-                                              "_local_scalar_dense",
-                                              "_to_copy",
-                                              "mT",
-                                              "_reshape_alias",
-                                              "_unsafe_view",
-                                              "result_type",
-                                              "is_nonzero",
-                                              "split_with_sizes",
-                                              "scalar_tensor",
-                                              "clone"};
+constexpr std::string_view kNoArithmetic =
+    "alias|as_strided|chunk|detach|detach_|diagonal|empty|empty_like|empty_strided|expand|"
+    "expand_as|flatten|item|lift_fresh|narrow|new_empty|new_zeros|permute|reshape|resize_|"
+    "resize_as_|resolve_conj|resolve_neg|select|set_|slice|split|squeeze|t|transpose|unbind|"
+    "unflatten|unsqueeze|view|view_as|zeros|ones|full|fill_|zero_|to|contiguous|ones_like|"
+    "zeros_like|empty_permuted|_local_scalar_dense|_to_copy|mT|_reshape_alias|_unsafe_view|"
+    "result_type|is_nonzero|split_with_sizes|scalar_tensor|clone";
 
 enum class Phase { kForward, kBackward, kUpdate };
 constexpr const char* kPhaseNames[] = {"forward", "backward", "update"};
@@ -168,9 +121,7 @@ class Watch {
   // Whether it computes.
   bool add(std::string name, const Open& open, const std::set<std::string>& out) {
     if (starts_with(name, "aten::")) name = name.substr(6);
-    if (std::find(std::begin(kNoArithmetic), std::end(kNoArithmetic), name) !=
-        std::end(kNoArithmetic))
-      return false;
+    if (config::is_choice(name, kNoArithmetic)) return false;
     std::string from = join(std::vector<std::string>(open.in.begin(), open.in.end()), ", ");
     const std::string to = join(std::vector<std::string>(out.begin(), out.end()), ", ");
     std::string dtype;
