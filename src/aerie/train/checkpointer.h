@@ -2,12 +2,15 @@
 // RunCheckpointer (run_checkpointer.h) on top of CheckpointStore; the loop knows only this.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "aerie/checkpoint/lightning_mirror.h"
+#include "aerie/checkpoint/mm_mirror.h"
 #include "aerie/checkpoint/train_state.h"
 #include "aerie/train/engine.h"
 
@@ -24,6 +27,18 @@ struct CheckpointRules {
   bool newest = false;
   bool best = false;
   bool by_epoch = false;  // named `epoch_N`, not `iter_N`
+};
+
+// Files beside the native checkpoints. Each may be empty.
+struct Exports {
+  // A model archive at the given path, atomically; called in the thread that writes checkpoints.
+  std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_archive;
+  // A Lightning checkpoint, one beside every native one.
+  LightningMirror::Write write_lightning;
+  // mmcv's `iter_N.pth`, one beside every native one, in the folder of the run.
+  MmMirror::Write write_mm;
+  bool mm_latest = true;  // and `latest.pth`
+  CheckpointRules rules;
 };
 
 struct SaveRequest {

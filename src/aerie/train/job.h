@@ -12,8 +12,6 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
-#include "aerie/checkpoint/lightning_mirror.h"
-#include "aerie/checkpoint/mm_mirror.h"
 #include "aerie/checkpoint/train_state.h"
 #include "aerie/config/schema/loop_config.h"
 #include "aerie/config/value.h"
@@ -80,18 +78,6 @@ struct BuiltEngine {
   std::vector<std::pair<std::string, double>> start_times;  // what making it consisted of, seconds
   std::vector<double> base_rates;  // learning rate of every parameter group, before the schedule
   std::vector<ModelPart> parts;    // in the order of the state dict
-};
-
-// Files beside the native checkpoints. Each may be empty.
-struct Exports {
-  // A model archive at the given path, atomically; called in the thread that writes checkpoints.
-  std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_archive;
-  // A Lightning checkpoint, one beside every native one.
-  LightningMirror::Write write_lightning;
-  // mmcv's `iter_N.pth`, one beside every native one, in the folder of the run.
-  MmMirror::Write write_mm;
-  bool mm_latest = true;  // and `latest.pth`
-  CheckpointRules rules;
 };
 
 class Job {

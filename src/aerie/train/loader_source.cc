@@ -9,10 +9,6 @@
 
 namespace aerie::train {
 
-int64_t LoaderSource::batches_per_epoch() const {
-  return loader_->batches_per_epoch();
-}
-
 Status LoaderSource::start_once(const std::string& what, const std::function<Status()>& start) {
   if (!what.empty() && what == started_) return ok_status();
   started_.clear();
@@ -24,10 +20,6 @@ Status LoaderSource::start_once(const std::string& what, const std::function<Sta
 Result<const data::Batch*> LoaderSource::next() {
   started_.clear();
   return loader_->next();
-}
-
-void LoaderSource::release(const data::Batch* batch) {
-  loader_->release(batch);
 }
 
 Status LoaderSource::start_epoch(int64_t epoch) {
@@ -52,21 +44,8 @@ BatchSummary LoaderSource::summary(const data::Batch& batch) const {
   return summary_of(batch);
 }
 
-std::string LoaderSource::cursor_json() const {
-  return loader_->cursor_json();
-}
-
 Status LoaderSource::restore(const std::string& cursor_json) {
   return start_once(cursor_json, [&] { return loader_->restore(cursor_json); });
-}
-
-EpochPosition LoaderSource::position() const {
-  const data::EpochPosition at = loader_->position();
-  return {at.batch, at.batches};
-}
-
-Status LoaderSource::restore_counts(const std::string& cursor_json) {
-  return loader_->restore_counts(cursor_json);
 }
 
 int64_t LoaderSource::untold_bad_samples() const {

@@ -14,15 +14,19 @@ class LoaderSource final : public BatchSource {
  public:
   explicit LoaderSource(std::unique_ptr<data::Loader> loader) : loader_(std::move(loader)) {}
 
-  int64_t batches_per_epoch() const override;
+  int64_t batches_per_epoch() const override { return loader_->batches_per_epoch(); }
   Result<const data::Batch*> next() override;
-  void release(const data::Batch* batch) override;
+  void release(const data::Batch* batch) override { loader_->release(batch); }
   Status start_epoch(int64_t epoch) override;
   BatchSummary summary(const data::Batch& batch) const override;
-  std::string cursor_json() const override;
+  std::string cursor_json() const override { return loader_->cursor_json(); }
   Status restore(const std::string& cursor_json) override;
-  EpochPosition position() const override;
-  Status restore_counts(const std::string& cursor_json) override;
+  EpochPosition position() const override {
+    return {loader_->position().batch, loader_->position().batches};
+  }
+  Status restore_counts(const std::string& cursor_json) override {
+    return loader_->restore_counts(cursor_json);
+  }
   int64_t untold_bad_samples() const override;
   std::string take_bad_samples() override;
   Status add_bad_samples(const std::string& text) override;

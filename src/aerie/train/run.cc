@@ -264,12 +264,8 @@ Result<RunResult> run_rank(Job& job, const RunOptions& options) {
     for (const std::string& name : set_metric_names(job, data.sets))
       checkpoint_options.metrics.push_back(name);
     AERIE_ASSIGN_OR_RETURN(Exports exports, job.exports(env));
-    checkpoint_options.write_archive = std::move(exports.write_archive);
-    checkpoint_options.write_lightning = std::move(exports.write_lightning);
-    checkpoint_options.write_mm = std::move(exports.write_mm);
-    checkpoint_options.mm_latest = exports.mm_latest;
-    checkpoint_options.rules = exports.rules;
-    rules = exports.rules;
+    static_cast<Exports&>(checkpoint_options) = std::move(exports);
+    rules = checkpoint_options.rules;
     if (leading) {
       checkpointer = std::make_unique<RunCheckpointer>(env, clock, checkpoint_options);
       AERIE_RETURN_IF_ERROR(checkpointer->adopt_existing());

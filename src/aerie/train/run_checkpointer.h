@@ -29,20 +29,12 @@
 
 namespace aerie::train {
 
-struct RunCheckpointerOptions {
+// Archives and other programs' files are written in the background thread.
+struct RunCheckpointerOptions : Exports {
   RunFolder folder;
   config::CheckpointCallbackConfig params;
   std::string monitor = "val_loss";
   std::vector<std::string> metrics{"val_loss"};  // others that names of checkpoints may use
-  // Writes a model archive of a snapshot to the given path (atomically); called in the background
-  // thread. May be empty.
-  std::function<Status(const std::string& path, const StateSnapshot& snapshot)> write_archive;
-  // Writes a Lightning file the same way; not empty: one is kept beside every native checkpoint.
-  LightningMirror::Write write_lightning;
-  // And mmcv's file.
-  MmMirror::Write write_mm;
-  bool mm_latest = true;
-  CheckpointRules rules;
 };
 
 class RunCheckpointer final : public Checkpointer {
