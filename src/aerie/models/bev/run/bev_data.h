@@ -17,7 +17,4 @@ Result<train::JobData> open_bev_data(
     const BevRunConfig& run, const train::DataOptions& options,
     std::shared_ptr<const nuscenes::NuscenesDataset>* evaluated = nullptr);
 
-// The seed of the loader of evaluations.
-uint64_t evaluation_seed(const BevRunConfig& run);
-
 }  // namespace aerie::bev

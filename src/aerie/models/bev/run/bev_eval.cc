@@ -15,6 +15,7 @@
 #include "aerie/models/bev/run/bev_task.h"
 #include "aerie/models/bev/run/make_engine.h"
 #include "aerie/train/evaluate.h"
+#include "aerie/train/run_data.h"
 
 namespace aerie::bev {
 namespace {
@@ -26,7 +27,7 @@ class ShowFolder final : public PredictionSink {
              const BevEvalOptions& options, std::string title)
       : dataset_(std::move(dataset)), options_(options) {
     sheet_.title = std::move(title);
-    sheet_.seed = evaluation_seed(*options.config);
+    sheet_.seed = train::evaluation_seed(options.config->aerie.seed);
     sheet_.thresholds.assign(options.config->model.classes.size(), options.show_threshold);
   }
   bool wants(const data::Batch&) const override {

@@ -14,6 +14,7 @@
 #include "aerie/models/bev/run/prediction_pictures.h"
 #include "aerie/optim/mm_schedule.h"
 #include "aerie/train/mm_schedule_rates.h"
+#include "aerie/train/run_data.h"
 
 namespace aerie::bev {
 namespace {
@@ -54,8 +55,9 @@ class BevJob final : public train::Job {
     std::shared_ptr<const nuscenes::NuscenesDataset> evaluated;
     AERIE_ASSIGN_OR_RETURN(train::JobData data, open_bev_data(run_, options, &evaluated));
     if (evaluated != nullptr && run_.pictures > 0 && options.rank == 0)
-      pictures_ = std::make_unique<PredictionPictures>(
-          evaluated, run_.pictures, data.sets.front().batches, evaluation_seed(run_));
+      pictures_ =
+          std::make_unique<PredictionPictures>(evaluated, run_.pictures, data.sets.front().batches,
+                                               train::evaluation_seed(run_.aerie.seed));
     return data;
   }
   Result<train::BuiltEngine> make_engine(const train::EngineOptions& options) override {

@@ -10,18 +10,13 @@
 #include "aerie/base/strings.h"
 #include "aerie/data/speech/speech_assembler.h"
 #include "aerie/data/speech/synthetic_batch.h"
+#include "aerie/models/nest/run/nest_data.h"
 #include "aerie/models/nest/run/nest_job.h"
 #include "aerie/train/batch_list_source.h"
-#include "aerie/train/loader_source.h"
 
 namespace aerie::train {
 
 namespace {
-
-// Every source of NEST's jobs is one.
-const data::Loader& loader_of(const std::unique_ptr<BatchSource>& source) {
-  return static_cast<LoaderSource&>(*source).loader();
-}
 
 DryRunSet describe_set(const std::string& name, const data::Loader& loader,
                        const config::DatasetConfig& dataset, int64_t batches) {

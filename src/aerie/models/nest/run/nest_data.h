@@ -20,19 +20,12 @@ struct NestDataOptions : DataOptions {
   std::vector<data::Batching> earlier_batching;
 };
 
-struct NestData {
-  std::unique_ptr<LoaderSource> train;                    // null: not asked for
-  std::vector<std::unique_ptr<LoaderSource>> evaluation;  // validation or test
-  std::vector<ValidationSet> sets;                        // of them, with the limits applied
-};
-
 // Opens manifests, shard indexes and noise; starts the loaders. Errors name the node.
-Result<NestData> open_nest_data(const config::RunConfig& run, const NestDataOptions& options);
+Result<JobData> open_nest_data(const config::RunConfig& run, const NestDataOptions& options);
 
-// "12,345 utterances, 20 h 31 min", after filters.
-std::string amount_of_data(const std::vector<LoaderSource*>& sources);
-
-// overfit_batches is given.
-bool overfits(const config::TrainerConfig& trainer);
+// Every source of NEST's data is one.
+inline data::Loader& loader_of(const std::unique_ptr<BatchSource>& source) {
+  return static_cast<LoaderSource&>(*source).loader();
+}
 
 }  // namespace aerie::train

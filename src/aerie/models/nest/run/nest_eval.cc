@@ -86,7 +86,7 @@ Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
   data_options.gpu = devices.gpu;
   data_options.train = false;
   data_options.test = options.test;
-  AERIE_ASSIGN_OR_RETURN(const NestData data, open_nest_data(run, data_options));
+  AERIE_ASSIGN_OR_RETURN(const JobData data, open_nest_data(run, data_options));
 
   NestEvalReport out;
   out.checkpoint = weights.path;

@@ -15,7 +15,6 @@
 #include "aerie/models/nest/run/nest_engine.h"
 #include "aerie/models/nest/run/nest_schedule.h"
 #include "aerie/optim/schedule.h"
-#include "aerie/train/run_changes.h"
 #include "aerie/train/schedule_rates.h"
 
 namespace aerie::train {
@@ -44,24 +43,7 @@ class NestJob final : public Job {
       if (!cursor->now.batching && options.earlier_configs)
         nest_options.earlier_batching = batching_of(options.earlier_configs());
     }
-    AERIE_ASSIGN_OR_RETURN(NestData data, open_nest_data(run_, nest_options));
-    JobData out;
-    out.sets = std::move(data.sets);
-    std::vector<LoaderSource*> evaluation;
-    for (auto& source : data.evaluation) {
-      evaluation.push_back(source.get());
-      out.evaluation.push_back(std::move(source));
-    }
-    if (!evaluation.empty()) out.validation_amount = amount_of_data(evaluation);
-    if (data.train == nullptr) return out;
-    out.loader = data.train->loader().description();
-    out.training_amount = amount_of_data({data.train.get()});
-    out.changes = [loader = &data.train->loader()](const std::string& previous) {
-      const auto before = data::Cursor::parse(previous);
-      return before.ok() ? data_changes(*before, loader->cursor()) : std::vector<std::string>();
-    };
-    out.train = std::move(data.train);
-    return out;
+    return open_nest_data(run_, nest_options);
   }
 
   Result<BuiltEngine> make_engine(const EngineOptions& options) override {

@@ -121,10 +121,10 @@ TEST(WorstBatchTest, DurationBucketsKeepTheirSizes) {
   options.quiet = true;
   const auto plain = open_nest_data(run, options);
   ASSERT_TRUE(plain.ok()) << plain.status().to_string();
-  const BatchShape shape = worst_batch(plain->train->loader(), run.model.train_ds);
+  const BatchShape shape = worst_batch(loader_of(plain->train), run.model.train_ds);
   EXPECT_EQ(shape.rows, 3);
   double longest = 0.0;
-  for (const double d : plain->train->loader().sampler().set().lengths)
+  for (const double d : loader_of(plain->train).sampler().set().lengths)
     longest = std::max(longest, d);
   EXPECT_NEAR(static_cast<double>(shape.samples), longest * 16000, 70.0);
 
@@ -133,7 +133,7 @@ TEST(WorstBatchTest, DurationBucketsKeepTheirSizes) {
   run.model.train_ds.batch_size.reset();
   const auto packed = open_nest_data(run, options);
   ASSERT_TRUE(packed.ok()) << packed.status().to_string();
-  const BatchShape small = worst_batch(packed->train->loader(), run.model.train_ds);
+  const BatchShape small = worst_batch(loader_of(packed->train), run.model.train_ds);
   EXPECT_GE(small.rows, 1);
   EXPECT_LE(small.rows * small.samples, 2 * 8000);
 }

@@ -248,7 +248,7 @@ TEST(ResumeFixtureTest, BatchesByDurationHaveTheClipsTheyHad) {
 }
 
 // The samples of up to `batches` more batches, -1: of all that are left.
-std::map<uint32_t, int> take(LoaderSource& source, int64_t batches, std::map<uint32_t, int> seen) {
+std::map<uint32_t, int> take(BatchSource& source, int64_t batches, std::map<uint32_t, int> seen) {
   for (int64_t taken = 0; taken != batches; ++taken) {
     const auto batch = source.next();
     EXPECT_TRUE(batch.ok()) << batch.status().to_string();
@@ -303,7 +303,7 @@ TEST(ResumeFixtureTest, BatchesByDurationCanBeGoneOnWithInOthers) {
         for (const auto& [id, count] : seen) EXPECT_EQ(count, 1) << "sample " << id;
         // One of the twenty clips is no recording.
         const size_t lost = 19 - seen.size();
-        EXPECT_LT(lost, drop_last ? now->train->loader().sampler().max_batch_size() : 1u);
+        EXPECT_LT(lost, drop_last ? loader_of(now->train).sampler().max_batch_size() : 1u);
       }
     }
   }
