@@ -8,7 +8,6 @@
 #include "aerie/base/parse.h"
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
-#include "aerie/data/speech/manifest.h"
 
 namespace aerie::features {
 namespace {
@@ -70,12 +69,7 @@ std::string full_path(const std::string& resolved, const std::string& written,
 }
 
 Result<InputList> list_manifest(Env& env, const std::string& path) {
-  data::ManifestOptions options;
-  options.use_index_cache = false;  // nothing is written beside the input
-  options.quiet = true;
-  options.env = &env;
-  AERIE_ASSIGN_OR_RETURN(const data::Manifest manifest, data::Manifest::open({path}, options));
-  if (manifest.size() == 0) return data_error("the manifest has no lines").with_context(path);
+  AERIE_ASSIGN_OR_RETURN(const data::Manifest manifest, open_manifest(env, path));
   InputList out;
   out.recordings.reserve(manifest.size());
   for (uint64_t i = 0; i < manifest.size(); ++i) {
@@ -93,6 +87,16 @@ Result<InputList> list_manifest(Env& env, const std::string& path) {
 }
 
 }  // namespace
+
+Result<data::Manifest> open_manifest(Env& env, const std::string& path) {
+  data::ManifestOptions options;
+  options.use_index_cache = false;
+  options.quiet = true;
+  options.env = &env;
+  AERIE_ASSIGN_OR_RETURN(data::Manifest manifest, data::Manifest::open({path}, options));
+  if (manifest.size() == 0) return data_error("the manifest has no lines").with_context(path);
+  return manifest;
+}
 
 Result<InputList> list_input(Env& env, const std::string& input, const std::string& type) {
   const std::string path = expand_user(input);

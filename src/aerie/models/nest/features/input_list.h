@@ -9,6 +9,7 @@
 
 #include "aerie/base/env.h"
 #include "aerie/base/status.h"
+#include "aerie/data/speech/manifest.h"
 
 namespace aerie::features {
 
@@ -24,6 +25,9 @@ struct InputList {
   // Lines with an offset: whole files are read all the same.
   uint64_t num_with_offset = 0;
 };
+
+// A manifest that has lines; nothing is written beside it.
+Result<data::Manifest> open_manifest(Env& env, const std::string& path);
 
 // `input` is a manifest (*.json, *.jsonl), a folder (searched with all below it, links to folders
 // not followed; `type` is an extension, several separated by commas) or an audio file. Order:

@@ -12,6 +12,7 @@
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/thread_pool.h"
+#include "aerie/models/nest/features/input_list.h"
 
 namespace aerie::probe {
 namespace {
@@ -104,12 +105,7 @@ std::vector<uint64_t> choose_lines(uint64_t size, uint64_t skip, uint64_t count,
 }
 
 Result<NoiseSource> NoiseSource::open(Env& env, const std::string& manifest, int64_t sample_rate) {
-  data::ManifestOptions options;
-  options.use_index_cache = false;
-  options.quiet = true;
-  options.env = &env;
-  AERIE_ASSIGN_OR_RETURN(data::Manifest opened, data::Manifest::open({manifest}, options));
-  if (opened.size() == 0) return data_error("the manifest has no lines").with_context(manifest);
+  AERIE_ASSIGN_OR_RETURN(data::Manifest opened, features::open_manifest(env, manifest));
   return NoiseSource(env, std::move(opened), sample_rate);
 }
 

@@ -22,6 +22,7 @@
 #include "aerie/base/system.h"
 #include "aerie/base/thread_pool.h"
 #include "aerie/models/nest/features/clips.h"
+#include "aerie/models/nest/features/input_list.h"
 #include "aerie/models/nest/probe/feature_sources.h"
 #include "aerie/models/nest/probe/linear_probe.h"
 #include "aerie/models/nest/probe/probe_data.h"
@@ -42,13 +43,7 @@ Result<data::Manifest> open_manifest(Env& env, const std::string& option, const 
   if (path.empty()) return invalid_argument(str_cat(option, " is needed"));
   if (!env.exists(expanded))
     return invalid_argument(str_cat("there is no '", expanded, "'")).with_context(option);
-  data::ManifestOptions options;
-  options.use_index_cache = false;
-  options.quiet = true;
-  options.env = &env;
-  AERIE_ASSIGN_OR_RETURN(data::Manifest manifest, data::Manifest::open({expanded}, options));
-  if (manifest.size() == 0) return data_error("the manifest has no lines").with_context(expanded);
-  return manifest;
+  return features::open_manifest(env, expanded);
 }
 
 // One task's labels, as rows of the tables; -1 was left out already.
