@@ -207,6 +207,9 @@ class FastEngine final : public CoreEngine {
   bool recompute_ = false;  // activations, since memory ran out
   at::Tensor outputs_;      // loss and number of masked frames of a micro-batch
   at::Tensor results_;  // of the window: AdamwControl, bad-loss flag, MicroResult per micro-batch
+  // Offsets in the results.
+  static constexpr size_t kBadLoss = 48, kLossSum = 52, kMicroResults = 64;
+  static_assert(sizeof(kernels::AdamwControl) <= kBadLoss);
   int64_t max_micros_ = 0;
 
   std::unique_ptr<ResultRing<Pending>> under_way_;
