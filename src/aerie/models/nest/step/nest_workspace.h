@@ -1,5 +1,5 @@
 // The calls that NestStep repeats, on the memory of one micro-batch; included by nest_step.cc
-// alone.
+// and nest_step_backward.cc alone.
 #pragma once
 
 #include <cmath>
@@ -10,6 +10,13 @@
 #include "aerie/base/check.h"
 #include "aerie/models/nest/step/nest_memory.h"
 #include "aerie/models/nest/step/overlap_schedule.h"
+
+// For calls that return 0 or an error.
+#define AERIE_TRY(call)                   \
+  do {                                    \
+    const int try_code = (call);          \
+    if (try_code != kOk) return try_code; \
+  } while (false)
 
 namespace aerie::kernels {
 
