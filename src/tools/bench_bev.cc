@@ -76,6 +76,11 @@ struct BevBenchRow {
   double wait_share() const {
     return steps.step_ms_mean > 0.0 ? data_wait_ms / steps.step_ms_mean : 0.0;
   }
+  // Percent; nothing where the driver counts none.
+  std::optional<double> gpu_util() const {
+    if (!gpu || gpu->utilisation_percent < 0.0) return std::nullopt;
+    return gpu->utilisation_percent;
+  }
 };
 
 Result<std::vector<BevBenchRow>> rows_of(const BevBenchOptions& options) {
@@ -177,10 +182,7 @@ Status measure_row(const BevBenchOptions& options, const std::string& root, BevB
   row.loader = data.loader;
   if (const train::PhaseTime* wait = row.steps.phase(train::kPhaseDataWait))
     row.data_wait_ms = wait->host_ms_mean;  // as the step that it is part of
-  row.verdict =
-      bev::step_verdict(row.wait_share(),
-                        row.gpu ? std::optional(row.gpu->utilisation_percent) : std::nullopt)
-          .sentence;
+  row.verdict = bev::step_verdict(row.wait_share(), row.gpu_util()).sentence;
   return ok_status();
 }
 
@@ -227,7 +229,7 @@ ordered_json row_json(const BevBenchRow& row) {
                     {"peak_memory_gib", row.steps.memory.peak_gib},
                     {"verdict", row.verdict}};
   if (row.gpu) {
-    json["gpu_util"] = row.gpu->utilisation_percent;
+    if (row.gpu_util()) json["gpu_util"] = *row.gpu_util();
     json["gpu_memory_used_gib"] = row.gpu->peak_memory_used_gib;
   }
   if (row.guide != nullptr)
@@ -248,7 +250,7 @@ void print_rows(const std::vector<BevBenchRow>& rows, bool peer) {
               peer ? "   peer ms  of peer" : "", "verdict; the guide's iter/s and GB");
   for (const BevBenchRow& row : rows) {
     char gpu[16] = "-";
-    if (row.gpu) std::snprintf(gpu, sizeof gpu, "%.0f", row.gpu->utilisation_percent);
+    if (row.gpu_util()) std::snprintf(gpu, sizeof gpu, "%.0f", *row.gpu_util());
     char beside[40] = "";
     if (peer && row.peer)
       std::snprintf(beside, sizeof beside, "  %8.1f  %6.2fx", row.peer->ms,

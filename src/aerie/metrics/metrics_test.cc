@@ -1,6 +1,8 @@
 #include <cmath>
 #include <cstring>
+#include <dlfcn.h>
 #include <limits>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -295,6 +297,30 @@ TEST(NvmlTest, IsAbsentOrSamples) {
       EXPECT_GT(sample->memory_total_gib, 0.0);
       return;
     }
+}
+
+// A driver that is made up. From here on it is the one that this process finds.
+TEST(NvmlTest, ReadsWhatTheDriverKnows) {
+  void* driver = dlopen(AERIE_FAKE_NVML, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(driver, nullptr) << dlerror();
+  const auto behave = reinterpret_cast<void (*)(bool, bool)>(dlsym(driver, "test_nvml_behave"));
+  ASSERT_NE(behave, nullptr);
+  const auto sample = [&](bool divided, bool counts) -> std::optional<GpuSample> {
+    behave(divided, counts);
+    const auto sampler = NvmlSampler::start("0000:01:00.0", 60.0);
+    return sampler == nullptr ? std::nullopt : sampler->read_now();
+  };
+  const auto usual = sample(false, true);
+  ASSERT_TRUE(usual.has_value());
+  EXPECT_EQ(usual->utilisation_percent, 75.0);
+  EXPECT_EQ(usual->memory_used_gib, 20.0);
+  // Memory is known where utilisation is not counted.
+  const auto uncounted = sample(false, false);
+  ASSERT_TRUE(uncounted.has_value());
+  EXPECT_LT(uncounted->utilisation_percent, 0.0);
+  EXPECT_EQ(uncounted->memory_total_gib, 80.0);
+  // The figures of a divided card are not those of its parts.
+  EXPECT_FALSE(sample(true, true).has_value());
 }
 
 }  // namespace

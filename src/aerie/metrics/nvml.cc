@@ -40,6 +40,7 @@ struct Api {
   int (*memory)(Device, Memory*) = nullptr;
   int (*power)(Device, unsigned*) = nullptr;
   int (*temperature)(Device, int, unsigned*) = nullptr;
+  int (*mig_mode)(Device, unsigned*, unsigned*) = nullptr;  // null: a driver without MIG
 
   bool load() {
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -57,7 +58,13 @@ struct Api {
     find(memory, "nvmlDeviceGetMemoryInfo");
     find(power, "nvmlDeviceGetPowerUsage");
     find(temperature, "nvmlDeviceGetTemperature");
+    mig_mode = reinterpret_cast<decltype(mig_mode)>(dlsym(library, "nvmlDeviceGetMigMode"));
     return complete;
+  }
+
+  bool in_parts(Device device) const {
+    unsigned current = 0, pending = 0;
+    return mig_mode != nullptr && mig_mode(device, &current, &pending) == kSuccess && current != 0;
   }
 };
 
@@ -96,12 +103,10 @@ class Sampler final : public NvmlSampler {
   std::optional<GpuSample> take() {
     if (!have_sample_) return std::nullopt;
     GpuSample out = latest_;
-    if (count_ > 0) {
-      out.utilisation_percent = utilisation_sum_ / count_;
-      out.power_w = power_sum_ / count_;
-    }
+    if (counted_ > 0) out.utilisation_percent = utilisation_sum_ / counted_;
+    if (count_ > 0) out.power_w = power_sum_ / count_;
     utilisation_sum_ = power_sum_ = 0.0;
-    count_ = 0;
+    count_ = counted_ = 0;
     return out;
   }
 
@@ -111,13 +116,13 @@ class Sampler final : public NvmlSampler {
     Utilization utilization{};
     Memory memory{};
     unsigned milliwatts = 0, celsius = 0;
-    const bool ok = api_.utilization(device_, &utilization) == kSuccess &&
-                    api_.memory(device_, &memory) == kSuccess;
+    // Some drivers (virtual GPUs, WSL2) know memory and count no utilisation.
+    if (api_.memory(device_, &memory) != kSuccess) return std::nullopt;
+    if (api_.utilization(device_, &utilization) == kSuccess)
+      sample.utilisation_percent = utilization.gpu;
     if (api_.power(device_, &milliwatts) == kSuccess) sample.power_w = milliwatts / 1000.0;
     if (api_.temperature(device_, kTemperatureGpu, &celsius) == kSuccess)
       sample.temperature_c = celsius;
-    if (!ok) return std::nullopt;
-    sample.utilisation_percent = utilization.gpu;
     sample.memory_used_gib = static_cast<double>(memory.used) / kGib;
     sample.memory_total_gib = static_cast<double>(memory.total) / kGib;
     return sample;
@@ -129,7 +134,10 @@ class Sampler final : public NvmlSampler {
     latest_ = *sample;
     latest_.peak_memory_used_gib = peak;
     have_sample_ = true;
-    utilisation_sum_ += sample->utilisation_percent;
+    if (sample->utilisation_percent >= 0.0) {
+      utilisation_sum_ += sample->utilisation_percent;
+      ++counted_;
+    }
     power_sum_ += sample->power_w;
     ++count_;
   }
@@ -155,7 +163,7 @@ class Sampler final : public NvmlSampler {
   GpuSample latest_;
   double utilisation_sum_ = 0.0;
   double power_sum_ = 0.0;
-  int count_ = 0;
+  int count_ = 0, counted_ = 0;  // samples; those with a utilisation
   std::thread thread_;
 };
 
@@ -168,7 +176,12 @@ std::unique_ptr<NvmlSampler> NvmlSampler::start(const char* pci_bus_id, double i
   const bool found = pci_bus_id != nullptr && pci_bus_id[0] != '\0'
                          ? api.by_pci(pci_bus_id, &device) == kSuccess
                          : api.by_index(0, &device) == kSuccess;
-  if (!found) {
+  const bool in_parts = found && api.in_parts(device);
+  if (in_parts)
+    log_info("metrics",
+             "the GPU is divided (MIG): the driver tells what the whole card does, so "
+             "utilisation and memory are not recorded");
+  if (!found || in_parts) {
     api.shutdown();
     return nullptr;
   }

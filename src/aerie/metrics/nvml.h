@@ -9,7 +9,8 @@
 namespace aerie::metrics {
 
 struct GpuSample {
-  double utilisation_percent = 0.0;   // share of time in which any kernel ran
+  // Share of time in which any kernel ran; below 0: the driver does not count it.
+  double utilisation_percent = -1.0;
   double memory_used_gib = 0.0;       // of the whole device, all processes
   double peak_memory_used_gib = 0.0;  // the most that was seen since the start
   double memory_total_gib = 0.0;
@@ -20,7 +21,8 @@ struct GpuSample {
 class NvmlSampler {
  public:
   // Starts sampling GPU `pci_bus_id` ("0000:3b:00.0"; empty: the first one) every `interval_s`;
-  // null without NVML.
+  // null without NVML, and in MIG mode, where its figures are those of the whole card and not of
+  // the part that this process has.
   static std::unique_ptr<NvmlSampler> start(const char* pci_bus_id, double interval_s);
   virtual ~NvmlSampler() = default;
 

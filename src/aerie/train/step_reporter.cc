@@ -61,8 +61,10 @@ void StepReporter::log(const StepOutcome& outcome, const StepInfo& info, bool du
     record.add("micro_losses", losses);
   }
   if (outcome.loss_scale != 1.0) record.add("loss_scale", outcome.loss_scale);
-  if (const auto sample = gpu_sample())
-    record.add("gpu_util", sample->utilisation_percent).add("gpu_mem_gib", sample->memory_used_gib);
+  if (const auto sample = gpu_sample()) {
+    if (sample->utilisation_percent >= 0.0) record.add("gpu_util", sample->utilisation_percent);
+    record.add("gpu_mem_gib", sample->memory_used_gib);
+  }
   record.add("rss_gib", static_cast<double>(process_memory().rss_bytes) / kGib);
   parts_.write(record);
   if (parts_.tensorboard == nullptr) return;
@@ -110,7 +112,7 @@ ui::ProgressInfo StepReporter::progress(const StepInfo& info, int64_t planned_st
   out.throughput = smooth_amount_ / seconds;
   out.data_wait_share = std::clamp(smooth_wait_s_ / seconds, 0.0, 1.0);
   if (const auto sample = gpu_sample()) {
-    out.gpu_util = sample->utilisation_percent;
+    if (sample->utilisation_percent >= 0.0) out.gpu_util = sample->utilisation_percent;
     out.gpu_mem_gib = sample->memory_used_gib;
   }
   if (planned_steps >= 0)

@@ -91,6 +91,24 @@ TEST(VerdictTest, NamesWhatLimitsTheRun) {
   EXPECT_NE(judge(saving).sentence.find("val_check_interval"), std::string::npos);
 }
 
+// Drivers of some virtual GPUs count no utilisation.
+TEST(VerdictTest, KnowsGpusThatAreNotSampled) {
+  const auto on = [](const char* engine, double fused_ms) {
+    std::vector<Record> out = run(1, 0, -1);
+    for (Record& record : out) record.add("forward_backward_ms", fused_ms);
+    Record start(RecordKind::kEvent, 0, 0, 0.0);
+    start.add("event", "start").add("engine", engine);
+    out.insert(out.begin(), start);
+    return judge(out);
+  };
+  const Verdict busy = on("fast engine, cuda:0, precision 32", 0.9);
+  EXPECT_EQ(busy.bound, Bound::kCompute);
+  EXPECT_EQ(busy.sentence.find("no GPU"), std::string::npos) << busy.sentence;
+  EXPECT_NE(busy.sentence.find("not counted"), std::string::npos) << busy.sentence;
+  EXPECT_EQ(on("fast engine, cuda:0, precision 32", 0.3).bound, Bound::kLaunch);
+  EXPECT_NE(judge(run(1, 0, -1)).sentence.find("no GPU"), std::string::npos);
+}
+
 ReportInput run_input(std::vector<Record> records) {
   ReportInput input;
   input.title = "a run";

@@ -40,8 +40,12 @@ const char* bound_name(Bound bound) {
 
 Verdict judge(const std::vector<metrics::Record>& records, const ReportWords& words) {
   std::vector<const metrics::Record*> train;
-  for (const auto& record : records)
+  bool gpu = false;  // as its engine says: not every driver counts utilisation
+  for (const auto& record : records) {
     if (record.kind() == metrics::RecordKind::kTrain) train.push_back(&record);
+    if (const std::string engine = record.text("engine"); !engine.empty())
+      gpu = engine.find("cuda") != std::string::npos;
+  }
   Verdict out;
   if (train.empty()) {
     out.sentence = "no training step was logged: nothing to judge";
@@ -76,10 +80,12 @@ Verdict judge(const std::vector<metrics::Record>& records, const ReportWords& wo
   out.data_wait_share = step_ms > 0.0 ? wait_ms / step_ms : 0.0;
   // The median: a sample taken during a save or a validation says nothing about the steps.
   if (!utils.empty()) out.gpu_util_percent = median(utils);
-  const std::string numbers = str_cat(
-      "data wait ", fixed(100.0 * out.data_wait_share, 1), " % of step time, ",
-      !utils.empty() ? str_cat("GPU ", fixed(out.gpu_util_percent, 0), " % busy") : "no GPU",
-      ", median step ", fixed(out.step_ms, 1), " ms");
+  const std::string numbers =
+      str_cat("data wait ", fixed(100.0 * out.data_wait_share, 1), " % of step time, ",
+              !utils.empty() ? str_cat("GPU ", fixed(out.gpu_util_percent, 0), " % busy")
+              : gpu          ? "GPU use not counted by its driver"
+                             : "no GPU",
+              ", median step ", fixed(out.step_ms, 1), " ms");
   if (out.data_wait_share > 0.10) {
     out.bound = Bound::kLoader;
     out.sentence = str_cat("loader-bound: ", numbers, ". ", words.faster_data, ".");
@@ -91,7 +97,8 @@ Verdict judge(const std::vector<metrics::Record>& records, const ReportWords& wo
         str_cat("compute-bound: ", numbers,
                 ". The steps keep the GPU busy, what lies between them does not: validate and save "
                 "less often (trainer.val_check_interval), or judge a longer run.");
-  } else if (!utils.empty() && out.gpu_util_percent < 100.0 * kBusyShare) {
+  } else if (utils.empty() ? fast_engine && !busy_in_steps
+                           : out.gpu_util_percent < 100.0 * kBusyShare) {
     out.bound = Bound::kLaunch;
     out.sentence = str_cat("launch-bound: ", numbers, ". ", words.longer_steps,
                            fast_engine || words.one_engine ? ": the steps are too short."
