@@ -24,6 +24,10 @@ class Dataset {
   // The number that reports show for it.
   virtual uint32_t sample_id(uint64_t i) const { return static_cast<uint32_t>(i); }
 
+  // Entries of its lists that are no samples because they cannot be used (damaged, without a
+  // recording), as opposed to those that the configuration leaves out.
+  virtual uint64_t left_out() const { return 0; }
+
   // A folder or file that is read, for judging the disk; empty: none.
   virtual std::string example_path() const { return {}; }
   // What to do about a slow disk, at the end of a sentence.

@@ -336,6 +336,8 @@ LoaderStats Loader::stats() const {
   for (const auto& slot : impl_->slots) out.ring_ready += slot->state == Impl::State::kReady;
   out.ring_slots = impl_->slots.size();
   out.memory_bytes = impl_->setup.budget_bytes;
+  out.storage = impl_->setup.storage.kind();
+  out.left_out = impl_->setup.left_out;
   return out;
 }
 

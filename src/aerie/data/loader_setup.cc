@@ -58,6 +58,9 @@ Result<LoaderSetup> set_up_loader(const Dataset& dataset, BatchAssembler& assemb
                                   const LoaderConfig& config, const LoaderOptions& options,
                                   const Sampler& sampler) {
   LoaderSetup setup;
+  setup.example_path = dataset.example_path();
+  if (!setup.example_path.empty()) setup.storage = storage_info(setup.example_path);
+  setup.left_out = dataset.left_out();
   setup.lanes_per_rank = sampler.num_lanes() / options.world;
   setup.fixed_lanes = config.virtual_ranks.has_value();
   setup.first_plan = sampler.plan(0);
@@ -120,8 +123,8 @@ Result<LoaderSetup> set_up_loader(const Dataset& dataset, BatchAssembler& assemb
 }
 
 void warn_about_machine(const Dataset& dataset, const LoaderSetup& setup) {
-  if (const std::string path = dataset.example_path(); !path.empty()) {
-    const StorageInfo storage = storage_info(path);
+  if (const std::string& path = setup.example_path; !path.empty()) {
+    const StorageInfo& storage = setup.storage;
     if (storage.network)
       log_warn("data", parent_path(path), " is on a network file system (", storage.filesystem,
                "): ", dataset.storage_advice(storage));

@@ -8,6 +8,7 @@
 #include "aerie/base/status.h"
 #include "aerie/data/epoch_plan.h"
 #include "aerie/data/loader.h"
+#include "aerie/data/storage.h"
 
 namespace aerie::data {
 
@@ -22,6 +23,9 @@ struct LoaderSetup {
   uint64_t worker_bytes = 0;  // decoders' buffers, all workers; part of the budget
   BatchSizes sizes;
   std::shared_ptr<const EpochPlan> first_plan;  // epoch 0
+  std::string example_path;                     // of the data set
+  StorageInfo storage;                          // where that lies
+  uint64_t left_out = 0;                        // Dataset::left_out()
 };
 
 // How the loader has its epochs planned.

@@ -44,6 +44,8 @@ std::string LoaderStats::to_json() const {
   out["memory_bytes"] = memory_bytes;
   out["wall_s"] = wall_s;
   out["limit"] = bottleneck();
+  if (!storage.empty()) out["storage"] = storage;
+  if (left_out > 0) out["left_out"] = left_out;
   return out.dump();
 }
 

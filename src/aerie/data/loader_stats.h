@@ -49,6 +49,8 @@ struct LoaderStats {
   uint64_t ring_slots = 0;
   uint64_t memory_bytes = 0;
   double wall_s = 0.0;
+  std::string storage;    // where the samples lie, as StorageInfo::kind() says; empty: unknown
+  uint64_t left_out = 0;  // Dataset::left_out()
 
   // "disk", "decode", words.finishing or "consumer": what to improve first.
   std::string bottleneck() const;

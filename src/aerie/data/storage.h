@@ -8,9 +8,13 @@
 namespace aerie::data {
 
 struct StorageInfo {
-  std::string filesystem;   // "ext4-like" names where known, else "type 0x..."; empty: unknown
-  bool network = false;     // NFS, CIFS, Lustre, FUSE, ...
-  bool rotational = false;  // a hard disk; false when unknown
+  std::string filesystem;    // "ext4-like" names where known, else "type 0x..."; empty: unknown
+  bool network = false;      // NFS, CIFS, Lustre, FUSE, ...
+  bool rotational = false;   // a hard disk; false when unknown
+  bool solid_state = false;  // a disk that does not turn; false when unknown
+  bool memory = false;       // tmpfs and the like
+  // "network file system (nfs)", "rotational disk", "solid-state disk", "memory"; empty: unknown
+  std::string kind() const;
 };
 
 // `sysfs` exists for tests.

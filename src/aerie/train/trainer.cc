@@ -191,6 +191,8 @@ void Trainer::loader_event() {
         .add("batches_ready", static_cast<int64_t>(stats->ring_ready))
         .add("batches_ahead", static_cast<int64_t>(stats->ring_slots))
         .add("process_cpu_s", process_cpu_s());
+    if (!stats->storage.empty()) record.add("storage", stats->storage);
+    if (stats->left_out > 0) record.add("left_out", static_cast<int64_t>(stats->left_out));
   });
 }
 

@@ -447,6 +447,10 @@ std::string AudioDataset::storage_advice(const StorageInfo& storage) const {
              : "use tar shards (is_tarred) or set aerie.data.cache_dir to a folder on an SSD";
 }
 
+uint64_t AudioDataset::left_out() const {
+  return manifest_.totals().bad_lines + (shards_ != nullptr ? shards_->report().unmatched_rows : 0);
+}
+
 std::string AudioDataset::example_path() const {
   if (shards_ != nullptr) return shards_->archive_path(0);
   return manifest_.resolve_paths(0)[0];

@@ -81,6 +81,7 @@ class AudioDataset final : public Dataset {
   // call. Errors that pass (kUnavailable) have been tried again: nothing is wrong with the sample.
   Result<audio::AudioView> read(uint64_t i, SampleReader& reader) const;
   // A folder or file audio is read from, for judging the disk.
+  uint64_t left_out() const override;
   std::string example_path() const override;
   std::string storage_advice(const StorageInfo& storage) const override;
   std::string config_node() const override { return "model.train_ds"; }

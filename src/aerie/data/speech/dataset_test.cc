@@ -2,6 +2,8 @@
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <gtest/gtest.h>
 
@@ -219,6 +221,7 @@ TEST(TarShardsTest, WhatHasNoPartnerIsCountedAndLeftOut) {
   EXPECT_EQ(dataset->size(), 1u);
   const TarShards::Report& report = dataset->shards()->report();
   EXPECT_EQ(report.unmatched_rows, 1u);
+  EXPECT_EQ(dataset->left_out(), 1u);
   EXPECT_EQ(report.unmatched_members, 2u);  // extra, and short, which was filtered
   ASSERT_EQ(report.row_examples.size(), 1u);
   EXPECT_NE(report.row_examples[0].find(":2"), std::string::npos);
@@ -630,9 +633,32 @@ TEST(StorageTest, FileSystemsAreKnownByTheirNumbers) {
   EXPECT_EQ(classify_filesystem(0x6969).filesystem, "nfs");
   EXPECT_FALSE(classify_filesystem(0xEF53).network);
   EXPECT_EQ(classify_filesystem(0x1234).filesystem, "type 0x1234");
+  EXPECT_EQ(classify_filesystem(0x01021997).kind(), "network file system (9p)");  // WSL2's /mnt/c
+  EXPECT_EQ(classify_filesystem(0x01021994).kind(), "memory");
+  EXPECT_EQ(classify_filesystem(0xEF53).kind(), "");
   TempDir dir;
   EXPECT_FALSE(storage_info(dir.path()).filesystem.empty());
   EXPECT_TRUE(storage_info("/nowhere/at/all").filesystem.empty());
+}
+
+// A made-up /sys in which every device turns, or does not.
+TEST(StorageTest, DisksAreKnownByTheKernelsFiles) {
+  TempDir dir, sys;
+  struct stat info {};
+  ASSERT_EQ(::stat(dir.path().c_str(), &info), 0);
+  const std::string device =
+      str_cat(sys.path(), "/dev/block/", major(info.st_dev), ":", minor(info.st_dev), "/queue");
+  EXPECT_FALSE(storage_info(dir.path(), Env::real(), sys.path()).rotational);
+  ASSERT_TRUE(Env::real().create_dirs(device).ok());
+  ASSERT_TRUE(Env::real().write_file(device + "/rotational", "1\n").ok());
+  StorageInfo disk = storage_info(dir.path(), Env::real(), sys.path());
+  EXPECT_TRUE(disk.rotational);
+  disk.network = disk.memory = false;  // whatever /tmp is
+  EXPECT_EQ(disk.kind(), "rotational disk");
+  ASSERT_TRUE(Env::real().write_file(device + "/rotational", "0\n").ok());
+  disk = storage_info(dir.path(), Env::real(), sys.path());
+  disk.network = disk.memory = false;
+  EXPECT_EQ(disk.kind(), "solid-state disk");
 }
 
 }  // namespace
