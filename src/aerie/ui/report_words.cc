@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "aerie/base/strings.h"
+
 namespace aerie::ui {
 
 namespace {
@@ -53,7 +55,8 @@ std::string ReportWords::to_json() const {
     out["charts"].push_back(std::move(one));
   }
   for (const Setting& setting : data_settings)
-    out["data_settings"].push_back({{"key", setting.key}, {"label", setting.label}});
+    out["data_settings"].push_back(
+        {{"key", setting.key}, {"label", setting.label}, {"name", setting.name}});
   return out.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -88,7 +91,11 @@ ReportWords words_of(const std::vector<metrics::Record>& records, const ReportWo
     out.charts.push_back(std::move(chart));
   });
   each(node, "data_settings", [&](const json& one) {
-    out.data_settings.push_back({text(one, "key"), text(one, "label")});
+    const std::string key = text(one, "key");
+    // Runs of earlier versions do not say which are names.
+    const bool name = one.contains("name") ? flag(one, "name")
+                                           : ends_with(key, ".split") || ends_with(key, ".version");
+    out.data_settings.push_back({key, text(one, "label"), name});
   });
   return out;
 }

@@ -47,6 +47,7 @@ struct ReportWords {
   // Keys of the configuration that say what was trained on, with their labels.
   struct Setting {
     std::string key, label;
+    bool name = false;  // it is the name of something, not a path
     bool operator==(const Setting&) const = default;
   };
   std::vector<Setting> data_settings;

@@ -218,10 +218,10 @@ Rows machine_rows(const ReportInput& input) {
       if (key != "event" && key != "name" && key != kReportWordsField)
         out.emplace_back(label_of(key), field_text(value));
   if (const auto config = config_of(input)) {
-    for (const auto& [key, label] : input.words.data_settings) {
-      const config::Value* value = config->find(key);
+    for (const ReportWords::Setting& setting : input.words.data_settings) {
+      const config::Value* value = config->find(setting.key);
       if (value != nullptr && !value->is_null() && !value->is_map())
-        out.emplace_back(label, one_line(*value));
+        out.emplace_back(setting.label, one_line(*value));
     }
   }
   if (!input.folder.empty()) out.emplace_back("run folder", input.folder);

@@ -40,7 +40,7 @@ TEST(ReportWordsTest, ComeFromTheRun) {
   words.one_engine = true;
   words.shares = {{"accuracy", "pixels that were right"}};
   words.charts = {{"Overlap", "%", true, {{"mIoU", "mean"}}, 100.0}};
-  words.data_settings = {{"images", "pictures"}};
+  words.data_settings = {{"images", "pictures"}, {"part", "which of them", true}};
   std::vector<Record> records{Record(RecordKind::kEvent, 0, 0, 0.0)};
   records[0].add("event", "start").add(kReportWordsField, words.to_json());
   EXPECT_EQ(words_of(records, {}), words);
@@ -48,6 +48,12 @@ TEST(ReportWordsTest, ComeFromTheRun) {
   std::vector<Record> damaged{Record(RecordKind::kEvent, 0, 0, 0.0)};
   damaged[0].add(kReportWordsField, "{\"charts\":[3,{\"curves\":7}],\"monitor\":[]}");
   EXPECT_EQ(words_of(damaged, words).monitor, "val_loss");
+  // Earlier versions did not say which settings are names.
+  std::vector<Record> earlier{Record(RecordKind::kEvent, 0, 0, 0.0)};
+  earlier[0].add(kReportWordsField,
+                 R"({"data_settings": [{"key": "set.root"}, {"key": "set.split"}]})");
+  EXPECT_FALSE(words_of(earlier, {}).data_settings.at(0).name);
+  EXPECT_TRUE(words_of(earlier, {}).data_settings.at(1).name);
 
   for (const double value : {0.5, 0.75, 0.25}) {
     records.emplace_back(RecordKind::kVal, 10 * static_cast<int64_t>(records.size()), 0, 1.0);

@@ -125,9 +125,9 @@ ui::ReportWords bev_report_words(const ScoreNames& names) {
     chart.curves.push_back({str_cat("map/", name, "/iou@max"), name});
   out.charts = {std::move(chart)};
   out.data_settings = {{"model.train_ds.root", "nuScenes folder"},
-                       {"model.train_ds.version", "its tables"},
-                       {"model.train_ds.split", "training split"},
-                       {"model.validation_ds.split", "validation split"}};
+                       {"model.train_ds.version", "its tables", true},
+                       {"model.train_ds.split", "training split", true},
+                       {"model.validation_ds.split", "validation split", true}};
   return out;
 }
 
