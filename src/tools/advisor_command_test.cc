@@ -3,10 +3,15 @@
 #include <nlohmann/json.hpp>
 
 #include "aerie/base/env.h"
+#include "aerie/base/process.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/base/testing/paths.h"
+#include "aerie/config/schema/devices.h"
+#include "aerie/train/run_lock.h"
 #include "command_test.h"
+#include "error_text.h"
+#include "trial_runner.h"
 
 namespace aerie::tools {
 namespace {
@@ -152,6 +157,30 @@ TEST(DoctorCommandTest, SurvivesDamagedRecords) {
   ASSERT_TRUE(Env::real().write_file(dir.file("config.yaml"), "model: [\n").ok());
   const nlohmann::json found = printed_json(run_doctor, {dir.path(), "--json"});
   EXPECT_EQ(found["correctness"][0]["id"], "damaged_records");
+}
+
+// Several ranks speak through their logs alone.
+TEST(TrialRunnerTest, KnowsWantOfMemory) {
+  const auto code = [](int exit_code, const char* text) {
+    return trial_error(exit_code, text, "a trial").code();
+  };
+  EXPECT_EQ(code(1, "warning\nerror: out of memory: 1.2 GiB of device memory are needed\n"),
+            StatusCode::kOutOfMemory);
+  EXPECT_EQ(code(137, "Killed"), StatusCode::kOutOfMemory);
+  const std::string filler(2000, '.');
+  for (const char* how :
+       {"[train] out of memory: another rank has no memory left",
+        "rank 1 on here was ended by SIGKILL (by somebody, or for want of memory)"})
+    EXPECT_EQ(code(1, str_cat(how, "\n", filler, "\n").c_str()), StatusCode::kOutOfMemory) << how;
+  // What was survived is not what it died of.
+  EXPECT_EQ(code(1, "[train] out of memory at step 3: cut into 2 parts\nerror: the disk is full\n"),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(code(2, "error: model.train_ds.batch_sise is not known\n"),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(3, "error: x.json: no such file\n"), StatusCode::kDataError);
+  // Messages that name the piece say what it means.
+  EXPECT_EQ(error_text(out_of_memory("1 GiB is needed")), "out of memory: 1 GiB is needed");
+  EXPECT_EQ(error_text(invalid_argument("x")), "x");
 }
 
 TEST(DoctorCommandTest, RefusesWhatIsNoRun) {

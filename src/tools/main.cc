@@ -17,6 +17,7 @@
 #include "aerie/base/status.h"
 #include "aerie/base/thread_group.h"
 #include "command.h"
+#include "error_text.h"
 #include "version.h"
 
 namespace aerie::tools {
@@ -135,13 +136,9 @@ int main(int argc, char** argv) {
   aerie::install_mapping_guard();
   aerie::tools::open_standard_streams();
   const auto finish = [](const aerie::Status& status) {
-    const std::string text = status.to_string();
-    // Messages name what did not fit; trials and people look for these words.
-    const bool say_memory = status.code() == aerie::StatusCode::kOutOfMemory &&
-                            text.find("out of memory") == std::string::npos;
     if (!status.ok())
-      std::fprintf(stderr, "error: %s%s\n", say_memory ? "out of memory: " : "",
-                   aerie::printable_lines(text).c_str());
+      std::fprintf(stderr, "error: %s\n",
+                   aerie::printable_lines(aerie::tools::error_text(status)).c_str());
     return aerie::tools::exit_code_of(status);
   };
   try {

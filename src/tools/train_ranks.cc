@@ -16,6 +16,7 @@
 #include "aerie/dist/join.h"
 #include "aerie/dist/last_words.h"
 #include "aerie/dist/launch.h"
+#include "error_text.h"
 
 extern char** environ;
 
@@ -171,7 +172,7 @@ void TrainRanks::end_badly(dist::ProcessGroup& group, const Status& status) cons
     dist::report_loss(*loss, *world_);
     why = loss->status;
   } else {
-    log_error("train", why.to_string());
+    log_error("train", error_text(why));
     group.fail(why);
   }
   dist::write_elastic_error(why);

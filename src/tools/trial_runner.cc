@@ -96,22 +96,31 @@ Result<TrialRunner> TrialRunner::make(std::vector<std::string> config_args) {
   return out;
 }
 
+Status trial_error(int exit_code, const std::string& text, const std::string& what) {
+  const std::string words = last_words(text);
+  // Of several ranks each says in its log how it ended; the process that started them says nothing.
+  const bool said = starts_with(text, "error: ") || text.find("\nerror: ") != std::string::npos;
+  const auto says = [&](const char* part) {
+    return (said ? words : text).find(part) != std::string::npos;
+  };
+  const bool killed = exit_code == kKilled;
+  const bool out_of_memory =
+      killed || says("out of memory") || says("not fit into memory") || says("for want of memory");
+  if (exit_code == kWrongUse && !out_of_memory) return Status(StatusCode::kInvalidArgument, words);
+  return Status(out_of_memory    ? StatusCode::kOutOfMemory
+                : exit_code == 3 ? StatusCode::kDataError
+                                 : StatusCode::kUnavailable,
+                str_cat(what, killed ? " was killed: " : " failed: ", words));
+}
+
 Status TrialRunner::error_of(const ProcessOutput& output, const std::string& what) const {
   if (caught_signal() != 0) return Status(StatusCode::kCancelled, "stopped");
-  std::string words = last_words(output.text);
+  std::string text = output.text;
   // Of a file that the reader never saw.
   const std::string own = scratch_->file("config.yaml");
-  for (size_t at = 0; (at = words.find(own, at)) != std::string::npos;)
-    words.replace(at, own.size(), "the configuration");
-  const bool out_of_memory = output.exit_code == kKilled ||
-                             words.find("out of memory") != std::string::npos ||
-                             words.find("not fit into memory") != std::string::npos;
-  if (output.exit_code == kWrongUse && !out_of_memory)
-    return Status(StatusCode::kInvalidArgument, words);
-  return Status(out_of_memory           ? StatusCode::kOutOfMemory
-                : output.exit_code == 3 ? StatusCode::kDataError
-                                        : StatusCode::kUnavailable,
-                str_cat(what, output.exit_code == kKilled ? " was killed: " : " failed: ", words));
+  for (size_t at = 0; (at = text.find(own, at)) != std::string::npos;)
+    text.replace(at, own.size(), "the configuration");
+  return trial_error(output.exit_code, text, what);
 }
 
 std::vector<std::string> TrialRunner::command(const std::vector<std::string>& before,

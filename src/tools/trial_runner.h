@@ -23,6 +23,10 @@ struct TrialLength {
 
 Result<std::string> path_of_this_program();
 
+// What a trial ("a trial of 60 steps") that ended badly died of, from what it printed.
+// kOutOfMemory: there was not enough memory, or the process was killed.
+Status trial_error(int exit_code, const std::string& text, const std::string& what);
+
 class TrialRunner final {
  public:
   // `config_args` is what `aerie train` would take, of any family.
