@@ -52,11 +52,13 @@ int terminal_width() {
   return kWidthWithoutTerminal;
 }
 
+std::string name_of_machine(const ClaimTable& machine) {
+  return str_cat(machine.cpu, "|", machine.cpus, "|", machine.gpu, "|", machine.commit);
+}
+
 // All rows of the models, in their order.
 Result<std::vector<WantedRow>> all_rows(const ClaimsArgs& args, const ClaimTable& machine,
                                         int gpus) {
-  const std::string key_of_machine =
-      str_cat(machine.cpu, "|", machine.cpus, "|", machine.gpu, "|", machine.commit);
   std::vector<WantedRow> out;
   for (const std::string& model : split(args.models, ',')) {
     if (model != "nest" && model != "bev")
@@ -70,7 +72,8 @@ Result<std::vector<WantedRow>> all_rows(const ClaimsArgs& args, const ClaimTable
       // Ranks that have no GPUs are CPU processes: the small sizes.
       const bool ranks = rows[i].gpus > std::max(1, gpus);
       WantedRow wanted{ranks ? stand_in : profile, ranks ? small_rows[i] : rows[i], ""};
-      wanted.key = advisor::claim_key(key_of_machine, wanted.profile, wanted.row, args.seconds);
+      wanted.key =
+          advisor::claim_key(name_of_machine(machine), wanted.profile, wanted.row, args.seconds);
       out.push_back(std::move(wanted));
     }
   }
@@ -107,16 +110,20 @@ void print_rows(const std::vector<WantedRow>& rows) {
   }
 }
 
-// Rows of an earlier call on this machine with this program; anything else starts anew.
-Result<ClaimTable> earlier_results(const std::string& path, const std::vector<WantedRow>& all) {
+// Rows of earlier calls on this machine with this program, whatever time each was given; anything
+// else starts anew.
+Result<ClaimTable> earlier_results(const std::string& path, const std::vector<WantedRow>& all,
+                                   const ClaimTable& machine) {
   if (!Env::real().exists(path)) return ClaimTable{};
   AERIE_ASSIGN_OR_RETURN(const std::string text, Env::real().read_file(path));
   auto table = ClaimTable::from_json(text);
   if (!table.ok())
     return table.status().with_context(path).with_hint("remove it, or choose another --out");
   std::erase_if(table->rows, [&](const ClaimResult& row) {
-    return std::none_of(all.begin(), all.end(),
-                        [&](const WantedRow& one) { return one.key == row.key; });
+    return std::none_of(all.begin(), all.end(), [&](const WantedRow& one) {
+      return advisor::claim_key(name_of_machine(machine), one.profile, one.row, row.seconds) ==
+             row.key;
+    });
   });
   return table;
 }
@@ -198,7 +205,7 @@ Status run_bench_claims(const std::vector<std::string>& arguments) {
   ClaimsArgs both = args;
   both.models = "nest,bev";
   AERIE_ASSIGN_OR_RETURN(const std::vector<WantedRow> known, all_rows(both, shown, gpus));
-  AERIE_ASSIGN_OR_RETURN(ClaimTable kept, earlier_results(file, known));
+  AERIE_ASSIGN_OR_RETURN(ClaimTable kept, earlier_results(file, known, shown));
   kept.cpu = shown.cpu;
   kept.cpus = shown.cpus;
   kept.gpu = shown.gpu;
@@ -228,6 +235,7 @@ Status run_bench_claims(const std::vector<std::string>& arguments) {
     AERIE_ASSIGN_OR_RETURN(ClaimResult result, found->second.measure(one.row));
     // A row that failed is tried again next time.
     if (result.failed.empty()) result.key = one.key;
+    result.seconds = args.seconds;
     shown.rows.push_back(result);
     kept.put(std::move(result));
     sort_rows(known, kept);

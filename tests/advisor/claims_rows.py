@@ -55,6 +55,10 @@ assert [(one['model'], one['name']) for one in kept['rows']] == [
 assert '<svg' in open(os.path.join(WORK, 'out', 'claims.html')).read()
 # With another length of trials the row is another measurement.
 assert 'measured before' not in claims('--model', 'nest', '--only', 'captured_step', seconds='5').stderr
+# The others stay.
+later = json.load(open(os.path.join(WORK, 'out', 'claims.json')))
+assert [one['name'] for one in later['rows']] == [one['name'] for one in kept['rows']], later
+assert [one['seconds'] for one in later['rows']] == [4, 5, 4, 4, 4], later
 
 # Bad input: one message, exit code 2 (3 for a damaged file), nothing is trained.
 for args, seconds in ((('--only', 'batch_2'), '4'), (('--model', 'resnet'), '4'), ((), '0'), (('--what',), '4')):

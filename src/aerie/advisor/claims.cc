@@ -72,7 +72,8 @@ double spread_of(const std::vector<ClaimFigures>& settings) {
 // Where steps run on the CPUs, a trial that has them to itself is as much faster than one that
 // shares them as others took.
 double noise_of_others(const ClaimResult& result) {
-  if (result.settings.front().gpu_util >= 0.0) return 0.0;
+  const ClaimFigures& first = result.settings.front();
+  if (first.gpu_util >= 0.0 || first.engine.find("cuda") != std::string::npos) return 0.0;
   const double share = std::min(result.others_share, 0.95);
   return share / (1.0 - share);
 }
@@ -101,8 +102,9 @@ ClaimVerdict verdict_of(const ClaimRow& row, const ClaimResult& result) {
     case Promise::kNoMemory: {
       const double before = result.settings.front().memory_gib;
       const double after = result.settings.back().memory_gib;
-      return before > 0.0 && after <= before * (1.0 + kMemoryNoise) ? ClaimVerdict::kHolds
-                                                                    : ClaimVerdict::kFails;
+      // Not every driver tells.
+      if (!(before > 0.0) || !(after > 0.0)) return ClaimVerdict::kUnclear;
+      return after <= before * (1.0 + kMemoryNoise) ? ClaimVerdict::kHolds : ClaimVerdict::kFails;
     }
     case Promise::kFaster:
       break;
@@ -364,6 +366,7 @@ std::string ClaimTable::to_json() const {
     if (!row.needs.empty()) one["needs"] = row.needs;
     if (!row.failed.empty()) one["failed"] = row.failed;
     if (row.others_share > 0.0) one["others_share"] = row.others_share;
+    one["seconds"] = row.seconds;
     one["elapsed_s"] = std::round(row.elapsed_s * 10.0) / 10.0;
     ordered_json settings = ordered_json::array();
     for (const ClaimFigures& setting : row.settings) settings.push_back(figures_json(setting));
@@ -409,6 +412,7 @@ Result<ClaimTable> ClaimTable::from_json(const std::string& text) {
     row.where = text_in(one, "where");
     row.needs = text_in(one, "needs");
     row.failed = text_in(one, "failed");
+    row.seconds = number_in(one, "seconds");
     row.elapsed_s = number_in(one, "elapsed_s");
     row.others_share = number_in(one, "others_share");
     row.key = text_in(one, "key");

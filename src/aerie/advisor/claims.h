@@ -85,9 +85,10 @@ struct ClaimResult {
   std::string model, name, what, claim;
   double claim_low = 0.0, claim_high = 0.0;  // 0: the claim has no figure
   std::vector<ClaimFigures> settings;
-  std::string where;   // "2 CPU ranks over Gloo"; empty: the machine's device
-  std::string needs;   // "needs 2 GPUs"; empty: nothing lacks
-  std::string failed;  // why there are no figures
+  std::string where;     // "2 CPU ranks over Gloo"; empty: the machine's device
+  std::string needs;     // "needs 2 GPUs"; empty: nothing lacks
+  std::string failed;    // why there are no figures
+  double seconds = 0.0;  // that it was allowed to take
   double elapsed_s = 0.0;
   double others_share = 0.0;  // of the CPUs, that other programs used meanwhile
   // Filled in by judge_claim().

@@ -120,6 +120,12 @@ TEST(ClaimJudgeTest, ABusyMachineProvesNothing) {
   std::vector<ClaimFigures> gpu{figures("false", {100.0}), figures("true", {310.0})};
   for (ClaimFigures& one : gpu) one.gpu_util = 99.0;
   EXPECT_EQ(judged(row, gpu, 0.75).verdict, ClaimVerdict::kHolds);
+  // Nor is one whose driver does not count how busy it is.
+  for (ClaimFigures& one : gpu) {
+    one.gpu_util = -1.0;
+    one.engine = "fast engine, cuda:0, precision 32";
+  }
+  EXPECT_EQ(judged(row, gpu, 0.75).verdict, ClaimVerdict::kHolds);
 }
 
 TEST(ClaimJudgeTest, RowsOfSeveralSettingsHoldInPart) {
@@ -161,6 +167,9 @@ TEST(ClaimJudgeTest, AccumulationIsAboutMemory) {
   EXPECT_EQ(judged(row, {one, four}).verdict, ClaimVerdict::kHolds);
   four.memory_gib = 3.0;
   EXPECT_EQ(judged(row, {one, four}).verdict, ClaimVerdict::kFails);
+  // A GPU whose driver does not tell.
+  one.memory_gib = four.memory_gib = 0.0;
+  EXPECT_EQ(judged(row, {one, four}).verdict, ClaimVerdict::kUnclear);
 }
 
 TEST(ClaimJudgeTest, WhatLacksIsSaidAndNotJudged) {
