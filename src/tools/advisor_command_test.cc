@@ -120,6 +120,41 @@ TEST(DoctorCommandTest, ReadsTheFolderOfARun) {
   EXPECT_EQ(sick["speed"][0]["id"], "num_workers");
   EXPECT_NEAR(sick["speed"][0]["estimated_speedup"].get<double>(), 2.0, 0.05);
   EXPECT_TRUE(sick["speed"][0]["measured_speedup"].is_null());
+  const auto noted = [](const nlohmann::json& found) {
+    return found["notes"].back().get<std::string>();
+  };
+  EXPECT_EQ(noted(sick), "gains are estimates from the run's records: its config.yaml is not here");
+  // A pattern stands for the folder of its files.
+  const auto with_noise = [&](const std::string& noise) {
+    return Env::real().write_file(
+        dir.file("config.yaml"),
+        str_cat("model: {train_ds: {manifest_filepath: ", dir.path(),
+                "/metrics.jsonl, tarred_audio_filepaths: ", dir.path(),
+                "/audio__OP_0..3_CL_.tar, noise_manifest: ", noise, "}}\n"));
+  };
+  ASSERT_TRUE(with_noise(dir.file("gone.json")).ok());
+  EXPECT_EQ(noted(printed_json(run_doctor, {dir.path(), "--json"})),
+            str_cat("gains are estimates from the run's records: its data (", dir.file("gone.json"),
+                    ") is not here"));
+  ASSERT_TRUE(with_noise(dir.file("metrics.jsonl")).ok());
+  EXPECT_EQ(noted(printed_json(run_doctor, {dir.path(), "--json", "--trials", "0"})),
+            "gains are estimates from the run's records: nothing was tried (--trials 0)");
+  // A process is at work there: this one.
+  train::LockRecord lock;
+  lock.owner = this_process();
+  ASSERT_TRUE(Env::real().write_file(dir.file(train::kLockName), lock.to_json()).ok());
+  EXPECT_EQ(noted(printed_json(run_doctor, {dir.path(), "--json"})),
+            "gains are estimates from the run's records: the run is going on");
+  // One that ran on a GPU says nothing about a machine without one.
+  if (config::count_visible_gpus() == 0) {
+    ASSERT_TRUE(Env::real().remove_file(dir.file(train::kLockName)).ok());
+    std::string text = *Env::real().read_file(dir.file("metrics.jsonl"));
+    text.replace(text.find("reference on cpu"), 16, "reference engine, cuda:0, precision 32");
+    ASSERT_TRUE(Env::real().write_file(dir.file("metrics.jsonl"), text).ok());
+    EXPECT_EQ(
+        noted(printed_json(run_doctor, {dir.path(), "--json"})),
+        "gains are estimates from the run's records: it ran on a GPU, and there is none here");
+  }
   write_run(dir, 0.1);
   EXPECT_TRUE(printed_json(run_doctor, {dir.path(), "--json"})["healthy"].get<bool>());
 }

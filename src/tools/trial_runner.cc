@@ -11,6 +11,7 @@
 #include "aerie/base/path.h"
 #include "aerie/base/signals.h"
 #include "aerie/base/strings.h"
+#include "aerie/data/storage.h"
 #include "aerie/models/bev/config/bev_loader.h"
 #include "aerie/ui/report.h"
 #include "peer_process.h"
@@ -38,13 +39,20 @@ std::string run_below(const std::string& folder, int depth) {
   return "";
 }
 
-// The disk of the first path of the data that is there.
-advisor::DiskKind disk_of(const advisor::RunFacts& facts) {
-  for (const std::string& path : facts.data_paths) {
-    const std::string real = expand_user(path);
-    if (Env::real().exists(real)) return advisor::disk_kind(real);
-  }
-  return advisor::DiskKind::kUnknown;
+// Something that exists where the data does: lists and patterns of files (`audio_{0..7}.tar`,
+// `audio__OP_0..7_CL_.tar`) stand for their folder.
+std::string place_of(const std::string& written) {
+  const std::string path = expand_user(written);
+  const size_t pattern = std::min(path.find("_OP_"), path.find_first_of("{[(*?"));
+  return pattern == std::string::npos ? path : parent_path(path.substr(0, pattern) + "-");
+}
+
+// Of the first path of the data that is there.
+std::string storage_of(const advisor::RunFacts& facts) {
+  for (const std::string& written : facts.data_paths)
+    if (const std::string path = place_of(written); Env::real().exists(path))
+      return data::storage_info(path).kind();
+  return "";
 }
 
 // DD:HH:MM:SS, which every dialect takes.
@@ -203,11 +211,19 @@ Result<advisor::Diagnosis> diagnose_folder(const std::string& folder) {
   // Of versions that did not record their words; all of those runs were of speech.
   ui::ReportWords words;
   words.throughput = "audio_s_per_s";
+  for (const char* key : {"manifest_filepath", "tarred_audio_filepaths", "noise_manifest"})
+    words.data_settings.push_back({str_cat("model.train_ds.", key), key});
   AERIE_ASSIGN_OR_RETURN(const ui::ReportInput input,
                          ui::load_report_input(Env::real(), folder, words));
   advisor::RunFacts facts = advisor::read_facts(input);
-  const advisor::DiskKind disk = disk_of(facts);
-  return advisor::diagnose(std::move(facts), disk);
+  const std::string storage = storage_of(facts);
+  return advisor::diagnose(std::move(facts), storage);
+}
+
+std::string missing_data(const advisor::RunFacts& facts) {
+  for (const std::string& written : facts.data_paths)
+    if (!Env::real().exists(place_of(written))) return written;
+  return "";
 }
 
 }  // namespace aerie::tools

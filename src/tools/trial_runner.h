@@ -62,5 +62,7 @@ class TrialRunner final {
 
 // What the records in the folder of a run show, and where its data lies.
 Result<advisor::Diagnosis> diagnose_folder(const std::string& folder);
+// The first path of a run's data that is not here, as the configuration has it; empty: all are.
+std::string missing_data(const advisor::RunFacts& facts);
 
 }  // namespace aerie::tools

@@ -55,6 +55,9 @@ def train(name, data, steps, *more, env=None):
 
 
 def doctor(*args, env=None):
+    """Of a run's folder: by its records alone, unless --trials says more."""
+    if len(args) == 1:
+        args += ('--trials', '0')
     done = subprocess.run([AERIE, 'doctor', *args, '--json'], env=env or environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     expect(done.returncode == 0, f'doctor ended with {done.returncode}: {done.stderr[-2000:]}')
     return json.loads(done.stdout)
@@ -119,6 +122,32 @@ def without_its_data():
     found = doctor(folder)
     expect_first(found, 'num_workers')
     expect(any('gone/train.json) is not here' in note for note in found['notes']), json.dumps(found['notes']))
+
+
+def tried_here():
+    """The folder of a run whose data is there: what the advised change gains is measured, the folder stays as it was."""
+    env = environment(LD_PRELOAD=SLOW_DISK, SLOW_READ_MS=6)
+    folder = train('tried_here', DATA, 12, 'model.train_ds.num_workers=0', env=env)
+    before = files_of(folder)
+    found = doctor(folder, '--steps', '12', '--trials', '1', env=env)
+    expect_first(found, 'num_workers')
+    expect(found['speed'][0]['measured_speedup'] > 1.02, json.dumps(found['speed']))
+    expect(not any('estimates' in note for note in found['notes']), json.dumps(found['notes']))
+    expect(files_of(folder) == before, 'the doctor changed the run')
+
+
+def dropped_data():
+    """A damaged recording and a line of the manifest that is none."""
+    data = corpus('damaged')
+    manifest = os.path.join(data, 'train.json')
+    lines = open(manifest).read().splitlines()
+    path = os.path.join(data, json.loads(lines[0])['audio_filepath'])
+    open(path, 'r+b').truncate(60)
+    open(manifest, 'w').write('\n'.join(lines[:3] + ['{"audio_filepath": "x.fl'] + lines[3:]) + '\n')
+    found = doctor(train('dropped_data', data, 40, '++aerie.data.skip_bad_lines=true'))
+    expect_first(found, 'dropped_data', 'correctness')
+    what = found['correctness'][0]['what']
+    expect(what.startswith('1 sample could not be read') and '1 line of the manifest is no sample' in what, what)
 
 
 def validation():
@@ -222,7 +251,7 @@ def sync_batchnorm():
     expect('Correctness' in text and text.find('Correctness') < (text.find('\nSpeed') % (len(text) + 1)), text)
 
 
-CASES = (healthy, no_workers, slow_disk, without_its_data, validation, checkpoints, slow_writer, padding, small_batch, slow_rank,
+CASES = (healthy, no_workers, slow_disk, without_its_data, tried_here, dropped_data, validation, checkpoints, slow_writer, padding, small_batch, slow_rank,
          stopped_rank, sync_batchnorm)
 DATA = corpus()
 wanted = sys.argv[4:]

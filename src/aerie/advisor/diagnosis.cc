@@ -36,6 +36,9 @@ constexpr double kPageableMsPerMb = (1.32 - 0.28) / 15.4;
 constexpr double kCpusBusy = 0.9;        // more threads would only take each other's time
 constexpr double kThreadsIdle = 0.5;     // of the loader's time in front of full queues
 constexpr double kSkippedAlarm = 0.001;  // of the steps
+// fp16's loss scale is halved at a step that overflows until it fits, and tried higher now and
+// then.
+constexpr int64_t kScaleTries = 1;
 constexpr double kTrialSeconds = 8.0, kMostTrialSteps = 20'000;  // of a trial on a GPU
 
 __attribute__((format(printf, 1, 2))) std::string text_of(const char* format, ...) {
@@ -51,6 +54,13 @@ long long whole(int64_t value) {
   return static_cast<long long>(value);
 }
 
+bool skips_are_usual(const RunFacts& facts) {
+  const bool scaled = starts_with(facts.precision, "16");
+  const int64_t skipped = facts.skipped_steps - (scaled ? facts.skipped_at_start + kScaleTries : 0);
+  return static_cast<double>(skipped) <=
+         kSkippedAlarm * static_cast<double>(std::max<int64_t>(1, facts.view.steps));
+}
+
 void check_correctness(const RunFacts& facts, std::vector<Finding>& out) {
   const auto add = [&](const char* id, std::string what, const char* advice, const char* change) {
     out.push_back({id, std::move(what), advice, change, 0.0, false, std::nullopt});
@@ -60,9 +70,7 @@ void check_correctness(const RunFacts& facts, std::vector<Finding>& out) {
   if (facts.view.state == ui::RunState::kUnhealthy)
     add("unhealthy", str_cat("the run ended unhealthy: ", facts.view.state_text),
         "lower the learning rate (model.optim.lr), or set trainer.gradient_clip_val", "");
-  if (facts.skipped_steps > 0 &&
-      static_cast<double>(facts.skipped_steps) >
-          kSkippedAlarm * static_cast<double>(std::max<int64_t>(1, facts.view.steps)))
+  if (facts.skipped_steps > 0 && !skips_are_usual(facts))
     add("skipped_steps",
         text_of("%lld of %lld steps were not finite and changed nothing",
                 whole(facts.skipped_steps), whole(facts.view.steps)),
@@ -75,11 +83,18 @@ void check_correctness(const RunFacts& facts, std::vector<Finding>& out) {
                 "the result depends on the number of ranks",
                 whole(facts.world)),
         "set trainer.sync_batchnorm=true", "trainer.sync_batchnorm=true");
+  std::string dropped;
   if (facts.bad_samples > 0)
-    add("dropped_data",
-        text_of("%lld sample%s could not be read and %s left out (bad_samples.jsonl)",
-                whole(facts.bad_samples), facts.bad_samples == 1 ? "" : "s",
-                facts.bad_samples == 1 ? "was" : "were"),
+    dropped = text_of("%lld sample%s could not be read and %s left out (bad_samples.jsonl)",
+                      whole(facts.bad_samples), facts.bad_samples == 1 ? "" : "s",
+                      facts.bad_samples == 1 ? "was" : "were");
+  if (facts.loader.left_out > 0)
+    dropped +=
+        text_of("%s%lld line%s of the manifest %s no sample: damaged, or without a recording",
+                dropped.empty() ? "" : "; ", whole(facts.loader.left_out),
+                facts.loader.left_out == 1 ? "" : "s", facts.loader.left_out == 1 ? "is" : "are");
+  if (!dropped.empty())
+    add("dropped_data", std::move(dropped),
         "`aerie data validate` lists them; repair them or take them out of the manifest", "");
   if (!facts.fallback.empty())
     add("fallback", str_cat("16-bit training overflowed; the run went on in ", facts.fallback),
@@ -101,8 +116,7 @@ void check_correctness(const RunFacts& facts, std::vector<Finding>& out) {
 
 class SpeedRules {
  public:
-  SpeedRules(const RunFacts& facts, DiskKind disk, Diagnosis& out)
-      : facts_(facts), disk_(disk), out_(out) {}
+  SpeedRules(const RunFacts& facts, Diagnosis& out) : facts_(facts), out_(out) {}
 
   void apply() {
     utilisation();
@@ -129,15 +143,18 @@ class SpeedRules {
 
   void utilisation() {
     const double util = facts_.gpu_util_percent;
-    if (util < 0.0) {
+    if (!facts_.gpu) {
       note("GPU: none was used");
       return;
     }
+    if (util < 0.0) note("GPU: used; its driver does not count how busy it is");
     const char* band = util < kIdleBelow      ? "idle more than half of the time"
                        : util < kStarvedBelow ? "waits for something"
                        : util > kBusyAbove    ? "busy"
                                               : "busy most of the time";
-    note(text_of("GPU: %.0f %% busy (median): it is %s", util, band));
+    if (util >= 0.0) note(text_of("GPU: %.0f %% busy (median): it is %s", util, band));
+    if (facts_.least_gpu_util_percent >= 0.0 && facts_.world > 1)
+      note(text_of("GPU: %.0f %% busy is the least of the ranks", facts_.least_gpu_util_percent));
     if (facts_.device_share > 0.0)
       note(
           text_of("GPU: %.0f %% of a step is device time without gaps", 100 * facts_.device_share));
@@ -149,7 +166,8 @@ class SpeedRules {
   void waiting() {
     note(text_of("data: %.1f %% of step time is spent waiting for it",
                  100 * facts_.data_wait_share));
-    if (disk_ != DiskKind::kUnknown) note("data lies on: ", disk_kind_name(disk_));
+    const std::string& storage = facts_.loader.storage;
+    if (!storage.empty()) note("data lies on: ", storage);
     loader_stages();
     if (facts_.data_wait_share <= kWaitLimit) return;
     const std::string what = text_of("training waits for data %.0f %% of its time with %s",
@@ -169,11 +187,10 @@ class SpeedRules {
                                 100 * loader.blocked_share)),
           "let them work further ahead",
           text_of("model.train_ds.prefetch_factor=%lld", 2 * whole(now)), wait_of_run());
-    } else if (disk_ == DiskKind::kRotational || disk_ == DiskKind::kNetwork ||
+    } else if (starts_with(storage, "network") || starts_with(storage, "rotational") ||
                loader.limit == "disk") {
       std::string where;
-      if (disk_ != DiskKind::kUnknown)
-        where = str_cat("; the data lies on a ", disk_kind_name(disk_));
+      if (!storage.empty()) where = str_cat("; the data lies on: ", storage);
       if (loader.read_mb_per_s > 0.0)
         where += text_of("; %.1f MB/s are read and %.1f are needed", loader.read_mb_per_s,
                          loader.needed_mb_per_s);
@@ -187,13 +204,13 @@ class SpeedRules {
                                 100 * loader.cpu_share, whole(facts_.cpus), loader.limit.c_str())),
           "decode less often: `aerie data pack`; `aerie bench data` shows which stage is slow", "",
           wait_of_run());
-    } else if (workers > 0 && facts_.cpus > 0 && workers < facts_.cpus) {
+    } else if (workers > 0 && facts_.cpus > 0 && workers < facts_.cpus && !facts_.auto_workers) {
       add("num_workers", str_cat(what, text_of(" on %lld CPUs", whole(facts_.cpus))),
           "more loader threads (`auto` finds how many)", "model.train_ds.num_workers=auto",
           wait_of_run());
     } else {
       add("slow_loading",
-          str_cat(what, facts_.cpus > 0 ? text_of(", all of %lld CPUs", whole(facts_.cpus)) : ""),
+          str_cat(what, facts_.cpus > 0 ? text_of(" on %lld CPUs", whole(facts_.cpus)) : ""),
           "decode less often: `aerie data pack`; `aerie bench data` shows which stage is slow", "",
           wait_of_run());
     }
@@ -223,7 +240,8 @@ class SpeedRules {
 
   std::string workers_text() const {
     if (!facts_.num_workers) return "an unknown number of workers";
-    std::string out = text_of("%lld workers", whole(*facts_.num_workers));
+    std::string out =
+        text_of("%lld workers%s", whole(*facts_.num_workers), facts_.auto_workers ? " (auto)" : "");
     if (facts_.prefetch_factor)
       out += text_of(" and prefetch_factor %lld", whole(*facts_.prefetch_factor));
     return out;
@@ -335,6 +353,9 @@ class SpeedRules {
   void precision() {
     if (!facts_.gpu || facts_.precision.empty()) return;
     note("precision: ", facts_.precision);
+    if (facts_.skipped_steps > 0 && skips_are_usual(facts_))
+      note(text_of("loss scale: %lld of %lld steps overflowed and were skipped, as is usual",
+                   whole(facts_.skipped_steps), whole(facts_.view.steps)));
     if (facts_.precision != "32" && facts_.precision != "32-true") return;
     const bool fast = !facts_.reference_engine;
     add("precision", "float32 leaves the matrix units of the GPU mostly idle",
@@ -348,9 +369,17 @@ class SpeedRules {
   void batch() {
     if (facts_.batch_size) note(text_of("batch: %lld samples a rank", whole(*facts_.batch_size)));
     const ui::Bound bound = facts_.view.verdict.bound;
-    const double util = facts_.gpu_util_percent / 100.0;
-    if (facts_.gpu && facts_.reference_engine && !facts_.one_engine &&
-        bound == ui::Bound::kLaunch) {
+    // Where the driver counts nothing, the steps' own device time says as much.
+    const double util =
+        facts_.gpu_util_percent >= 0.0 ? facts_.gpu_util_percent / 100.0 : facts_.device_share;
+    const bool launches = facts_.gpu && bound == ui::Bound::kLaunch;
+    const bool other_engine = facts_.reference_engine && !facts_.one_engine;
+    // Asked for and not got, it cannot be had by asking again.
+    if (launches && other_engine && facts_.engine_asked == "auto") {
+      note(
+          "engine: the reference engine, kernel by kernel; the log says what keeps this run from "
+          "the fast one");
+    } else if (launches && other_engine) {
       add("engine", text_of("the GPU waits for launches: it is %.0f %% busy", 100 * util),
           "the fast engine replays a step as one graph; the log says what keeps a run from it",
           "aerie.engine=auto", (1.0 - util) * compute_of_run());
@@ -367,7 +396,7 @@ class SpeedRules {
       const double then = kFixedClips / static_cast<double>(kUsualBatch) + 1.0;
       add("batch_size", text_of("a batch of %lld does not fill the GPU", whole(batch)), advice,
           larger, (1.0 - then / now) * compute_of_run());
-    } else if (facts_.gpu && bound == ui::Bound::kLaunch) {
+    } else if (launches) {
       add("batch_size", text_of("steps are too short: the GPU is %.0f %% busy", 100 * util), advice,
           batch > 0 ? text_of("model.train_ds.batch_size=%lld", 2 * whole(batch)) : "",
           (1.0 - util) * compute_of_run());
@@ -400,11 +429,17 @@ class SpeedRules {
               : "its computation is slow: look at its machine (other processes, clock), or make "
                 "batches more even",
           "", facts_.straggler_share * facts_.steps_share);
-    if (facts_.find_unused == true)
+    if (facts_.reference_engine) reducer_settings();
+  }
+
+  // What torch's reducer is told; flat buckets need none of it.
+  void reducer_settings() {
+    if (facts_.bucket_view == true) return;
+    if (facts_.find_unused == true && facts_.static_graph != true)
       note(
           "trainer.strategy.find_unused_parameters=true walks the graph in every step: only models "
-          "with unused parameters need it");
-    if (facts_.reference_engine && facts_.bucket_view == false)
+          "with unused parameters need it, and static_graph=true looks at them once");
+    if (facts_.bucket_view == false)
       note("trainer.strategy.gradient_as_bucket_view=false keeps every gradient twice");
   }
 
@@ -429,19 +464,19 @@ class SpeedRules {
   }
 
   const RunFacts& facts_;
-  DiskKind disk_;
   Diagnosis& out_;
 };
 
 }  // namespace
 
-Diagnosis diagnose(RunFacts facts, DiskKind disk) {
+Diagnosis diagnose(RunFacts facts, const std::string& storage) {
   Diagnosis out;
   out.facts = std::move(facts);
+  if (out.facts.loader.storage.empty()) out.facts.loader.storage = storage;
   check_correctness(out.facts, out.correctness);
   if (out.facts.train_records > 0 && out.facts.view.state == ui::RunState::kOpen)
     out.measurements.push_back(str_cat("run: ", out.facts.view.state_text));
-  if (out.facts.train_records > 0) SpeedRules(out.facts, disk, out).apply();
+  if (out.facts.train_records > 0) SpeedRules(out.facts, out).apply();
   order_findings(out);
   return out;
 }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "aerie/advisor/run_facts.h"
-#include "aerie/advisor/storage.h"
 
 namespace aerie::advisor {
 
@@ -42,8 +41,9 @@ struct Diagnosis {
   std::string to_json() const;  // one object
 };
 
-// `disk`: where the training data lies, where that is known.
-Diagnosis diagnose(RunFacts facts, DiskKind disk = DiskKind::kUnknown);
+// `storage`: where the training data lies ("network file system (nfs)"), for runs that did not
+// record it; empty: not known.
+Diagnosis diagnose(RunFacts facts, const std::string& storage = {});
 
 // Puts findings with a measured speed-up in their place.
 void order_findings(Diagnosis& diagnosis);

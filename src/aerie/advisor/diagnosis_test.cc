@@ -3,9 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "aerie/base/env.h"
-#include "aerie/base/temp_dir.h"
-
 namespace aerie::advisor {
 namespace {
 
@@ -89,8 +86,8 @@ struct PlantedRun {
   }
 };
 
-Diagnosis diagnosis_of(const PlantedRun& run, DiskKind disk = DiskKind::kUnknown) {
-  return diagnose(read_facts(run.make()), disk);
+Diagnosis diagnosis_of(const PlantedRun& run, const std::string& storage = {}) {
+  return diagnose(read_facts(run.make()), storage);
 }
 
 std::string first_cause(const Diagnosis& diagnosis) {
@@ -126,10 +123,10 @@ TEST(DiagnosisTest, NamesSlowReaders) {
   PlantedRun run;
   run.wait_ms = 60.0;
   EXPECT_EQ(first_cause(diagnosis_of(run)), "num_workers");  // 8 of 16 CPUs
-  EXPECT_EQ(first_cause(diagnosis_of(run, DiskKind::kNetwork)), "slow_storage");
-  EXPECT_EQ(first_cause(diagnosis_of(run, DiskKind::kRotational)), "slow_storage");
+  EXPECT_EQ(first_cause(diagnosis_of(run, "network file system (nfs)")), "slow_storage");
+  EXPECT_EQ(first_cause(diagnosis_of(run, "rotational disk")), "slow_storage");
   run.loader = "16 workers";
-  EXPECT_EQ(first_cause(diagnosis_of(run, DiskKind::kSolidState)), "slow_loading");
+  EXPECT_EQ(first_cause(diagnosis_of(run, "solid-state disk")), "slow_loading");
 }
 
 // What the loader recorded: 8 threads for 20 s.
@@ -447,11 +444,159 @@ TEST(DiagnosisTest, NothingLoggedIsNothingJudged) {
   EXPECT_TRUE(out.speed.empty());
 }
 
-TEST(DiskKindTest, ReadsTheKernelsFiles) {
-  const TempDir dir;
-  // A device that the made-up /sys does not know.
-  EXPECT_NE(disk_kind(dir.path(), dir.path()), DiskKind::kRotational);
-  EXPECT_EQ(disk_kind("relative/and/not/there", dir.path()), disk_kind(".", dir.path()));
+// What the run itself recorded of its storage counts more than what is found later.
+TEST(DiagnosisTest, BelievesTheRunAboutItsStorage) {
+  PlantedRun run;
+  run.wait_ms = 60.0;
+  Record event = loader_event(0.2, 0.1, 0.05, 0.2, "decode");
+  event.add("storage", "network file system (9p)");
+  ui::ReportInput input = run.make();
+  input.records.push_back(event);
+  const Diagnosis out = diagnose(read_facts(input), "solid-state disk");
+  EXPECT_EQ(first_cause(out), "slow_storage") << out.to_text();
+  EXPECT_NE(out.speed[0].what.find("network file system (9p)"), std::string::npos);
+  EXPECT_NE(out.to_json().find("\"storage\":\"network file system (9p)\""), std::string::npos);
+}
+
+TEST(DiagnosisTest, KnowsWhatAutomaticWorkersCameTo) {
+  PlantedRun run;
+  run.wait_ms = 60.0;
+  run.loader = "auto, at most 16 workers, ring of 8 batches";
+  const Diagnosis before = diagnosis_of(run);
+  EXPECT_TRUE(before.facts.auto_workers);
+  EXPECT_EQ(before.facts.num_workers, 16);
+  // 8 of 16 are at work: `auto` again would change nothing.
+  const Diagnosis out = diagnosis_with(run, loader_event(0.05, 0.8, 0.0, 0.5, "decode"));
+  EXPECT_EQ(out.facts.num_workers, 8);
+  ASSERT_EQ(first_cause(out), "slow_loading") << out.to_text();
+  EXPECT_NE(out.speed[0].what.find("8 workers (auto)"), std::string::npos) << out.speed[0].what;
+}
+
+// Names of splits are no paths; tar files may be a pattern.
+TEST(RunFactsTest, TellsPathsFromNames) {
+  PlantedRun run;
+  ui::ReportInput input = run.make();
+  input.config_yaml = "data: {root: /data/town, split: train, tars: [a.tar, b.tar]}\n";
+  input.words.data_settings = {
+      {"data.root", "folder"}, {"data.split", "split", true}, {"data.tars", "tar files"}};
+  EXPECT_EQ(read_facts(input).data_paths,
+            (std::vector<std::string>{"/data/town", "a.tar", "b.tar"}));
+}
+
+// What the configuration leaves out has a default.
+TEST(DiagnosisTest, DefaultsCountAsWritten) {
+  PlantedRun run;
+  run.extra_config = "  devices: 2\n";
+  EXPECT_EQ(diagnosis_of(run).correctness.at(0).id, "sync_batchnorm");
+  run.extra_config =
+      "  devices: 2\n  sync_batchnorm: true\n  strategy: "
+      "ddp_find_unused_parameters_true\n";
+  run.engine = "reference engine, cuda:0, precision 32";
+  const auto notes = [&] { return diagnosis_of(run).to_text(); };
+  EXPECT_NE(notes().find("find_unused_parameters=true walks"), std::string::npos) << notes();
+  EXPECT_NE(notes().find("keeps every gradient twice"), std::string::npos) << notes();
+  run.extra_config =
+      "  devices: 2\n  sync_batchnorm: true\n  strategy: "
+      "{find_unused_parameters: true, static_graph: true}\n";
+  EXPECT_EQ(notes().find("find_unused_parameters=true walks"), std::string::npos) << notes();
+  run.engine = "fast engine, cuda:0, precision 32";
+  EXPECT_EQ(notes().find("keeps every gradient twice"), std::string::npos) << notes();
+  // The engine says in what it computes.
+  run = {};
+  run.engine = "fast engine, cuda:0, precision 32";
+  ui::ReportInput input = run.make();
+  input.config_yaml = "model: {train_ds: {batch_size: 32}}\n";
+  const Diagnosis out = diagnose(read_facts(input));
+  EXPECT_EQ(first_cause(out), "precision") << out.to_text();
+  EXPECT_TRUE(out.correctness.empty());
+  // Copies from pageable memory, as the loader says.
+  run.step_ms = 10.0;
+  run.wait_ms = 0.1;
+  run.optimizer_ms = 1.0;
+  run.engine = "fast engine, cuda:0, precision bf16-mixed";
+  run.loader = "8 workers, ring of 18 batches of at most 31 MB (pageable), memory at most 1 GB";
+  input = run.make();
+  input.config_yaml = "model: {train_ds: {batch_size: 32}}\n";
+  input.records.push_back(loader_event(0.05, 0.2, 0.7, 0.3, "consumer"));
+  EXPECT_EQ(first_cause(diagnose(read_facts(input))), "pin_memory");
+}
+
+TEST(DiagnosisTest, AdvisesNoEngineThatWasAskedForAlready) {
+  PlantedRun run;
+  run.gpu_util = 30.0;
+  run.engine = "reference engine, cuda:0, precision bf16-mixed";
+  run.extra_config = "aerie:\n  engine: reference\n";
+  EXPECT_EQ(first_cause(diagnosis_of(run)), "engine");
+  // A GPU that the fast engine has no kernels for.
+  run.extra_config = "aerie:\n  engine: auto\n";
+  const Diagnosis out = diagnosis_of(run);
+  EXPECT_EQ(first_cause(out), "batch_size") << out.to_text();
+  EXPECT_NE(out.to_text().find("what keeps this run from the fast one"), std::string::npos);
+}
+
+// Virtual GPUs and others whose driver counts nothing: the GPU was used all the same.
+TEST(DiagnosisTest, ReadsGpusThatCountNoUtilisation) {
+  PlantedRun run;
+  run.gpu_util = -1.0;
+  const Diagnosis out = diagnosis_of(run);
+  EXPECT_TRUE(out.healthy()) << out.to_text();
+  EXPECT_EQ(out.to_text().find("none was used"), std::string::npos) << out.to_text();
+  EXPECT_NE(out.to_text().find("does not count how busy"), std::string::npos) << out.to_text();
+  EXPECT_EQ(out.verdict().find("no GPU"), std::string::npos) << out.verdict();
+  // The host's memory is not the GPU's.
+  EXPECT_EQ(out.facts.memory_gib(), 0.0);
+  // Gaps between kernels show in the steps' device time.
+  ui::ReportInput input = run.make();
+  for (Record& record : input.records) {
+    if (record.kind() != RecordKind::kTrain) continue;
+    Record idle(RecordKind::kTrain, record.step(), 0, record.wall_s());
+    idle.add("train_loss", 1.0).add("step_ms", 100.0).add("data_wait_ms", 1.0);
+    idle.add("padding_share", 0.05).add("samples_per_s", 320.0);
+    record = idle.add("forward_backward_ms", 26.0).add("optimizer_ms", 4.0);
+  }
+  const Diagnosis gaps = diagnose(read_facts(input));
+  ASSERT_EQ(first_cause(gaps), "batch_size") << gaps.to_text();
+  EXPECT_NE(gaps.speed[0].what.find("30 % busy"), std::string::npos) << gaps.speed[0].what;
+}
+
+// fp16 looks for its loss scale at the start of every run.
+TEST(DiagnosisTest, ForgivesTheSearchForALossScale) {
+  PlantedRun run;
+  run.precision = "16-mixed";
+  run.nans = 12;
+  const Diagnosis out = diagnosis_of(run);
+  EXPECT_TRUE(out.healthy()) << out.to_text();
+  EXPECT_NE(out.to_text().find("12 of 200 steps overflowed"), std::string::npos) << out.to_text();
+  run.nans = 40;
+  EXPECT_EQ(diagnosis_of(run).correctness.at(0).id, "skipped_steps");
+  run.precision = "bf16-mixed";
+  run.nans = 12;
+  EXPECT_EQ(diagnosis_of(run).correctness.at(0).id, "skipped_steps");
+}
+
+TEST(DiagnosisTest, NamesDataThatIsNoSample) {
+  PlantedRun run;
+  Record event = loader_event(0.05, 0.2, 0.7, 0.3, "consumer");
+  event.add("left_out", 3);
+  const Diagnosis out = diagnosis_with(run, event);
+  ASSERT_EQ(out.correctness.size(), 1u) << out.to_text();
+  EXPECT_EQ(out.correctness[0].id, "dropped_data");
+  EXPECT_EQ(out.correctness[0].what.rfind("3 lines of the manifest are no sample", 0), 0u)
+      << out.correctness[0].what;
+}
+
+TEST(DiagnosisTest, NamesTheLeastBusyGpu) {
+  PlantedRun run;
+  run.extra_config = "  sync_batchnorm: true\n  devices: 2\n";
+  ui::ReportInput input = run.make();
+  for (const double util : {40.0, 60.0}) {
+    Record record(RecordKind::kEvent, 10, 0, 1.0);
+    record.add("event", "ranks").add("slowest_rank", 1).add("slowest_ms", 100.0);
+    record.add("median_ms", 99.0).add("why", "compute").add("gpu_util_min", util);
+    input.records.push_back(record);
+  }
+  const std::string text = diagnose(read_facts(input)).to_text();
+  EXPECT_NE(text.find("GPU: 50 % busy is the least of the ranks"), std::string::npos) << text;
 }
 
 }  // namespace

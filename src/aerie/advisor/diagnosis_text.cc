@@ -100,6 +100,7 @@ std::string Diagnosis::to_json() const {
         {"writer_share", facts.write_share},    {"writer_cpu_share", facts.write_cpu_share}};
   if (facts.gpu_util_percent >= 0.0) measured["gpu_util"] = facts.gpu_util_percent;
   if (facts.memory_gib() > 0.0) measured["memory_gib"] = facts.memory_gib();
+  if (!facts.loader.storage.empty()) measured["storage"] = facts.loader.storage;
   if (const LoaderFacts& loader = facts.loader; loader.known) {
     ordered_json stages{{"files", loader.disk_share}, {"decode", loader.decode_share}};
     if (!loader.side.empty()) stages[loader.side] = loader.side_share;
@@ -111,6 +112,7 @@ std::string Diagnosis::to_json() const {
                           {"read_mb_per_s", loader.read_mb_per_s},
                           {"needed_mb_per_s", loader.needed_mb_per_s},
                           {"cpu_share", loader.cpu_share}};
+    if (loader.left_out > 0) measured["loader"]["left_out"] = loader.left_out;
   }
   ordered_json out{{"healthy", healthy()},
                    {"verdict", verdict()},

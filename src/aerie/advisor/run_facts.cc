@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string_view>
 
 #include "aerie/base/parse.h"
 #include "aerie/base/strings.h"
@@ -16,6 +17,9 @@ namespace {
 using config::Value;
 using metrics::Record;
 using metrics::RecordKind;
+
+// A loss scale that begins too high has found its place by then.
+constexpr int64_t kScaleSearchSteps = 24;
 
 std::optional<int64_t> whole_number(const Value& config, const char* key) {
   const Value* value = config.find(key);
@@ -57,18 +61,24 @@ void read_settings(const ui::ReportInput& run, RunFacts& out) {
   out.use_bucketing = truth(config, "model.train_ds.use_bucketing");
   out.accumulate = whole_number(config, "trainer.accumulate_grad_batches");
   out.log_every_n_steps = whole_number(config, "trainer.log_every_n_steps");
-  out.sync_batchnorm = truth(config, "trainer.sync_batchnorm");
-  out.find_unused = truth(config, "trainer.strategy.find_unused_parameters");
-  out.static_graph = truth(config, "trainer.strategy.static_graph");
-  out.bucket_view = truth(config, "trainer.strategy.gradient_as_bucket_view");
+  out.sync_batchnorm = truth(config, "trainer.sync_batchnorm").value_or(false);
+  // As a mapping or in the name: "ddp_find_unused_parameters_true".
+  out.find_unused = truth(config, "trainer.strategy.find_unused_parameters")
+                        .value_or(ends_with(scalar_text(config, "trainer.strategy"),
+                                            "find_unused_parameters_true"));
+  out.static_graph = truth(config, "trainer.strategy.static_graph").value_or(false);
+  out.bucket_view = truth(config, "trainer.strategy.gradient_as_bucket_view").value_or(false);
   out.precision = scalar_text(config, "trainer.precision");
+  out.engine_asked = scalar_text(config, "aerie.engine");
+  out.auto_workers = scalar_text(config, "model.train_ds.num_workers") == "auto";
   out.validates_by_epoch = whole_number(config, "trainer.check_val_every_n_epoch").has_value();
   out.micro_steps = scalar_text(config, "aerie.step_unit") == "micro";
   const int64_t devices = whole_number(config, "trainer.devices").value_or(1);
   const int64_t nodes = whole_number(config, "trainer.num_nodes").value_or(1);
   if (devices > 0 && nodes > 0) out.world = devices * nodes;
   for (const ui::ReportWords::Setting& setting : run.words.data_settings)
-    if (const Value* value = config.find(setting.key)) take_paths(*value, out.data_paths);
+    if (const Value* value = config.find(setting.key); value != nullptr && !setting.name)
+      take_paths(*value, out.data_paths);
 }
 
 void read_start(const Record& record, RunFacts& out) {
@@ -83,10 +93,18 @@ void read_start(const Record& record, RunFacts& out) {
   const std::string engine = out.engine = record.text("engine");
   out.reference_engine = starts_with(engine, "reference");
   out.gpu = engine.find("cuda") != std::string::npos;
-  // "4 workers, ...": what `auto` came to.
-  const std::string loader = record.text("loader");
+  // "reference engine, cpu, precision 32": where the configuration leaves it to the default.
+  constexpr std::string_view kPrecision = "precision ";
+  if (const size_t at = engine.rfind(kPrecision); at != std::string::npos && out.precision.empty())
+    out.precision = engine.substr(at + kPrecision.size());
+  // "4 workers, ring of ... (pinned), ...", "auto, at most 4 workers, ...".
+  constexpr std::string_view kAuto = "auto, at most ";
+  std::string loader = record.text("loader");
+  out.auto_workers = out.auto_workers || starts_with(loader, kAuto);
+  if (starts_with(loader, kAuto)) loader.erase(0, kAuto.size());
   if (const auto count = parse_int64(loader.substr(0, loader.find(' ')), 0, 1 << 20); count.ok())
     out.num_workers = *count;
+  if (!out.pin_memory && loader.find("(pageable)") != std::string::npos) out.pin_memory = false;
 }
 
 struct Sum {
@@ -243,9 +261,12 @@ void read_loader(const Record& record, RunFacts& out) {
   loader = {};
   loader.known = true;
   loader.workers = static_cast<int64_t>(number("workers"));
+  if (out.auto_workers) out.num_workers = loader.workers;
   loader.limit = record.text("limit");
   loader.side = record.text("side");
   loader.finish = record.text("finish");
+  loader.storage = record.text("storage");
+  loader.left_out = static_cast<int64_t>(std::min(number("left_out"), 1e12));
   const double seconds = number("loader_s");
   // Without workers the consumer does the work while it waits.
   const double threads = loader.workers > 0 ? static_cast<double>(loader.workers) * seconds
@@ -278,7 +299,12 @@ void read_events(const ui::ReportInput& run, RunFacts& out) {
     if (event == "start" || event == "resume") read_start(record, out);
     if (event == "loader") read_loader(record, out);
     if (event == "first_step") out.first_step_s = record.wall_s();
-    if (event == "nan") ++out.skipped_steps;
+    if (event == "nan") {
+      ++out.skipped_steps;
+      double bad_step = static_cast<double>(record.step());
+      (void)record.number("bad_step", &bad_step);
+      if (bad_step <= static_cast<double>(kScaleSearchSteps)) ++out.skipped_at_start;
+    }
     if (event == "oom") ++out.oom_splits;
     if (event == "spike") ++out.spikes;
     if (event == "fallback") out.fallback = record.text("precision");
@@ -292,6 +318,7 @@ void read_events(const ui::ReportInput& run, RunFacts& out) {
 void read_ranks(const ui::ReportInput& run, RunFacts& out) {
   std::map<int64_t, int64_t> times_slowest;
   std::map<int64_t, std::map<std::string, int64_t>> whys;  // of each
+  Sum least_util;
   double share = 0.0;
   int64_t reports = 0;
   for (const Record& record : run.records) {
@@ -301,11 +328,13 @@ void read_ranks(const ui::ReportInput& run, RunFacts& out) {
         !(slowest > 0.0))
       continue;
     ++reports;
+    least_util.take(record, "gpu_util_min");
     ++times_slowest[static_cast<int64_t>(rank)];
     share += std::clamp((slowest - median) / slowest, 0.0, 1.0);
     ++whys[static_cast<int64_t>(rank)][record.text("why")];
   }
   if (reports == 0) return;
+  if (least_util.count > 0) out.least_gpu_util_percent = least_util.mean();
   out.straggler_share = share / static_cast<double>(reports);
   int64_t most = 0;
   for (const auto& [rank, times] : times_slowest) {

@@ -26,6 +26,8 @@ struct LoaderFacts {
   double needed_mb_per_s = 0.0;  // that training would not have waited
   double batch_mb = 0.0;         // a batch in memory
   double cpu_share = 0.0;        // of the machine's CPUs that the process kept busy
+  std::string storage;   // "network file system (nfs)", "rotational disk", ...; empty: unknown
+  int64_t left_out = 0;  // entries of the data's lists that cannot be used
 
   double busy_share() const { return disk_share + decode_share + side_share + finish_share; }
 };
@@ -33,9 +35,12 @@ struct LoaderFacts {
 struct RunFacts {
   // Keys that every family's configuration has.
   std::optional<int64_t> batch_size, num_workers, prefetch_factor, accumulate, log_every_n_steps;
-  std::optional<bool> pin_memory, sync_batchnorm, use_bucketing;
+  bool auto_workers = false;  // num_workers: auto; the number is what it came to
+  std::optional<bool> pin_memory, use_bucketing;
   bool validates_by_epoch = false;  // check_val_every_n_epoch is a number
-  std::optional<bool> find_unused, static_graph, bucket_view;
+  // Nothing without a configuration; what it does not say has Lightning's default.
+  std::optional<bool> sync_batchnorm, find_unused, static_graph, bucket_view;
+  std::string engine_asked;  // aerie.engine: "auto", "fast", "reference"; empty: not recorded
   std::string precision;     // "32", "bf16-mixed", ...
   int64_t world = 1;         // ranks
   bool micro_steps = false;  // a step is a micro-batch
@@ -62,7 +67,8 @@ struct RunFacts {
   double write_cpu_share = 0.0;  // of the machine's CPUs that it took meanwhile
   double fixed_share = 0.0;   // of a step: optimizer, and what no phase covers; 0: not told apart
   double device_share = 0.0;  // of a step: device time without gaps; 0: not told apart
-  double gpu_util_percent = -1.0;
+  double gpu_util_percent = -1.0;        // below 0: not counted
+  double least_gpu_util_percent = -1.0;  // mean over the ranks' reports of the least busy one
   double padding_share = 0.0;
   double throughput = 0.0;    // input a second of the whole span, all included; 0: not known
   double first_step_s = 0.0;  // from the start of training
@@ -79,7 +85,8 @@ struct RunFacts {
   int64_t batches_per_epoch = 0;            // 0: not recorded
 
   // What happened.
-  int64_t skipped_steps = 0;  // not finite
+  int64_t skipped_steps = 0;     // not finite
+  int64_t skipped_at_start = 0;  // of them, those of the first steps
   int64_t oom_splits = 0, spikes = 0, failed_saves = 0;
   int64_t bad_samples = 0;
   int64_t bad_lines = 0;
@@ -87,8 +94,8 @@ struct RunFacts {
   ui::RunView view;                     // state, verdict
   std::vector<std::string> data_paths;  // of the configuration
 
-  // Most that was seen: of the GPU, else of the process; 0: not known.
-  double memory_gib() const { return gpu_mem_gib > 0.0 ? gpu_mem_gib : rss_gib; }
+  // Most that was seen: of the GPU that was used, else of the process; 0: not known.
+  double memory_gib() const { return gpu ? gpu_mem_gib : rss_gib; }
 };
 
 // `warm_share` of the records are warm-up.
