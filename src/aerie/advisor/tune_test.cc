@@ -421,6 +421,26 @@ TEST(TuneSearchTest, FindsABatchAlone) {
   EXPECT_EQ(result->chosen.values, result->start.values);
 }
 
+// A trial that another program disturbs would be kept for good.
+TEST(TuneSearchTest, OneBadTrialDoesNotDecideForAuto) {
+  TuneSpace space = space_of(2);
+  space.batch.automatic = true;
+  for (const int64_t disturbed : {4, 8, 16}) {
+    Machine machine(space);
+    machine.clip_gib = 0.0;
+    machine.factor = [&](const TuneSettings& settings) {
+      return settings.batch == disturbed && machine.speed_trials[disturbed] == 1 ? 0.4 : 1.0;
+    };
+    const auto result = find_batch(space, climb(), machine);
+    ASSERT_TRUE(result.ok());
+    EXPECT_GE(result->chosen.batch, 128) << disturbed;
+  }
+  // What is slower is slower twice.
+  Machine machine(space);
+  machine.factor = [](const TuneSettings& settings) { return settings.batch > 8 ? 0.5 : 1.0; };
+  EXPECT_EQ(find_batch(space, climb(), machine)->chosen.batch, 8);
+}
+
 TEST(TuneTextTest, OffersBothLearningRatesAndAppliesWhatIsAsked) {
   const TuneSpace space = space_of(2);
   TuneResult result;
