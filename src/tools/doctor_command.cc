@@ -212,7 +212,7 @@ Status measure_run(const std::string& folder, const DoctorArgs& args,
     if (not_seen.contains(finding.id))
       diagnosis.measurements.push_back(str_cat(finding.id, " does not show in a trial of ", steps,
                                                " steps here: its gain is an estimate"));
-  advisor::order_findings(diagnosis);
+  advisor::settle_trials(diagnosis, kWorthChanging);
   return ok_status();
 }
 

@@ -390,6 +390,9 @@ class SpeedRules {
     const char* advice =
         "a larger batch; the learning rate goes with it (linear or square-root rule), or "
         "accumulation goes down by as much";
+    // Waiting for a slow rank is no part of the step.
+    const double fixed_share =
+        std::max(0.0, facts_.fixed_share - (facts_.world > 1 ? facts_.straggler_share : 0.0));
     if (facts_.gpu && batch > 0 && batch < kSmallBatch && facts_.family != "bev") {
       // What a sample takes, with the fixed part of the step spread over the batch.
       const double now = kFixedClips / static_cast<double>(batch) + 1.0;
@@ -400,13 +403,12 @@ class SpeedRules {
       add("batch_size", text_of("steps are too short: the GPU is %.0f %% busy", 100 * util), advice,
           batch > 0 ? text_of("model.train_ds.batch_size=%lld", 2 * whole(batch)) : "",
           (1.0 - util) * compute_of_run());
-    } else if (!facts_.gpu && batch > 0 && batch < kSmallBatch && facts_.fixed_share > kWaitLimit) {
+    } else if (!facts_.gpu && batch > 0 && batch < kSmallBatch && fixed_share > kWaitLimit) {
       add("batch_size",
           text_of("%.0f %% of a step does not depend on the batch of %lld (optimizer, host)",
-                  100 * facts_.fixed_share, whole(batch)),
+                  100 * fixed_share, whole(batch)),
           advice, text_of("model.train_ds.batch_size=%lld", whole(kSmallBatch)),
-          facts_.fixed_share * (1.0 - static_cast<double>(batch) / kSmallBatch) *
-              facts_.steps_share);
+          fixed_share * (1.0 - static_cast<double>(batch) / kSmallBatch) * facts_.steps_share);
     }
   }
 

@@ -390,6 +390,17 @@ TEST(DiagnosisTest, NamesTheSlowRank) {
   EXPECT_NE(out.speed[0].what.find("rank 1 "), std::string::npos) << out.speed[0].what;
   EXPECT_NEAR(out.speed[0].gain_share, 0.4, 1e-6);
   EXPECT_EQ(out.speed[0].advice.rfind("its computation is slow", 0), 0u) << out.speed[0].advice;
+  // On CPUs the others' waiting is no reason for larger batches.
+  run.gpu_util = -1.0;
+  run.engine = "reference engine, cpu, precision 32";
+  run.batch_size = 2;
+  run.optimizer_ms = 45.0;
+  ui::ReportInput cpu = run.make();
+  for (const Record& record : input.records)
+    if (record.text("event") == "ranks") cpu.records.push_back(record);
+  const Diagnosis waits = diagnose(read_facts(cpu));
+  ASSERT_EQ(waits.speed.size(), 1u) << waits.to_text();
+  EXPECT_EQ(first_cause(waits), "straggler");
 }
 
 TEST(DiagnosisTest, OrdersByWhatIsWorthMost) {
