@@ -59,6 +59,9 @@ TEST(PlanCommandTest, TakesMeasuredSteps) {
   EXPECT_EQ(plan["measured"]["name"], "mine");
   EXPECT_TRUE(plan["network"]["measured"].get<bool>());
   EXPECT_GT(plan["rows"][0]["reduce_ms"].get<double>(), 0.0);
+  // What went through a step is not known: no column says 0.
+  const std::string text = run(run_plan, {"--measured", file, "--gpus", "2"}).out;
+  EXPECT_NE(text.find(" -              -  "), std::string::npos) << text;
 }
 
 TEST(PlanCommandTest, RefusesWhatItCannotPlan) {

@@ -101,11 +101,12 @@ std::string Plan::to_text() const {
                    "reduce ms", "exposed ms", "other ms", "GiB/rank",
                    str_cat(measured.amount_name, "/s").c_str(), "limited by");
   for (const PlanRow& row : rows)
-    out += formatted("%7d %10.3f %9.1f%% %12.3f %10.3f %10.3f %9s %14.0f  %s\n", row.ranks,
-                     row.step.step_s * 1e3, 100.0 * row.step.efficiency(), row.step.reduce_s * 1e3,
-                     row.step.exposed_s * 1e3,
-                     (row.step.blocking_s + row.step.straggler_s + row.step.gather_s) * 1e3,
-                     memory_text(row.memory_gib).c_str(), row.per_s, limit_name(row.limit));
+    out += formatted(
+        "%7d %10.3f %9.1f%% %12.3f %10.3f %10.3f %9s %14s  %s\n", row.ranks, row.step.step_s * 1e3,
+        100.0 * row.step.efficiency(), row.step.reduce_s * 1e3, row.step.exposed_s * 1e3,
+        (row.step.blocking_s + row.step.straggler_s + row.step.gather_s) * 1e3,
+        memory_text(row.memory_gib).c_str(),
+        row.per_s > 0.0 ? formatted("%.0f", row.per_s).c_str() : "-", limit_name(row.limit));
   for (const std::string& finding : findings(*this)) out += finding + "\n";
   return out + "The same batch on every rank; waiting for data is not in it.\n";
 }
