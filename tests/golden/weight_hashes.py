@@ -2,11 +2,11 @@
 """Hash the weights and the optimizer's state after 50 deterministic steps, in the ways aerie trains: what a change that must not
 change numbers is held against.
 
-usage: weight_hashes.py AERIE --out DIR [--gpu] [--result FILE.json] [--expect FILE.json]
+usage: weight_hashes.py AERIE --out DIR [--gpu] [--configs DIR] [--result FILE.json] [--expect FILE.json]
 
 On the CPU: the reference engine in float32, plain files, tar shards with accumulation and averaging. With --gpu also both engines
 on the GPU in float32, bf16-mixed and 16-mixed. Hashes belong to one kind of machine: --expect compares with a file that another
-binary wrote on it; exit status 1 when one differs. Needs no Python package.
+binary wrote on it; exit status 1 when one differs. --configs: configs/nest of an older binary, which does not know newer keys. Needs no Python package.
 """
 import argparse
 import glob
@@ -36,7 +36,7 @@ def call(*args):
         sys.exit(f"{' '.join(args)}\n{done.stdout[-3000:]}")
 
 
-def train(aerie, out, name, engine, accelerator, precision, *extra):
+def train(aerie, configs, out, name, engine, accelerator, precision, *extra):
     corpus = f"{out}/corpus"
     options = []
     if "tarred" in extra:
@@ -45,7 +45,7 @@ def train(aerie, out, name, engine, accelerator, precision, *extra):
                     "++trainer.accumulate_grad_batches=2", "++exp_manager.ema.enable=true", "++exp_manager.ema.decay=0.99"]
     else:
         options += [f"model.train_ds.manifest_filepath={corpus}/train.json"]
-    call(aerie, "train", f"--config-path={CONFIGS}", "--config-name=nest_quickstart", *options, "model.num_classes=64",
+    call(aerie, "train", f"--config-path={configs}", "--config-name=nest_quickstart", *options, "model.num_classes=64",
          "model.code_dim=8", f"model.train_ds.noise_manifest={corpus}/noise.json", "model.train_ds.batch_size=4",
          f"model.validation_ds.manifest_filepath={corpus}/dev.json", f"model.validation_ds.noise_manifest={corpus}/noise.json",
          "model.encoder.n_layers=2", "model.encoder.d_model=64", "model.encoder.n_heads=1",
@@ -67,6 +67,7 @@ def main():
     parser.add_argument("aerie")
     parser.add_argument("--out", required=True)
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--configs", default=CONFIGS)
     parser.add_argument("--result")
     parser.add_argument("--expect")
     args = parser.parse_args()
@@ -79,7 +80,7 @@ def main():
     shutil.rmtree(f"{args.out}/runs", ignore_errors=True)
     result = {}
     for name, how in (CPU | (GPU if args.gpu else {})).items():
-        result[name] = train(aerie, args.out, f"run{len(result)}", *how)
+        result[name] = train(aerie, os.path.abspath(args.configs), args.out, f"run{len(result)}", *how)
         print(name, result[name], flush=True)
     if args.result:
         json.dump(result, open(args.result, "w"), indent=1)
