@@ -187,7 +187,7 @@ class Proofs(Resumable):
             status = subprocess.run(command, env=self.env, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
             if status == 3:
                 raise OutOfTime()
-            if status not in (0, 1):  # 1: verdicts, read below
+            if status not in (0, 1, 2):  # 1, 2: verdicts, read below
                 return [False, f"learning_proofs.py ended with {status}"]
             with open(os.path.join(out, "README.md")) as f:
                 verdicts = [line[2:].strip() for line in f if line.startswith(("- holds", "- DOES NOT HOLD"))]
@@ -225,13 +225,13 @@ def main():
     if args.again:
         proofs.state["parts"] = {part: entries for part, entries in proofs.state["parts"].items() if all(entry[0] for entry in entries.values())}
     done = True
-    proofs.state["aerie"] = proofs.run("version", proofs.aerie, "--version")[0].strip().split("\n")[0]
-    smi = shutil.which("nvidia-smi")
-    names = subprocess.run([smi, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True) if smi else None
-    proofs.state["gpu"] = ", ".join(names.stdout.split("\n")).strip(", ") if names and names.returncode == 0 else ""
-    if not args.rehearse and not proofs.state["gpu"]:
-        sys.exit("nvidia-smi shows no GPU; --rehearse tries everything without one")
     try:
+        version = proofs.run("version", proofs.aerie, "--version")[0].strip().split("\n")
+        proofs.state["aerie"] = version[0]
+        # "device  0: NVIDIA H200, compute 9.0, 139 GiB"
+        proofs.state["gpu"] = ", ".join(line.split(": ", 1)[1].split(",")[0] for line in version if line.startswith("device "))
+        if not args.rehearse and not proofs.state["gpu"]:
+            sys.exit("aerie --version shows no GPU; --rehearse tries everything without one")
         for part in args.only:
             getattr(proofs, part)()
     except OutOfTime:

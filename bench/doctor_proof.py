@@ -15,7 +15,8 @@ goes on:
     validation         20 batches every 10 steps
     checkpoints        one every step
 
-Ends with a table and OUT/doctor_proof.json, which holds what doctor printed. Exit status: 0 as promised, 1 not so, 2 wrong use, 3 not finished.
+A case of which a command fails is not as promised; the next one follows. Ends with a table and OUT/doctor_proof.json, which holds what doctor printed.
+Exit status: 0 as promised, 1 not so, 2 wrong use, 3 not finished.
 --small is for trying this program without a GPU: a small model, short clips; what hangs on a GPU is printed and not judged.
 """
 import argparse
@@ -23,11 +24,10 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 
-from resumable import OutOfTime, Resumable
+from resumable import Failed, OutOfTime, Resumable
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LEAST = 1.05  # times as fast with the change that is advised, measured by trials
@@ -61,10 +61,7 @@ class Proof(Resumable):
 
     def run(self, *argv, variables=None):
         print('+ aerie', ' '.join(argv), flush=True)
-        done = self.limited(self.aerie, *argv, cwd=self.out, env={**os.environ, **(variables or {})})
-        if done.returncode != 0:
-            sys.exit(f'exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}')
-        return done.stdout
+        return self.succeed(self.aerie, *argv, cwd=self.out, env={**os.environ, **(variables or {})}).stdout
 
     # What cases are made of.
 
@@ -95,7 +92,7 @@ class Proof(Resumable):
             return built
         made = os.path.join(self.out, 'libslow_disk.so')
         if not os.path.exists(made):
-            subprocess.run(['c++', '-std=c++17', '-O1', '-shared', '-fPIC', '-o', made, f'{ROOT}/tests/advisor/slow_disk.cc', '-ldl'], check=True)
+            self.succeed('c++', '-std=c++17', '-O1', '-shared', '-fPIC', '-o', made, f'{ROOT}/tests/advisor/slow_disk.cc', '-ldl')
         return made
 
     def by_trials(self, *args, variables=None):
@@ -194,6 +191,8 @@ def main():
         except OutOfTime:
             print('not finished: call it again with the same --out')
             return 3
+        except (Failed, OSError) as error:
+            holds, said, found = False, f'FAILED: {error}', None
         proof.state[name] = {'holds': holds, 'said': said, 'seconds': round(time.time() - start, 1), 'doctor': found}
         proof.save()
         print(f'{name}: {said} ({time.time() - start:.0f} s)', flush=True)

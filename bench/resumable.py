@@ -9,6 +9,10 @@ class OutOfTime(Exception):
     """The call has to end; the next one with the same folder goes on."""
 
 
+class Failed(Exception):
+    """A command failed; what else there is to do need not."""
+
+
 class Resumable:
     """Results in a file of the folder `out`, replaced as a whole, and what is left of the time of this call."""
 
@@ -48,3 +52,12 @@ class Resumable:
                     process.communicate()
                 raise OutOfTime from None
         return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def succeed(self, *command, **more):
+        """As limited(); a command that fails raises with its last words."""
+        done = self.limited(*command, **more)
+        if done.returncode != 0:
+            print(f'exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}', flush=True)
+            words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            raise Failed(f"{' '.join(os.path.basename(c) for c in command[:2])}: exit code {done.returncode}: {words[-1][-300:] if words else ''}")
+        return done
