@@ -17,6 +17,8 @@ class EarlyStopping {
   EarlyStopping(const config::ExpManagerConfig& config, const TaskInfo& task);
 
   bool enabled() const { return config_.create_early_stopping_callback; }
+  // Checks come at the ends of epochs, not after validations.
+  bool at_epoch_ends(const config::TrainerConfig& trainer) const;
   const std::string& metric() const { return metric_; }
   // Takes in a new value. Why the run should stop; empty: go on.
   std::string check(double value);

@@ -329,7 +329,8 @@ void Trainer::stop_on_signal() {
 // Lightning's order: steps and epochs that were promised come first, then one last validation.
 Status Trainer::stop_if_wanted() {
   const config::TrainerConfig& trainer = parts_.config->trainer;
-  if (position_.epoch < trainer.min_epochs.value_or(0) ||
+  // min_steps alone stands for one whole epoch, too.
+  if (position_.epoch < trainer.min_epochs.value_or(trainer.min_steps ? 1 : 0) ||
       position_.step < trainer.min_steps.value_or(0)) {
     if (!hold_told_)
       log_info("train", "stopping is put off until min_epochs and min_steps are reached");
@@ -643,7 +644,7 @@ Status Trainer::fall_back() {
 Status Trainer::end_of_epoch() {
   const config::ExpManagerConfig& exp = parts_.config->exp_manager;
   AERIE_RETURN_IF_ERROR(collect(/*wait=*/true));
-  if (exp.early_stopping_callback_params.check_on_train_epoch_end)
+  if (early_stopping_.at_epoch_ends(parts_.config->trainer))
     AERIE_RETURN_IF_ERROR(check_early_stopping());
   if (exp.checkpoint_callback_params.save_on_train_epoch_end) {
     if (position_.in_window > 0)

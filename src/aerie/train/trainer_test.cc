@@ -466,6 +466,71 @@ TEST(TrainerTest, StopsEarlyWithoutGain) {
   EXPECT_EQ(summary->state.step, 8);  // best at 2, three checks without gain
 }
 
+// Lightning's rule: the first value is a gain over nothing.
+TEST(TrainerTest, WithoutPatienceTheFirstValueDoesNotStopTheRun) {
+  FakeRun run(2, 1);
+  run.config.trainer.max_steps = 100;
+  run.config.exp_manager.create_early_stopping_callback = true;
+  run.config.exp_manager.early_stopping_callback_params.patience = 0;
+  const auto summary = run.go();
+  ASSERT_TRUE(summary.ok());
+  EXPECT_EQ(summary->state.step, 4);  // best at 2, the next is no gain
+}
+
+// Lightning's default: at the ends of epochs where each of them ends with a validation. A whole
+// number 1 is 1.0 to Python.
+TEST(TrainerTest, EarlyStoppingLooksAtEpochsWhereEachEndsWithAValidation) {
+  const auto steps = [](const config::BatchLimit& interval, std::optional<int64_t> every_epoch,
+                        std::optional<bool> at_epoch_end, int64_t validation = 1) {
+    FakeRun run(4, validation);
+    run.config.trainer.max_steps = 40;
+    run.config.trainer.val_check_interval = interval;
+    run.config.trainer.check_val_every_n_epoch = every_epoch;
+    run.config.exp_manager.create_early_stopping_callback = true;
+    auto& rules = run.config.exp_manager.early_stopping_callback_params;
+    rules.monitor = "train_loss";
+    rules.stopping_threshold = 1000.0;
+    rules.check_on_train_epoch_end = at_epoch_end;
+    const auto summary = run.go();
+    EXPECT_TRUE(summary.ok()) << summary.status().to_string();
+    return summary.ok() ? summary->state.step : -1;
+  };
+  const config::BatchLimit once, each{false, 0.0, 1}, half{true, 0.5, 0};
+  EXPECT_EQ(steps(once, 1, std::nullopt), 4);
+  EXPECT_EQ(steps(each, 1, std::nullopt), 4);
+  EXPECT_EQ(steps(each, 1, false), 1);
+  EXPECT_EQ(steps(each, std::nullopt, std::nullopt), 1);
+  EXPECT_EQ(steps(half, 1, std::nullopt), 2);
+  EXPECT_EQ(steps(half, 1, true), 4);
+  EXPECT_EQ(steps(once, 2, std::nullopt), 8);
+  // Without validation the loss of training can still stop the run.
+  EXPECT_EQ(steps(once, 1, std::nullopt, 0), 4);
+  EXPECT_EQ(steps(once, 2, std::nullopt, 0), 40);
+}
+
+// Lightning takes min_steps alone for min_epochs 1 as well.
+TEST(TrainerTest, StepsThatWerePromisedBringTheirEpoch) {
+  const auto steps = [](std::optional<int64_t> min_steps, std::optional<int64_t> min_epochs) {
+    FakeRun run(4, 1);
+    run.config.trainer.max_steps = 40;
+    run.config.trainer.val_check_interval = {false, 0.0, 1};
+    run.config.trainer.min_steps = min_steps;
+    run.config.trainer.min_epochs = min_epochs;
+    run.config.exp_manager.create_early_stopping_callback = true;
+    auto& rules = run.config.exp_manager.early_stopping_callback_params;
+    rules.monitor = "train_loss";
+    rules.stopping_threshold = 1000.0;
+    rules.check_on_train_epoch_end = false;
+    const auto summary = run.go();
+    EXPECT_TRUE(summary.ok()) << summary.status().to_string();
+    return summary.ok() ? summary->state.step : -1;
+  };
+  EXPECT_EQ(steps(std::nullopt, std::nullopt), 1);
+  EXPECT_EQ(steps(2, std::nullopt), 4);
+  EXPECT_EQ(steps(2, 0), 2);
+  EXPECT_EQ(steps(6, std::nullopt), 6);
+}
+
 TEST(TrainerTest, SwapsAveragedWeightsInForValidation) {
   FakeRun run(1, 1);
   run.config.trainer.max_steps = 1;

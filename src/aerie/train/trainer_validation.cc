@@ -135,8 +135,7 @@ Status Trainer::validate(bool sanity) {
     last_step_done_s_ += parts_.clock->monotonic_s() - before;
   }
   summary_.last_monitor = state_.last_monitor = monitor;
-  if (!config.exp_manager.early_stopping_callback_params.check_on_train_epoch_end)
-    AERIE_RETURN_IF_ERROR(check_early_stopping());
+  if (!early_stopping_.at_epoch_ends(config.trainer)) AERIE_RETURN_IF_ERROR(check_early_stopping());
   return ok_status();
 }
 
@@ -155,14 +154,17 @@ void Trainer::write_validation_timing(const std::vector<SetResult>& results,
   }
 }
 
-// After a validation, or after an epoch with check_on_train_epoch_end.
+// After a validation, or at the end of an epoch.
 Status Trainer::check_early_stopping() {
   const config::EarlyStoppingConfig& rules =
       parts_.config->exp_manager.early_stopping_callback_params;
   const std::string& name = early_stopping_.metric();
   const std::optional<double> value = metric(name);
   if (!value) {
-    if (early_stopping_.enabled() && rules.strict)
+    // Without validation the run was told at its start that nothing will stop it.
+    const bool validates = std::any_of(parts_.validation.begin(), parts_.validation.end(),
+                                       [](const ValidationSet& set) { return set.batches > 0; });
+    if (early_stopping_.enabled() && rules.strict && validates)
       return invalid_argument(str_cat("early stopping watches '", name,
                                       "', which was not logged before its first check"))
           .with_hint(

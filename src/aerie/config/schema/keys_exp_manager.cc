@@ -107,9 +107,9 @@ const FieldKeys<EarlyStoppingConfig>& early_stopping_keys() {
                  works("Stop as soon as the monitor is better than this.").range("[-inf,inf]"));
         keys.key("divergence_threshold", &T::divergence_threshold,
                  works("Stop as soon as the monitor is worse than this.").range("[-inf,inf]"));
-        keys.flag("check_on_train_epoch_end", &T::check_on_train_epoch_end,
-                  works("Check after every training epoch instead of after every validation.")
-                      .absent_is_null());
+        keys.key("check_on_train_epoch_end", &T::check_on_train_epoch_end,
+                 works("Check after every training epoch instead of after every validation; null: "
+                       "where val_check_interval and check_val_every_n_epoch are 1."));
         keys.row("log_rank_zero_only", "bool", "false", no_effect("One process speaks."));
       });
   return kKeys;

@@ -153,7 +153,9 @@ const FieldKeys<TrainerConfig>& trainer_fields() {
         "max_steps", &T::max_steps,
         works("Optimizer steps after which the run is finished; -1: unlimited.").range(">=-1"));
     keys.key("min_steps", &T::min_steps,
-             works("Early stopping and max_time do not stop the run before.").range(">=0"));
+             works("Early stopping and max_time do not stop the run before; without min_epochs not "
+                   "before one epoch either.")
+                 .range(">=0"));
     keys.parsed("max_time", &T::max_time_s, parse_time, "str|map|null", "null",
                 works("`DD:HH:MM:SS`, or a mapping of days, hours, minutes, seconds."));
     keys.row("max_time.*", "str|float", "", works("days, hours, minutes, seconds: added up."));

@@ -129,7 +129,7 @@ struct EarlyStoppingConfig {
   bool check_finite = true;
   std::optional<double> stopping_threshold;
   std::optional<double> divergence_threshold;
-  bool check_on_train_epoch_end = false;
+  std::optional<bool> check_on_train_epoch_end;  // empty: hangs on the validations
   bool operator==(const EarlyStoppingConfig&) const = default;
 };
 

@@ -226,8 +226,9 @@ TEST(TrainerKeysTest, DefaultRootDirServesRunsWithoutExpManager) {
 }
 
 TEST(EarlyStoppingTest, RulesAndLimits) {
-  const std::vector<std::string> base{"++exp_manager.create_early_stopping_callback=true",
-                                      "trainer.val_check_interval=1", "trainer.max_steps=12"};
+  const std::vector<std::string> base{
+      "++exp_manager.create_early_stopping_callback=true", "trainer.val_check_interval=1",
+      "trainer.check_val_every_n_epoch=null", "trainer.max_steps=12"};
   const auto steps = [&](std::vector<std::string> keys) {
     const TinyRun tiny;
     keys.insert(keys.end(), base.begin(), base.end());
@@ -240,7 +241,12 @@ TEST(EarlyStoppingTest, RulesAndLimits) {
   EXPECT_EQ(steps({params + "min_delta=1000", params + "patience=2"}), at_three);
   EXPECT_EQ(steps({params + "stopping_threshold=1000"}), at_one);
   EXPECT_EQ(steps({params + "divergence_threshold=0.001"}), at_one);
-  EXPECT_EQ(steps({params + "stopping_threshold=1000", "++trainer.min_steps=5"}).first, 5);
+  EXPECT_EQ(
+      steps({params + "stopping_threshold=1000", "++trainer.min_steps=5", "++trainer.min_epochs=0"})
+          .first,
+      5);
+  // Lightning takes min_steps alone for one epoch, too: it has six steps.
+  EXPECT_EQ(steps({params + "stopping_threshold=1000", "++trainer.min_steps=5"}).first, 6);
   EXPECT_EQ(steps({params + "stopping_threshold=1000", "++trainer.min_epochs=1"}).first, 6);
   EXPECT_EQ(steps({params + "stopping_threshold=1000", params + "monitor=train_loss"}), at_one);
   // At the ends of epochs only.
