@@ -108,12 +108,9 @@ Result<int64_t> next_run_number(Env& env, const std::string& folder) {
 }
 
 Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpManagerConfig& exp,
-                                    const std::string& config_name,
                                     const std::string& env_version) {
   RunFolder out;
-  out.name = !exp.name.empty()                     ? exp.name
-             : !config_name.empty() && exp.present ? config_name
-                                                   : "default";
+  out.name = exp.name.empty() ? "default" : exp.name;
   AERIE_RETURN_IF_ERROR(check_name("name", out.name));
   if (!exp.explicit_log_dir.empty()) {
     // NeMo's rule: it wins over exp_dir, name and version.
@@ -122,10 +119,8 @@ Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpMan
     const std::string base = exp.exp_dir.empty() ? "./nemo_experiments" : exp.exp_dir;
     out.path = str_cat(base, "/", out.name);
     out.version = !exp.version.empty() ? exp.version : env_version;
-    if (exp.resume_if_exists) {
-      // The folder must be the same at every start.
-      if (exp.version.empty()) out.version.clear();
-    } else if (out.version.empty()) {
+    // A run that resumes must find its folder: no version is made up for it.
+    if (out.version.empty() && !exp.resume_if_exists) {
       out.version_is_free = true;
       if (exp.use_datetime_version) {
         out.version = folder_time(clock.wall_ns());

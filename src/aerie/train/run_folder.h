@@ -32,10 +32,10 @@ struct RunFolder {
 // <k> of the next run_<k> in the folder of a run.
 Result<int64_t> next_run_number(Env& env, const std::string& folder);
 
-// Decides where a run lives; creates nothing. `config_name` is the top-level `name:`; used when
-// exp_manager gives none. `env_version` is NEMO_EXPM_VERSION or empty.
+// Decides where a run lives; creates nothing. `env_version` is NEMO_EXPM_VERSION or empty: it
+// counts where exp_manager gives no version, as in NeMo also for runs that resume.
 Result<RunFolder> choose_run_folder(Env& env, Clock& clock, const config::ExpManagerConfig& exp,
-                                    const std::string& config_name, const std::string& env_version);
+                                    const std::string& env_version);
 
 // Files under mmcv's names in the folder of a run: checkpoints (iter_N.pth, latest.pth, ...) and
 // logs by the time of a start. Resumed runs leave them where they are.

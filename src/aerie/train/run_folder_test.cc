@@ -21,13 +21,14 @@ struct RunFolderTest : testing::Test {
   void SetUp() override {
     exp.present = true;
     exp.exp_dir = "/exp";
+    exp.name = "SSL";
   }
   void add(const std::string& path) {
     ASSERT_TRUE(env->create_dirs(path.substr(0, path.rfind('/'))).ok());
     ASSERT_TRUE(env->write_file(path, "x").ok());
   }
   RunFolder choose() {
-    auto folder = choose_run_folder(*env, clock, exp, "SSL", "");
+    auto folder = choose_run_folder(*env, clock, exp, "");
     EXPECT_TRUE(folder.ok()) << folder.status().to_string();
     return *folder;
   }
@@ -52,21 +53,30 @@ TEST_F(RunFolderTest, NumbersVersionsWithoutDates) {
 }
 
 TEST_F(RunFolderTest, DefaultsWithoutAnExpManagerNode) {
-  const auto folder = choose_run_folder(*env, clock, {}, "SSL", "");
+  const auto folder = choose_run_folder(*env, clock, {}, "");
   ASSERT_TRUE(folder.ok());
   EXPECT_EQ(folder->path, "./nemo_experiments/default/" + folder_time(clock.wall_ns()));
 }
 
+// NeMo's exp_manager does not see the name of the configuration.
+TEST_F(RunFolderTest, WithoutANameOfItsOwnItIsTheDefaultOne) {
+  exp.name.clear();
+  exp.resume_if_exists = true;
+  EXPECT_EQ(choose().path, "/exp/default");
+  EXPECT_EQ(choose().name, "default");
+}
+
 TEST_F(RunFolderTest, ExplicitFolderAndEnvironmentVersion) {
-  EXPECT_EQ(choose_run_folder(*env, clock, exp, "SSL", "from_env")->path, "/exp/SSL/from_env");
+  EXPECT_EQ(choose_run_folder(*env, clock, exp, "from_env")->path, "/exp/SSL/from_env");
+  exp.resume_if_exists = true;
+  EXPECT_EQ(choose_run_folder(*env, clock, exp, "from_env")->path, "/exp/SSL/from_env");
   exp.explicit_log_dir = "/here";
   EXPECT_EQ(choose().path, "/here");
 }
 
 TEST_F(RunFolderTest, RefusesNamesThatLeaveTheFolder) {
   exp.name = "../../etc";
-  EXPECT_EQ(choose_run_folder(*env, clock, exp, "", "").status().code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(choose_run_folder(*env, clock, exp, "").status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(RunFolderTest, MovesLooseFilesOfThePreviousRun) {

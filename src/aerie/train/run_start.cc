@@ -19,7 +19,7 @@ Result<RunFolder> run_folder_of(Env& env, Clock& clock, const config::LoopConfig
   // NeMo's exp_manager ignores Lightning's folder.
   if (!exp.present) exp.exp_dir = run.trainer.default_root_dir;
   const char* version = std::getenv("NEMO_EXPM_VERSION");
-  return choose_run_folder(env, clock, exp, run.name, version != nullptr ? version : "");
+  return choose_run_folder(env, clock, exp, version != nullptr ? version : "");
 }
 
 namespace {
