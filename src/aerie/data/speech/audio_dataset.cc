@@ -96,6 +96,18 @@ Result<std::vector<std::vector<std::string>>> expand_archives(const config::Data
   return groups;
 }
 
+// A data set without samples: what took them away.
+Status nothing_left(const ManifestTotals& totals) {
+  if (totals.kept > 0)
+    return data_error("no line of the manifest has a member in the archives")
+        .with_hint(
+            "a line and its member have the same file name up to its extension; are these the "
+            "archives of this manifest?");
+  if (totals.filtered == 0) return data_error("the manifest has no entries");
+  return data_error("no samples are left after filtering")
+      .with_hint("check min_duration, max_duration and the manifest's durations");
+}
+
 }  // namespace
 
 Result<std::vector<std::vector<std::string>>> expand_manifests(
@@ -189,10 +201,7 @@ Result<std::shared_ptr<const AudioDataset>> AudioDataset::open(
       first_file = end;
     }
   }
-  if (set->size() == 0)
-    return data_error("no samples are left after filtering")
-        .with_context(join(files, ","))
-        .with_hint("check min_duration, max_duration and the manifest's durations");
+  if (set->size() == 0) return nothing_left(out->manifest_.totals()).with_context(join(files, ","));
 
   const uint64_t n = set->size();
   set->lengths.resize(n);

@@ -397,6 +397,29 @@ TEST(TarShardsTest, ArchivesThatAreNotThereAreWrongData) {
   const Status status = try_open(t.config, {}).status();
   EXPECT_EQ(status.code(), StatusCode::kDataError);
   EXPECT_NE(status.to_string().find("absent_0.tar"), std::string::npos) << status.to_string();
+  t.config.tarred_audio_filepaths = TestCorpus::paths(t.dir.path());
+  EXPECT_EQ(try_open(t.config, {}).status().code(), StatusCode::kDataError);
+}
+
+// Each with what took the samples away.
+TEST(AudioDatasetTest, ADataSetWithoutSamplesSaysWhy) {
+  TempDir dir;
+  config::DatasetConfig config = config_of(dir.file("m.json"));
+  const auto error = [&] {
+    const Status status = try_open(config, {}).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataError);
+    return status.to_string();
+  };
+  write_file(dir.file("m.json"), "\n");
+  EXPECT_NE(error().find("the manifest has no entries"), std::string::npos) << error();
+  write_file(dir.file("m.json"), TestCorpus::line("other.wav", 0.5));
+  write_file(dir.file("a.tar"), tar_of({{"a.wav", wav_bytes(noise_samples(8000, 1))}}));
+  config.is_tarred = true;
+  config.tarred_audio_filepaths = TestCorpus::paths(dir.file("a.tar"));
+  EXPECT_NE(error().find("has a member in the archives"), std::string::npos) << error();
+  EXPECT_EQ(error().find("min_duration"), std::string::npos) << error();
+  config.min_duration = 1.0;
+  EXPECT_NE(error().find("check min_duration"), std::string::npos) << error();
 }
 
 // ---- packed cache ----

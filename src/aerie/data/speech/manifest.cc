@@ -33,8 +33,8 @@ std::vector<BadLine> bad_lines_of(const ManifestIndex& index) {
   return out;
 }
 
-// A JSON array, one object over many lines and UTF-16 look like manifests with nothing but bad
-// lines.
+// A JSON array, one object over many lines, UTF-16 and gzip look like manifests with nothing but
+// bad lines.
 Status refuse_other_forms(Env& env, const ManifestIndex& index) {
   if (index.size() > 0 || index.bad_lines().empty()) return ok_status();
   constexpr size_t kLook = 4096;
@@ -47,6 +47,10 @@ Status refuse_other_forms(Env& env, const ManifestIndex& index) {
         .with_context(index.path())
         .with_hint(
             str_cat("`iconv -f UTF-16 -t UTF-8 ", index.path(), " > manifest.json` converts it"));
+  if (starts_with(head, "\x1F\x8B"))
+    return data_error("gzip; a manifest is plain text")
+        .with_context(index.path())
+        .with_hint(str_cat("`gunzip -c ", index.path(), " > manifest.json` unpacks it"));
   if (starts_with(head, "\xEF\xBB\xBF")) head.erase(0, 3);
   const std::string_view text = trim(head);
   if (starts_with(text, "{") && trim(text.substr(1, text.find('\n') - 1)).empty())
@@ -144,7 +148,8 @@ Result<Manifest> Manifest::open(const std::vector<std::string>& paths,
     index_options.env = options.env;
     auto index =
         retry_passing(RetryPolicy{}, [&] { return ManifestIndex::open(path, index_options); });
-    if (index.status().code() == StatusCode::kNotFound)  // wrong data, not a failed run
+    Env& env = options.env != nullptr ? *options.env : Env::real();
+    if (names_no_file(env, index.status(), expand_user(path)))
       return data_error(index.status().message())
           .with_context(str_cat("manifest: ", path))
           .with_hint("check manifest_filepath, noise_manifest");

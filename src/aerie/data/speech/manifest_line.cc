@@ -187,10 +187,25 @@ struct Fields {
   }
 };
 
+// Python's json writes and reads numbers that JSON does not have.
+bool has_python_number(std::string_view line) {
+  for (const std::string_view word : {"NaN", "Infinity"})
+    for (size_t at = line.find(word); at != std::string_view::npos; at = line.find(word, at + 1)) {
+      const size_t before = line.find_last_not_of(" \t-", at == 0 ? 0 : at - 1);
+      if (before != std::string_view::npos && line[before] == ':') return true;
+    }
+  return false;
+}
+
 // simdjson refuses integers beyond 64 bits, which JSON and Python allow.
 Status parse_plain(std::string_view line, ManifestLine& out) {
   const nlohmann::json document = nlohmann::json::parse(line, nullptr, false);
-  if (document.is_discarded()) return data_error("not valid JSON");
+  if (document.is_discarded())
+    return data_error(
+        has_python_number(line)
+            ? "not valid JSON: it has no NaN or Infinity; a duration that is not known "
+              "is null"
+            : "not valid JSON");
   if (!document.is_object()) return data_error("not a JSON object");
   Fields<PlainValue> fields;
   for (const auto& [name, value] : document.items()) fields.take(name, PlainValue{value});

@@ -46,6 +46,12 @@ std::vector<std::string> audio_path_candidates(std::string_view path, std::strin
   return {std::move(beside), std::move(plain)};
 }
 
+bool names_no_file(Env& env, const Status& status, const std::string& path) {
+  if (status.ok() || status.code() == StatusCode::kNotFound) return !status.ok();
+  const auto stat = env.stat(path);
+  return stat.ok() && !stat->is_regular;
+}
+
 bool may_be_file(const Result<FileStat>& stat) {
   return stat.ok() ? stat->is_regular : is_passing(stat.status());
 }

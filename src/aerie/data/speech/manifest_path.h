@@ -18,6 +18,10 @@ bool is_tar_member_name(std::string_view path, std::string_view manifest);
 // with "~" expanded. One candidate for absolute, long (255 characters and more) and tar paths.
 std::vector<std::string> audio_path_candidates(std::string_view path, std::string_view manifest);
 
+// `status` came of opening `path`, and what that names is not there or no file: the data is wrong,
+// not the machine.
+bool names_no_file(Env& env, const Status& status, const std::string& path);
+
 // A regular file, or one that cannot be asked now: opening it will tell.
 bool may_be_file(const Result<FileStat>& stat);
 

@@ -311,6 +311,9 @@ TEST(ManifestTest, OtherFormsOfTextAreNamed) {
   }
   const std::vector<std::array<std::string, 3>> cases = {
       {wide, "UTF-16", "iconv"},
+      {"\x1F\x8B\x08 packed\nlines\n", "gzip", "gunzip -c"},
+      {"{\"audio_filepath\":\"a\",\"duration\": NaN}\n", "it has no NaN", "skip_bad_lines"},
+      {"{\"audio_filepath\":\"a\",\"duration\":-Infinity}\n", "it has no NaN", "skip_bad_lines"},
       {"{\n \"audio_filepath\": \"a\",\n \"duration\": 1\n}\n", "several lines", "jq -c ."},
       {"{\"audio_filepath\":\"" + std::string(5000, 'a') + "\",\"duration\":1}\n",
        "the audio path has 5000 bytes", "skip_bad_lines"},
@@ -324,6 +327,16 @@ TEST(ManifestTest, OtherFormsOfTextAreNamed) {
     EXPECT_NE(status.to_string().find(what), std::string::npos) << status.to_string();
     EXPECT_NE(status.hint().find(hint), std::string::npos) << status.hint();
     EXPECT_LT(status.to_string().size(), 1000u);
+  }
+}
+
+TEST(ManifestTest, WhatIsNoFileIsWrongData) {
+  TempDir dir;
+  for (const std::string& path : {dir.path(), std::string("/dev/null"), dir.file("gone.json")}) {
+    const Status status = Manifest::open({path}, quiet()).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataError) << path;
+    EXPECT_NE(status.to_string().find(path), std::string::npos) << status.to_string();
+    EXPECT_NE(status.hint().find("manifest_filepath"), std::string::npos);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "aerie/base/retry.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/thread_pool.h"
+#include "aerie/data/speech/manifest_path.h"
 #include "aerie/tar/sample_key.h"
 
 namespace aerie::data {
@@ -149,7 +150,7 @@ Result<std::unique_ptr<TarShards>> TarShards::open(const std::vector<Group>& gro
                                    return tar::TarIndex::open(group.archives[k], options.index_dir,
                                                               tar_options);
                                  });
-                                 if (index.status().code() == StatusCode::kNotFound)
+                                 if (names_no_file(*out->env_, index.status(), group.archives[k]))
                                    return data_error(index.status().message())
                                        .with_context("tar shard")
                                        .with_hint("check tarred_audio_filepaths");
