@@ -40,6 +40,12 @@ first = classes[0]
 last = classes[-1]
 value_of = nested['e']['x-y']
 extended = dict(nested, f=1, e=2)
+img_norm_cfg = dict(mean=[123.675, 116.28, 103.53], to_rgb=True)
+pipeline = [dict(type='Load'), dict(type='Normalize', **img_norm_cfg), dict(**img_norm_cfg, size=(1, 2))]
+unpacked = [*pipeline, dict(type='Last'), *classes]
+overlaid = {**img_norm_cfg, 'to_rgb': False, **{'k': 1}, 'mean': None}
+before = {'to_rgb': False, **img_norm_cfg}
+repeated = [[None] * 2, 2 * [1, 2], [0] * 0, [1] * -3, '-' * 3, (1, 2) * 2]
 repeated_key = {'k': 1, 'k': 2}
 long = 1 + \
     2

@@ -41,7 +41,8 @@ std::string meaning_of(const Token& token) {
   if (text == "~" || text == "&" || text == "|" || text == "^" || text == "<<" || text == ">>" ||
       text == "@")
     return str_cat("the operator ", shown(text), " is not allowed");
-  if (text == "*" || text == "**") return "unpacking with * and ** is not allowed";
+  if (text == "*" || text == "**")
+    return "unpacking is for [*list], {**dict} and dict(**dict) alone";
   if (token.kind == Token::Kind::kName && is_keyword(text))
     return str_cat(shown(text), " is not allowed");
   return "";
@@ -66,8 +67,9 @@ bool is_keyword(std::string_view name) {
 
 std::string_view allowed_in_files() {
   return "a configuration is read, not run: it may hold NAME = VALUE with numbers, strings, True, "
-         "False, None, [...], (...), {...}, dict(...), names defined above, arithmetic and "
-         "{{_base_.name}}";
+         "False, None, [...], (...), {...}, dict(...), names defined above, *list and **dict "
+         "inside "
+         "them, arithmetic and {{_base_.name}}";
 }
 
 ExpressionParser::ExpressionParser(std::string_view text, std::string_view name,
@@ -209,10 +211,45 @@ Result<Value> ExpressionParser::combine(const Token& op, Value left, Value right
     for (Value& item : right.as_list()) left.as_list().push_back(std::move(item));
     return left;
   }
+  if (op.is("*") && left.is_int() && !right.is_int()) std::swap(left, right);
+  if (op.is("*") && right.is_int() && (left.is_list() || left.is_string()))
+    return repeated(left, right.as_int());
   if (left.is_interpolation() || right.is_interpolation())
     return error(op, "nothing can be computed with {{_base_...}}: its value comes in later");
   return error(op, str_cat(shown(op.text), " does not go with ", left.kind_phrase(), " and ",
                            right.kind_phrase()));
+}
+
+// [a] * 3, '-' * 3; less than one time is nothing.
+Result<Value> ExpressionParser::repeated(const Value& value, int64_t times) {
+  // Taken one by one, so that a hostile number ends where the budget does.
+  if (value.is_string()) {
+    std::string text;
+    for (int64_t i = 0; i < times; ++i) {
+      AERIE_RETURN_IF_ERROR(budget_.take(1, value.as_string().size()));
+      text += value.as_string();
+    }
+    return Value(std::move(text)).with_origin(value.origin());
+  }
+  List items;
+  for (int64_t i = 0; i < times; ++i) {
+    AERIE_RETURN_IF_ERROR(budget_.take_copy(value));
+    for (const Value& item : value.as_list()) items.push_back(item);
+  }
+  return Value(std::move(items)).with_origin(value.origin());
+}
+
+// Behind * and **: what is put into the list or dict around it.
+Result<Value> ExpressionParser::unpacked(bool is_dict) {
+  const Token star = current_;
+  AERIE_RETURN_IF_ERROR(advance());
+  AERIE_ASSIGN_OR_RETURN(Value value, expression(false));
+  if (value.is_interpolation())
+    return error(star, "{{_base_...}} cannot be unpacked: its value comes in later");
+  if (is_dict ? !value.is_map() : !value.is_list())
+    return error(star, str_cat(shown(star.text), is_dict ? " takes a dict" : " takes a list",
+                               ", not ", value.kind_phrase()));
+  return value;
 }
 
 Result<Value> ExpressionParser::subscripted() {
@@ -344,8 +381,13 @@ Result<Value> ExpressionParser::square_brackets() {
   AERIE_RETURN_IF_ERROR(advance());
   List items;
   while (!current_.is("]")) {
-    AERIE_ASSIGN_OR_RETURN(Value item, expression(false));
-    items.push_back(std::move(item));
+    if (current_.is("*")) {
+      AERIE_ASSIGN_OR_RETURN(Value more, unpacked(/*is_dict=*/false));
+      for (Value& item : more.as_list()) items.push_back(std::move(item));
+    } else {
+      AERIE_ASSIGN_OR_RETURN(Value item, expression(false));
+      items.push_back(std::move(item));
+    }
     if (!current_.is(",")) break;
     AERIE_RETURN_IF_ERROR(advance());
   }
@@ -369,6 +411,14 @@ Result<Value> ExpressionParser::braces() {
   Map map;
   while (!current_.is("}")) {
     const Token where = current_;
+    if (where.is("**")) {
+      AERIE_ASSIGN_OR_RETURN(Value more, unpacked(/*is_dict=*/true));
+      for (MapEntry& entry : more.as_map())
+        AERIE_RETURN_IF_ERROR(add_key(map, std::move(entry), where));
+      if (!current_.is(",")) break;
+      AERIE_RETURN_IF_ERROR(advance());
+      continue;
+    }
     AERIE_ASSIGN_OR_RETURN(const Value key, expression(false));
     if (current_.is(",") || current_.is("}")) return error(open, "sets are not allowed");
     AERIE_RETURN_IF_ERROR(expect(":"));
@@ -387,7 +437,7 @@ Result<Value> ExpressionParser::braces() {
   return Value(std::move(map)).with_origin(origin(open));
 }
 
-// dict(a=1), dict(other, a=1)
+// dict(a=1), dict(other, a=1), dict(**other, a=1)
 Result<Value> ExpressionParser::dict_call() {
   const Token open = current_;
   AERIE_RETURN_IF_ERROR(advance());
@@ -398,7 +448,16 @@ Result<Value> ExpressionParser::dict_call() {
   while (!current_.is(")")) {
     const Token where = current_;
     AERIE_ASSIGN_OR_RETURN(const Token* ahead, peek());
-    if (where.kind == Token::Kind::kName && ahead->is("=")) {
+    if (where.is("**")) {
+      AERIE_ASSIGN_OR_RETURN(Value more, unpacked(/*is_dict=*/true));
+      for (MapEntry& entry : more.as_map()) {
+        if (entry.key_kind != Value::Kind::kString)
+          return error(where, "the keys of ** in a call must be strings");
+        if (!given.insert(entry.key).second)
+          return error(where, str_cat("the key '", entry.key, "' is given twice"));
+        AERIE_RETURN_IF_ERROR(add_key(map, std::move(entry), where));
+      }
+    } else if (where.kind == Token::Kind::kName && ahead->is("=")) {
       if (is_keyword(where.text)) return unexpected("a key");
       const std::string key(where.text);
       if (!given.insert(key).second)
@@ -412,7 +471,7 @@ Result<Value> ExpressionParser::dict_call() {
     } else {
       AERIE_ASSIGN_OR_RETURN(Value start, expression(false));
       if (!first || !start.is_map())
-        return error(where, "dict(...) takes key=value, or one dict before them");
+        return error(where, "dict(...) takes key=value and **dict, or one dict before them");
       map = std::move(start.as_map());
     }
     first = false;

@@ -50,6 +50,8 @@ class ExpressionParser {
   Result<Value> dict_call();
   Status add_key(Map& map, MapEntry entry, const Token& where) const;
   Result<Value> combine(const Token& op, Value left, Value right);
+  Result<Value> repeated(const Value& value, int64_t times);
+  Result<Value> unpacked(bool is_dict);
   Status expect(std::string_view text);
   Origin origin(const Token& token) const;
 

@@ -1,6 +1,6 @@
 // Configurations written as Python files (mmcv's style), read and never run: assignments of
-// literals, names defined above and arithmetic become a tree; everything else is an error that says
-// where it stands and what is allowed.
+// literals, names defined above, *list and **dict and arithmetic become a tree; everything else is
+// an error that says where it stands and what is allowed.
 //
 //   lr = 2e-4
 //   data = dict(samples_per_gpu=4, train=dict(ann_file=data_root + 'train.json'))
