@@ -122,6 +122,8 @@ MOMENTUM = [
     ('LinearAnnealing', dict(min_momentum_ratio=0.8, by_epoch=False, warmup='linear', warmup_iters=50,
                              warmup_ratio=0.95)),
     ('step', dict(step=[2, 4], gamma=0.9)),
+    ('step', dict(step=200, by_epoch=False, min_momentum=0.3)),
+    ('step', dict(step=[2], warmup='exp', warmup_iters=40, warmup_ratio=0.95)),
     ('OneCycle', dict()),
     ('OneCycle', dict(base_momentum=0.8, max_momentum=0.9, pct_start=0.4, three_phase=True)),
 ]

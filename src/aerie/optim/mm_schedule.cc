@@ -267,8 +267,17 @@ Result<MmSchedule> MmSchedule::make(const MmPolicyConfig& rate,
                                       " values for ", out.base_.size(), " parameter groups"));
   }
   if (momentum) {
-    AERIE_RETURN_IF_ERROR(check(*momentum, "model.optim.momentum_sched", length));
+    constexpr const char* kNode = "model.optim.momentum_sched";
+    AERIE_RETURN_IF_ERROR(check(*momentum, kNode, length));
     if (!out.momentum_->target_ratio) out.momentum_->target_ratio = {0.85 / 0.95, 1.0};
+    // mmcv's drop of momentum is not that of rates.
+    if (momentum->policy == MmPolicy::kStep && !momentum->gamma) out.momentum_->gamma = 0.5;
+    // The warm-up divides: where mmcv goes on, every update of Adam is NaN.
+    if (const double first = *out.momentum_at(0);
+        momentum->warmup != MmWarmup::kNone && first >= 1.0)
+      return invalid_argument(str_cat(kNode, ".warmup_ratio is ", momentum->warmup_ratio,
+                                      ": momentum would begin at ", first, ", below 1 is needed"))
+          .with_hint(str_cat("the warm-up divides momentum by it: more than ", base_momentum));
   }
   return out;
 }

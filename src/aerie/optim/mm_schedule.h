@@ -34,13 +34,13 @@ struct MmPolicyConfig {
   bool by_epoch = false;  // progress is the number of whole epochs instead of iterations
   MmWarmup warmup = MmWarmup::kNone;
   int64_t warmup_iters = 0;
-  double warmup_ratio = 0.1;     // of the regular value, at the first iteration
+  double warmup_ratio = 0.1;     // of the regular value, at the first iteration; momentum's 0.9
   bool warmup_by_epoch = false;  // warmup_iters counts epochs
 
   double power = 1.0;               // poly, inv
   std::optional<double> min_value;  // min_lr, min_momentum
   std::optional<double> min_ratio;  // min_lr_ratio, min_momentum_ratio: of the base value
-  std::optional<double> gamma;      // step 0.1, cyclic 1; exp and inv need it
+  std::optional<double> gamma;      // step 0.1 (momentum 0.5), cyclic 1; exp and inv need it
   std::vector<int64_t> step;        // step: where the value drops
   bool step_is_interval = false;    // ... `step` has one number, the distance of drops
   double start_percent = 0.75;      // FlatCosineAnnealing

@@ -153,6 +153,17 @@ TEST(MmScheduleTest, WrongValuesNameTheirKey) {
   c.total_steps = 50;
   EXPECT_NE(error(c).find("total_steps"), std::string::npos);
   EXPECT_FALSE(MmSchedule::make({}, std::nullopt, {0.1}, 0.9, {0, 10, {}}).ok());
+  // The warm-up of momentum divides: mmcv's own default makes beta1 of 0.9 a 1.
+  c = {};
+  c.warmup = MmWarmup::kConstant;
+  c.warmup_iters = 5;
+  c.warmup_ratio = 0.9;
+  EXPECT_NE(MmSchedule::make({}, c, {0.1}, 0.9, {100, 10, {}})
+                .status()
+                .to_string()
+                .find("momentum would begin at 1"),
+            std::string::npos);
+  EXPECT_TRUE(MmSchedule::make({}, c, {0.1}, 0.85, {100, 10, {}}).ok());
 }
 
 }  // namespace

@@ -494,6 +494,22 @@ constexpr const char* kNative =
     "  checkpoint_callback_params: {every_n_train_steps: 20000, save_top_k: 3}}\n";
 
 TEST_F(BevFilesTest, OurOwnYamlLoads) {
+// mmcv's hooks of momentum have other defaults than those of rates.
+TEST_F(BevFilesTest, MomentumHasItsOwnDefaults) {
+  const auto momentum = [&](const std::string& arguments) {
+    const auto loaded = mm(str_cat("momentum_config = dict(", arguments, ")\n"));
+    EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
+    return loaded.ok() ? *loaded->run.optim.momentum_rate : optim::MmPolicyConfig();
+  };
+  EXPECT_EQ(momentum("policy='step', step=[3], warmup='exp', warmup_iters=2").warmup_ratio, 0.9);
+  EXPECT_EQ(momentum("policy='step', step=[3], warmup='exp', warmup_iters=2, warmup_ratio=0.95")
+                .warmup_ratio,
+            0.95);
+  const auto rate = mm("lr_config = dict(policy='fixed', warmup='linear', warmup_iters=2)\n");
+  ASSERT_TRUE(rate.ok()) << rate.status().to_string();
+  EXPECT_EQ(rate->run.optim.rate->warmup_ratio, 0.1);
+}
+
   const auto loaded = load({write("own.yaml", kNative)}, 1, true);
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   EXPECT_DOUBLE_EQ(loaded->run.optim.lr, 3e-4);

@@ -49,6 +49,10 @@ void read_max_lr(const NodeReader& node, std::string_view key, MmPolicyConfig& o
   node.read(key, out.max_lr);
 }
 
+void read_warmup_ratio(const NodeReader& node, std::string_view key, MmPolicyConfig& out) {
+  node.read(key, out.warmup_ratio);
+}
+
 FieldKeys<MmPolicyConfig> policy_keys(std::string_view node, bool momentum) {
   using T = MmPolicyConfig;
   FieldKeys<T> keys(node);
@@ -68,13 +72,19 @@ FieldKeys<MmPolicyConfig> policy_keys(std::string_view node, bool momentum) {
           .nullable()
           .no_default());
   keys.key("warmup_iters", &T::warmup_iters, works("Iterations of the warm-up.").range(">=0"));
-  keys.key("warmup_ratio", &T::warmup_ratio,
-           works("Share of the policy's value that the warm-up begins with.").range("(0,1]"));
+  keys.row("warmup_ratio", "float", momentum ? "0.9" : "0.1",
+           works(momentum ? "The first value is the policy's divided by this, since momentum falls "
+                            "where rates rise."
+                          : "Share of the policy's value that the warm-up begins with.")
+               .range("(0,1]"),
+           read_warmup_ratio);
   keys.key("warmup_by_epoch", &T::warmup_by_epoch,
            works("warmup_iters counts epochs instead of iterations."));
   keys.key("gamma", &T::gamma,
-           works("step: what each drop multiplies by (0.1); exp, inv: required; cyclic: height of "
-                 "a cycle beside the last one's (1)."));
+           works(momentum ? "step: what each drop multiplies by (0.5); cyclic: height of a cycle "
+                            "beside the last one's (1)."
+                          : "step: what each drop multiplies by (0.1); exp, inv: required; cyclic: "
+                            "height of a cycle beside the last one's (1)."));
   keys.row("step", "int|list[int]|null", "null",
            works("step: where the value drops, or the distance of drops.").range(">=1"), read_step);
   if (momentum) {
@@ -223,6 +233,7 @@ void read_optim(const NodeReader& optim, BevOptimConfig& out) {
   }
   if (const NodeReader sched = optim.child("momentum_sched"); sched.is_map()) {
     out.momentum_rate.emplace();
+    out.momentum_rate->warmup_ratio = 0.9;  // mmcv's, where rates begin at a tenth
     momentum_keys().read(sched, *out.momentum_rate);
   }
 }
