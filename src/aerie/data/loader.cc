@@ -42,11 +42,10 @@ Status Loader::Impl::too_many_bad() const {
     text += str_cat("\n  ", bad[i].place, ": ", bad[i].reason);
   if (bad.size() > kBadShown) text += str_cat("\n  ... and ", bad.size() - kBadShown, " more");
   return data_error(str_cat(bad_ids.size(), " of ", dataset->size(),
-                            " samples cannot be read, more than aerie.max_bad_fraction=",
+                            " samples cannot be read, more than ", max_bad_key, "=",
                             max_bad_fraction, ":", text))
-      .with_hint(
-          "`aerie data validate` lists all of them; repair the data or raise "
-          "aerie.max_bad_fraction");
+      .with_hint(str_cat("`aerie data validate` lists all of them; repair the data or raise ",
+                         max_bad_key));
 }
 
 // With the lock held, by the consumer and in the order of batches: bad samples are counted here so
@@ -215,6 +214,7 @@ Result<std::unique_ptr<Loader>> Loader::make(std::shared_ptr<const Dataset> data
   impl->assembler->set_memory({impl->allocator, impl->budget.get(), usual,
                                impl->budget->limit() - std::min(ring, impl->budget->limit())});
   impl->max_bad_fraction = config.max_bad_fraction;
+  impl->max_bad_key = config.max_bad_key;
   impl->plan = impl->setup.first_plan;
   impl->batch_counts[0] = impl->batches_in(*impl->plan);
   impl->planning = true;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "aerie/base/status.h"
 #include "aerie/data/sampling_config.h"
@@ -19,6 +20,7 @@ struct LoaderConfig {
   std::optional<int64_t> virtual_ranks;     // fixes the global order for any number of ranks
   std::optional<double> memory_budget_gib;  // null: printed, not limited
   double max_bad_fraction = 0.01;
+  std::string max_bad_key = "aerie.max_bad_fraction";  // what its configuration calls it
   ShuffleLevel shuffle_level = ShuffleLevel::kSample;  // of sharded data
   bool compat_nemo = false;                            // NeMo 2.6's order of shards and buckets
 

@@ -63,6 +63,7 @@ struct Loader::Impl {
   HostAllocator* allocator = nullptr;
   LoaderCounters counters;
   double max_bad_fraction = 0.0;
+  std::string max_bad_key;
   const int64_t start_ns = now_ns();
 
   mutable std::mutex mutex;

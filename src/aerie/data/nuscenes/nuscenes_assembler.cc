@@ -219,8 +219,10 @@ Result<std::unique_ptr<data::Loader>> make_nuscenes_loader(
     return invalid_argument("batch_size is auto: `aerie train` finds it, nothing else does")
         .with_hint("set batch_size to a number here");
   auto assembler = std::make_unique<NuscenesAssembler>(dataset, options.seed, retry);
+  data::LoaderConfig loading = loader_config(config, aerie);
+  loading.max_bad_key = dataset->config_node() + ".max_bad_fraction";
   return data::Loader::make(std::move(dataset), std::move(assembler), sampling_config(config),
-                            loader_config(config, aerie), options);
+                            loading, options);
 }
 
 }  // namespace aerie::nuscenes

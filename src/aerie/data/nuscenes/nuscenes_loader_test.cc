@@ -301,7 +301,11 @@ TEST(NuscenesLoaderTest, HostilePicturesAreNamedCountedAndLeftOut) {
   }
   // Too many of them, or none at all wanted.
   config.max_bad_fraction = 0.1;
-  EXPECT_EQ(run_epoch(config, 2).status.code(), StatusCode::kDataError);
+  const Status many = run_epoch(config, 2).status;
+  EXPECT_EQ(many.code(), StatusCode::kDataError);
+  EXPECT_NE(many.to_string().find("raise model.train_ds.max_bad_fraction"), std::string::npos)
+      << many.to_string();
+  EXPECT_EQ(many.to_string().find("aerie.max_bad"), std::string::npos) << many.to_string();
   config.max_bad_fraction = 1.0;
   config.on_bad_sample = OnBadSample::kFail;
   const Status failed = run_epoch(config, 2).status;
