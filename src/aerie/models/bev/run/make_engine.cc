@@ -91,16 +91,14 @@ Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngin
   if (!run.backbone_init.empty()) {
     AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file,
                            archive::open_weights(env, where_it_is(env, run.backbone_init)));
-    auto report = load_backbone(registry, file);
-    if (!report.ok()) return report.status().with_context(run.backbone_init);
-    log_info("train", "backbone from ", run.backbone_init, ": ", brief(*report));
+    AERIE_ASSIGN_OR_RETURN(const LoadReport report, load_backbone(registry, file));
+    log_info("train", "backbone from ", run.backbone_init, ": ", brief(report));
   }
   if (!run.load_from.empty()) {
     AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file,
                            archive::open_weights(env, where_it_is(env, run.load_from)));
-    auto report = load_weights(registry, file);
-    if (!report.ok()) return report.status().with_context(run.load_from);
-    log_info("train", "weights from ", run.load_from, ": ", brief(*report));
+    AERIE_ASSIGN_OR_RETURN(const LoadReport report, load_weights(registry, file));
+    log_info("train", "weights from ", run.load_from, ": ", brief(report));
   }
   return ok_status();
 }
@@ -135,12 +133,11 @@ Result<bool> load_whole_model(Env& env, const std::string& path, bool averaged,
                               train::BuiltEngine& engine) {
   nn::ParameterRegistry& registry = static_cast<BevEngine&>(*engine.engine).model().parameters();
   AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file, archive::open_weights(env, path));
-  auto report = load_weights(registry, file);
-  if (!report.ok()) return report.status().with_context(path);
-  if (!report->missing.empty())
-    return data_error(str_cat(report->missing.size(),
+  AERIE_ASSIGN_OR_RETURN(const LoadReport report, load_weights(registry, file));
+  if (!report.missing.empty())
+    return data_error(str_cat(report.missing.size(),
                               " tensors of the model are not in it, such as ",
-                              report->missing.front()))
+                              report.missing.front()))
         .with_hint("use the configuration that the checkpoint was trained with")
         .with_context(path);
   const std::string averages = join_path(parent_path(path), "ema.safetensors");
@@ -148,8 +145,7 @@ Result<bool> load_whole_model(Env& env, const std::string& path, bool averaged,
     return false;
   // The averages cover the parameters; statistics stay those of the model.
   AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive means, archive::open_weights(env, averages));
-  if (auto loaded = load_weights(registry, means); !loaded.ok())
-    return loaded.status().with_context(averages);
+  AERIE_RETURN_IF_ERROR(load_weights(registry, means).status());
   return true;
 }
 

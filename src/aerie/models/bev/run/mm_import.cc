@@ -57,17 +57,16 @@ Result<train::TrainState> import_mm_checkpoint(Env& env, train::BuiltEngine& bui
     return data_error(str_cat(path, ": its optimizer knows ", numbered,
                               " parameters, its state_dict holds ", entries.size()))
         .with_hint(kWeightsAlone);
-  auto loaded = load_weights(registry, file.weights);
-  if (!loaded.ok()) return loaded.status().with_context(path);
-  if (!loaded->missing.empty())
-    return data_error(str_cat(path, ": lacks ", loaded->missing.size(),
-                              " tensors of this model, the first is ", loaded->missing.front()))
+  AERIE_ASSIGN_OR_RETURN(const LoadReport loaded, load_weights(registry, file.weights));
+  if (!loaded.missing.empty())
+    return data_error(str_cat(path, ": lacks ", loaded.missing.size(),
+                              " tensors of this model, the first is ", loaded.missing.front()))
         .with_hint("was it trained with this configuration? load_from takes what is there");
   AERIE_RETURN_IF_ERROR(
       optim::load_numbered_state(file, entries, engine.optimizer()).with_context(path));
   if (engine.scaler() != nullptr && file.scaler)
     engine.scaler()->restore(file.scaler->scale, file.scaler->growth_tracker);
-  log_info("train", "from ", path, ": ", loaded->loaded, " tensors, optimizer state of ",
+  log_info("train", "from ", path, ": ", loaded.loaded, " tensors, optimizer state of ",
            file.optimizers.front().params.size(), " parameters, iteration ", *iterations);
   train::TrainState state;
   state.step = *iterations;
