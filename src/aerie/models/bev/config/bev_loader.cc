@@ -26,6 +26,13 @@ bool is_yaml(std::string_view path) {
   return ends_with(path, ".yaml") || ends_with(path, ".yml");
 }
 
+// mmcv's way to inherit, which its YAML files have too.
+bool names_bases(Env& env, const std::string& path) {
+  constexpr uint64_t kMostBytes = 4u << 20;
+  const auto text = env.read_file(path, kMostBytes);
+  return text.ok() && (starts_with(*text, "_base_:") || text->find("\n_base_:") != text->npos);
+}
+
 // Our own tree or BEVFusion's; NEST has neither of these keys.
 bool has_bev_keys(const Value& tree) {
   const Value* model = tree.child("model");
@@ -70,14 +77,15 @@ Result<Source> read_source(Env& env, const MmArgs& args) {
   const auto missing = [&](const Status& status) {
     return status.code() == StatusCode::kNotFound ? missing_config(env, args.config) : status;
   };
-  if (!is_yaml(args.config)) {
+  const bool bases = is_yaml(args.config) && names_bases(env, args.config);
+  if (bases || !is_yaml(args.config)) {
     auto loaded = config::mm::load_config_file(env, args.config);
     if (!loaded.ok()) return missing(loaded.status());
     out.tree = std::move(loaded->config);
     out.files = std::move(loaded->files);
     out.names_read = std::move(loaded->names_read);
     out.warnings = std::move(loaded->warnings);
-    out.mm = true;
+    out.mm = !bases || is_mm_tree(out.tree);
   } else {
     auto loaded = config::mm::load_torchpack(env, args.config);
     if (!loaded.ok()) return missing(loaded.status());
@@ -98,7 +106,7 @@ Result<Source> read_source(Env& env, const MmArgs& args) {
     if (key.find('.') == std::string::npos && out.tree.child(key) == nullptr)
       return config::mm::unknown_option("--" + key);
   AERIE_RETURN_IF_ERROR(config::mm::apply_torchpack_changes(args.changes, out.tree));
-  if (out.mm && is_yaml(args.config))
+  if (out.mm && is_yaml(args.config) && !bases)
     AERIE_RETURN_IF_ERROR(config::mm::evaluate_expressions(out.tree, out.names_read));
   return out;
 }
@@ -195,6 +203,7 @@ bool is_bev_command_line(Env& env, const std::vector<std::string>& args) {
   if (config::mm::is_mm_command_line(args)) return true;
   for (const std::string& arg : args) {
     if (!is_yaml(arg) || arg.find('=') != std::string::npos || starts_with(arg, "-")) continue;
+    if (names_bases(env, arg)) return true;
     const auto loaded = config::mm::load_torchpack(env, arg);
     return loaded.ok() && has_bev_keys(loaded->config);
   }

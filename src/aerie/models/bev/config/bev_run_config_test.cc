@@ -578,6 +578,50 @@ TEST_F(BevFilesTest, BevFusionYamlLoads) {
       "model:\n  type: BEVFusion\n  encoders:\n    camera:\n"
       "      backbone: {type: SwinTransformer, embed_dims: 96, depths: [2, 2, 6, 2],\n"
       "        num_heads: [3, 6, 12, 24], window_size: 7, mlp_ratio: 4, qkv_bias: true,\n"
+// What mmseg's and mmdet's files say of Swin.
+TEST_F(BevFilesTest, SwinIsWrittenAsMmsegDoes) {
+  const std::string swin =
+      "model = dict(encoders=dict(camera=dict(backbone=dict(type='SwinTransformer', "
+      "pretrain_img_size=224, in_channels=3, embed_dims=96, patch_size=4, window_size=7, "
+      "mlp_ratio=4, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], strides=(4, 2, 2, 2), "
+      "out_indices=(1, 2, 3), qkv_bias=True, qk_scale=None, patch_norm=True, drop_rate=0., "
+      "attn_drop_rate=0., drop_path_rate=0.3, use_abs_pos_embed=False, act_cfg=dict(type='GELU'), "
+      "norm_cfg=dict(type='LN', requires_grad=True), with_cp=False, pretrained=None, "
+      "frozen_stages=-1, init_cfg=None))))\n";
+  EXPECT_EQ(error(swin), "accepted");
+  const auto with = [&](const std::string& option) {
+    return error(swin, {"--cfg-options", "model.encoders.camera.backbone." + option});
+  };
+  EXPECT_NE(with("patch_size=2").find("4 x 4"), std::string::npos) << with("patch_size=2");
+  EXPECT_NE(with("frozen_stages=2").find("lr_mult=0"), std::string::npos);
+  EXPECT_NE(with("use_abs_pos_embed=True").find("relative biases alone"), std::string::npos);
+  EXPECT_NE(with("pretrained=w.pth").find("init_cfg.checkpoint"), std::string::npos);
+}
+
+TEST_F(BevFilesTest, YamlMayHaveBasesToo) {
+  write("base.py", kBody);
+  const std::string child =
+      write("child.yaml", "_base_: base.py\noptimizer: {lr: 3.0e-4}\nseed: 5\n");
+  EXPECT_TRUE(is_bev_command_line(Env::real(), {child}));
+  const auto loaded = load({child, "--cfg-options", "data.samples_per_gpu=6"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  EXPECT_EQ(loaded->run.optim.lr, 3e-4);
+  EXPECT_EQ(loaded->run.aerie.seed, 5u);
+  EXPECT_EQ(loaded->run.data.train_ds.batch_size, 6);
+  EXPECT_EQ(loaded->files.size(), 2u);
+  EXPECT_NE(load({write("lost.yaml", "_base_: nowhere.py\n")})
+                .status()
+                .to_string()
+                .find("does not exist"),
+            std::string::npos);
+  // Our own keys inherit the same way.
+  write("own.yaml", kNative);
+  const auto own =
+      load({write("wide.yaml", "_base_: own.yaml\nmodel: {train_ds: {batch_size: 8}}\n")});
+  ASSERT_TRUE(own.ok()) << own.status().to_string();
+  EXPECT_DOUBLE_EQ(own->run.optim.lr, 4e-4);
+}
+
       "        qk_scale: null, drop_rate: 0.0, attn_drop_rate: 0.0, drop_path_rate: 0.3,\n"
       "        patch_norm: true, out_indices: [1, 2, 3], with_cp: false, convert_weights: true}\n"
       "      neck: {type: GeneralizedLSSFPN, in_channels: [192, 384, 768], out_channels: 256,\n"

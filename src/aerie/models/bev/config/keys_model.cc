@@ -123,6 +123,26 @@ const FieldKeys<SwinConfig>& swin_keys() {
              refused("Dropout of attention.", "the built-in Swin has stochastic depth alone"));
     keys.row("patch_norm", "bool|null", "true",
              refused("Norm behind the patch embedding.", "the built-in Swin has it"));
+    // What configurations of mmseg and mmdet write beside these, and what the built-in Swin is.
+    keys.row("in_channels", "int|null", "3",
+             refused("Channels of a picture.", "pictures are red, green and blue"));
+    keys.row("patch_size", "int|null", "4",
+             refused("Side of a patch in pixels.", "patches of 4 x 4 pixels are built in"));
+    keys.row("strides", "list[int]|null", "[4, 2, 2, 2]",
+             refused("How much coarser each stage sees the picture.",
+                     "patches of 4 x 4 pixels and merges of 2 x 2 are built in"));
+    keys.row(
+        "use_abs_pos_embed", "bool|null", "false",
+        refused("Absolute position embedding.", "the built-in Swin has relative biases alone"));
+    keys.row("pretrain_img_size", "any", "224",
+             no_effect("Belongs to the absolute position embedding."));
+    keys.row("frozen_stages", "int|null", "-1",
+             refused("Stages that are not trained.",
+                     "lr_mult=0 of a custom key of paramwise_cfg leaves parameters as they are"));
+    keys.row("norm_cfg", "any", "null", no_effect("LayerNorm and GELU are built in."));
+    keys.row("act_cfg", "any", "null", no_effect("LayerNorm and GELU are built in."));
+    keys.row("pretrained", "str|null", "null",
+             refused("Weights in older mm-style files.", "name the file in init_cfg.checkpoint"));
     keys.row("with_cp", "bool|null", "false",
              works("Recompute each block: the same as aerie.activation_checkpointing."));
     keys.row("convert_weights", "bool|null", "null",
