@@ -74,6 +74,27 @@ class BevFilesTest : public testing::Test {
   TempDir dir_;
 };
 
+constexpr const char* kNative =
+    "name: lss_swin_nuscenes_optimized\n"
+    "trainer: {devices: [0], max_steps: 200000, step_unit: micro, precision: 16-mixed,\n"
+    "          loss_scale: 512.0, accumulate_grad_batches: 1, gradient_clip_val: 35.0,\n"
+    "          val_check_interval: 40000, check_val_every_n_epoch: null, log_every_n_steps: 50,\n"
+    "          compile: {enabled: false, mode: reduce-overhead}}\n"
+    "model:\n"
+    "  profile: seed\n"
+    "  classes: [drivable_area, ped_crossing, walkway, stop_line, carpark_area, divider]\n"
+    "  train_ds: {root: data/nuscenes, version: v1.0-trainval, split: train, batch_size: 6,\n"
+    "             num_workers: 12, pin_memory: true, persistent_workers: true, prefetch_factor: "
+    "4,\n"
+    "             decode: auto}\n"
+    "  validation_ds: {split: val, batch_size: 1}\n"
+    "  optim: {name: adamw, lr: 2.0e-4, lr_scaling: {rule: linear, base_batch: 4},\n"
+    "          weight_decay: 0.01, sched: {name: poly, power: 1.0, warmup: linear,\n"
+    "          warmup_iters: 1500, warmup_ratio: 1.0e-6}}\n"
+    "  metrics: [mIoU]\n"
+    "exp_manager: {explicit_log_dir: runs/baseline_optimized,\n"
+    "  checkpoint_callback_params: {every_n_train_steps: 20000, save_top_k: 3}}\n";
+
 TEST(BevPresetsTest, HaveTheGuidesValues) {
   struct Expected {
     const char* suffix;
@@ -269,6 +290,34 @@ TEST_F(BevFilesTest, UnknownKeysNameTheNearest) {
   EXPECT_NE(warnings(*variables).find("left_over"), std::string::npos);
 }
 
+TEST_F(BevFilesTest, LeftOverVariablesAreNoSlips) {
+  const auto variables = mm(
+      "grid_config = dict(x=1)\nmode = 'x'\nspeed = dict(a=1)\nnorm_cfg = dict(type='SyncBN')\n");
+  ASSERT_TRUE(variables.ok()) << variables.status().to_string();
+  for (const char* name : {"grid_config", "mode", "speed", "norm_cfg"})
+    EXPECT_NE(warnings(*variables).find(name), std::string::npos) << name;
+  EXPECT_NE(error("models = dict()\n").find("did you mean 'model'?"), std::string::npos);
+  EXPECT_NE(error("sed = 5\n").find("did you mean 'seed'?"), std::string::npos);
+}
+
+TEST_F(BevFilesTest, WhatABaseSaidGoesByDelete) {
+  const std::string sgd = "type='SGD', lr=0.01, momentum=0.9)\n";
+  EXPECT_EQ(error("optimizer = dict(" + sgd), "accepted");
+  const std::string betas = error("optimizer = dict(betas=(0.9, 0.99), " + sgd);
+  EXPECT_NE(betas.find("optimizer.betas: SGD has no argument 'betas'"), std::string::npos) << betas;
+  EXPECT_NE(betas.find("_delete_=True"), std::string::npos) << betas;
+  EXPECT_NE(error("runner = dict(type='EpochBasedRunner', max_epochs=3, max_iters=4)\n")
+                .find("_delete_=True"),
+            std::string::npos);
+  // Where there is nothing to delete it means nothing.
+  EXPECT_EQ(
+      error("model = dict(profile='seed', heads=dict(map=dict(_delete_=True, loss='xent')))\n"),
+      "accepted");
+  EXPECT_NE(error("runner = None\ntrain_cfg = dict(type='IterBasedTrainLoop', max_iters=9)\n")
+                .find("train_cfg is mmengine's"),
+            std::string::npos);
+}
+
 TEST_F(BevFilesTest, AccumulationHasThreeSpellings) {
   const auto count = [&](const std::string& more) {
     const auto loaded = mm(more);
@@ -301,6 +350,23 @@ TEST_F(BevFilesTest, HalfPrecisionHasManyForms) {
             256.0);
   EXPECT_TRUE(scale("fp16 = dict(loss_scale='dynamic')\n").dynamic);
   EXPECT_TRUE(scale("optim_wrapper = dict(type='AmpOptimWrapper')\n").dynamic);
+  // mmseg's own files: the scale stands in the hook, and fp16 is an empty placeholder.
+  EXPECT_TRUE(scale("optimizer_config = dict(type='Fp16OptimizerHook', loss_scale='dynamic')\n"
+                    "fp16 = dict()\n")
+                  .dynamic);
+  EXPECT_EQ(scale("optimizer_config = dict(type='Fp16OptimizerHook', loss_scale=64.)\n"
+                  "fp16 = dict()\n")
+                .initial,
+            64.0);
+  EXPECT_EQ(scale("optimizer_config = dict(type='GradientCumulativeFp16OptimizerHook', "
+                  "cumulative_iters=2)\nfp16 = dict(loss_scale=32.)\n")
+                .initial,
+            32.0);
+  EXPECT_EQ(scale("optimizer_config = dict(type='Fp16OptimizerHook')\n").initial, 512.0);
+  EXPECT_NE(error("optimizer_config = dict(type='Fp16OptimizerHook', loss_scale=64.)\n"
+                  "fp16 = dict(loss_scale=32.)\n")
+                .find("both mean aerie.loss_scale"),
+            std::string::npos);
   const LossScaleConfig dict = scale(
       "fp16 = dict(loss_scale=dict(init_scale=1024., growth_factor=3., backoff_factor=0.25, "
       "growth_interval=7))\n");
@@ -364,6 +430,22 @@ TEST_F(BevFilesTest, LearningRateFollowsTheBatch) {
   EXPECT_EQ(many->notes.back(), "learning rate 0.0024 = 2e-04 x batch 8 x 6 devices / 4");
 }
 
+TEST_F(BevFilesTest, OlderNamesOfTheLengthGiveWayToTheRunner) {
+  const auto said = [&](const std::string& more) {
+    const auto loaded = mm(more);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
+    if (!loaded.ok()) return std::string();
+    EXPECT_EQ(loaded->run.trainer.max_steps, 1000);
+    return warnings(*loaded);
+  };
+  EXPECT_EQ(said("total_iters = 1000\n").find("total_iters"), std::string::npos);
+  EXPECT_NE(said("total_iters = 7\n").find("total_iters: is not used"), std::string::npos);
+  EXPECT_NE(said("total_epochs = 7\n").find("total_epochs: is not used"), std::string::npos);
+  const auto old = mm("runner = None\ntotal_epochs = 3\n");
+  ASSERT_TRUE(old.ok()) << old.status().to_string();
+  EXPECT_EQ(old->run.trainer.max_epochs, 3);
+}
+
 TEST_F(BevFilesTest, GradientsAreClippedByAnyNorm) {
   const auto norm = [&](const std::string& type) {
     const auto loaded =
@@ -412,6 +494,22 @@ TEST_F(BevFilesTest, PoliciesKeepTheirArguments) {
       std::string::npos);
 }
 
+// mmcv's hooks of momentum have other defaults than those of rates.
+TEST_F(BevFilesTest, MomentumHasItsOwnDefaults) {
+  const auto momentum = [&](const std::string& arguments) {
+    const auto loaded = mm(str_cat("momentum_config = dict(", arguments, ")\n"));
+    EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
+    return loaded.ok() ? *loaded->run.optim.momentum_rate : optim::MmPolicyConfig();
+  };
+  EXPECT_EQ(momentum("policy='step', step=[3], warmup='exp', warmup_iters=2").warmup_ratio, 0.9);
+  EXPECT_EQ(momentum("policy='step', step=[3], warmup='exp', warmup_iters=2, warmup_ratio=0.95")
+                .warmup_ratio,
+            0.95);
+  const auto rate = mm("lr_config = dict(policy='fixed', warmup='linear', warmup_iters=2)\n");
+  ASSERT_TRUE(rate.ok()) << rate.status().to_string();
+  EXPECT_EQ(rate->run.optim.rate->warmup_ratio, 0.1);
+}
+
 TEST_F(BevFilesTest, PipelinesBecomeKeys) {
   const auto loaded =
       mm("pipeline = [dict(type='LoadPointsFromFile', load_dim=5),\n"
@@ -451,8 +549,77 @@ TEST_F(BevFilesTest, PipelinesBecomeKeys) {
     return error(
         str_cat("data = dict(train=dict(type='NuScenesDataset', data_root='d', ", more, "))\n"));
   };
+  // BEVFusion names the folder of maps again; the data set's own wins, and is said.
+  const auto roots = [&](const std::string& more) {
+    return mm(
+        str_cat("pipeline = [dict(type='LoadBEVSegmentation', dataset_root='maps/')]\n"
+                "data = dict(train=dict(_delete_=True, type='NuScenesDataset', "
+                "pipeline=pipeline, ",
+                more, "))\n"));
+  };
+  const auto two = roots("dataset_root='own'");
+  ASSERT_TRUE(two.ok()) << two.status().to_string();
+  EXPECT_EQ(two->run.data.train_ds.root, "own");
+  EXPECT_NE(warnings(*two).find("pipeline.0.dataset_root: is not used"), std::string::npos)
+      << warnings(*two);
+  const auto same = roots("dataset_root='maps'");
+  ASSERT_TRUE(same.ok()) << same.status().to_string();
+  EXPECT_EQ(warnings(*same).find("is not used: maps"), std::string::npos) << warnings(*same);
+  const auto infos = roots("ann_file='infos/x_train.pkl'");
+  ASSERT_TRUE(infos.ok()) << infos.status().to_string();
+  EXPECT_EQ(infos->run.data.train_ds.root, "maps/");
+  const auto batch =
+      mm("data = dict(val=dict(samples_per_gpu=3), test=dict(type='NuScenesDataset', "
+         "data_root='d', samples_per_gpu=5, split='val'))\n");
+  ASSERT_TRUE(batch.ok()) << batch.status().to_string();
+  EXPECT_EQ(batch->run.data.validation_ds->batch_size, 3);
+  EXPECT_EQ(batch->run.data.test_ds->batch_size, 5);
   EXPECT_EQ(set("load_interval=1"), "accepted");
   EXPECT_NE(set("load_interval=5").find("only 1 is there"), std::string::npos);
+}
+
+// What mmseg's and mmdet's files say of Swin.
+TEST_F(BevFilesTest, SwinIsWrittenAsMmsegDoes) {
+  const std::string swin =
+      "model = dict(encoders=dict(camera=dict(backbone=dict(type='SwinTransformer', "
+      "pretrain_img_size=224, in_channels=3, embed_dims=96, patch_size=4, window_size=7, "
+      "mlp_ratio=4, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], strides=(4, 2, 2, 2), "
+      "out_indices=(1, 2, 3), qkv_bias=True, qk_scale=None, patch_norm=True, drop_rate=0., "
+      "attn_drop_rate=0., drop_path_rate=0.3, use_abs_pos_embed=False, act_cfg=dict(type='GELU'), "
+      "norm_cfg=dict(type='LN', requires_grad=True), with_cp=False, pretrained=None, "
+      "frozen_stages=-1, init_cfg=None))))\n";
+  EXPECT_EQ(error(swin), "accepted");
+  const auto with = [&](const std::string& option) {
+    return error(swin, {"--cfg-options", "model.encoders.camera.backbone." + option});
+  };
+  EXPECT_NE(with("patch_size=2").find("4 x 4"), std::string::npos) << with("patch_size=2");
+  EXPECT_NE(with("frozen_stages=2").find("lr_mult=0"), std::string::npos);
+  EXPECT_NE(with("use_abs_pos_embed=True").find("relative biases alone"), std::string::npos);
+  EXPECT_NE(with("pretrained=w.pth").find("init_cfg.checkpoint"), std::string::npos);
+}
+
+TEST_F(BevFilesTest, YamlMayHaveBasesToo) {
+  write("base.py", kBody);
+  const std::string child =
+      write("child.yaml", "_base_: base.py\noptimizer: {lr: 3.0e-4}\nseed: 5\n");
+  EXPECT_TRUE(is_bev_command_line(Env::real(), {child}));
+  const auto loaded = load({child, "--cfg-options", "data.samples_per_gpu=6"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  EXPECT_EQ(loaded->run.optim.lr, 3e-4);
+  EXPECT_EQ(loaded->run.aerie.seed, 5u);
+  EXPECT_EQ(loaded->run.data.train_ds.batch_size, 6);
+  EXPECT_EQ(loaded->files.size(), 2u);
+  EXPECT_NE(load({write("lost.yaml", "_base_: nowhere.py\n")})
+                .status()
+                .to_string()
+                .find("does not exist"),
+            std::string::npos);
+  // Our own keys inherit the same way.
+  write("own.yaml", kNative);
+  const auto own =
+      load({write("wide.yaml", "_base_: own.yaml\nmodel: {train_ds: {batch_size: 8}}\n")});
+  ASSERT_TRUE(own.ok()) << own.status().to_string();
+  EXPECT_DOUBLE_EQ(own->run.optim.lr, 4e-4);
 }
 
 TEST_F(BevFilesTest, ConvertedFilesMeanTheSame) {
@@ -472,44 +639,7 @@ TEST_F(BevFilesTest, ConvertedFilesMeanTheSame) {
   EXPECT_FALSE(is_bev_command_line(Env::real(), {config_dir("/nest/nest_fast-conformer.yaml")}));
 }
 
-constexpr const char* kNative =
-    "name: lss_swin_nuscenes_optimized\n"
-    "trainer: {devices: [0], max_steps: 200000, step_unit: micro, precision: 16-mixed,\n"
-    "          loss_scale: 512.0, accumulate_grad_batches: 1, gradient_clip_val: 35.0,\n"
-    "          val_check_interval: 40000, check_val_every_n_epoch: null, log_every_n_steps: 50,\n"
-    "          compile: {enabled: false, mode: reduce-overhead}}\n"
-    "model:\n"
-    "  profile: seed\n"
-    "  classes: [drivable_area, ped_crossing, walkway, stop_line, carpark_area, divider]\n"
-    "  train_ds: {root: data/nuscenes, version: v1.0-trainval, split: train, batch_size: 6,\n"
-    "             num_workers: 12, pin_memory: true, persistent_workers: true, prefetch_factor: "
-    "4,\n"
-    "             decode: auto}\n"
-    "  validation_ds: {split: val, batch_size: 1}\n"
-    "  optim: {name: adamw, lr: 2.0e-4, lr_scaling: {rule: linear, base_batch: 4},\n"
-    "          weight_decay: 0.01, sched: {name: poly, power: 1.0, warmup: linear,\n"
-    "          warmup_iters: 1500, warmup_ratio: 1.0e-6}}\n"
-    "  metrics: [mIoU]\n"
-    "exp_manager: {explicit_log_dir: runs/baseline_optimized,\n"
-    "  checkpoint_callback_params: {every_n_train_steps: 20000, save_top_k: 3}}\n";
-
 TEST_F(BevFilesTest, OurOwnYamlLoads) {
-// mmcv's hooks of momentum have other defaults than those of rates.
-TEST_F(BevFilesTest, MomentumHasItsOwnDefaults) {
-  const auto momentum = [&](const std::string& arguments) {
-    const auto loaded = mm(str_cat("momentum_config = dict(", arguments, ")\n"));
-    EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
-    return loaded.ok() ? *loaded->run.optim.momentum_rate : optim::MmPolicyConfig();
-  };
-  EXPECT_EQ(momentum("policy='step', step=[3], warmup='exp', warmup_iters=2").warmup_ratio, 0.9);
-  EXPECT_EQ(momentum("policy='step', step=[3], warmup='exp', warmup_iters=2, warmup_ratio=0.95")
-                .warmup_ratio,
-            0.95);
-  const auto rate = mm("lr_config = dict(policy='fixed', warmup='linear', warmup_iters=2)\n");
-  ASSERT_TRUE(rate.ok()) << rate.status().to_string();
-  EXPECT_EQ(rate->run.optim.rate->warmup_ratio, 0.1);
-}
-
   const auto loaded = load({write("own.yaml", kNative)}, 1, true);
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   EXPECT_DOUBLE_EQ(loaded->run.optim.lr, 3e-4);
@@ -578,50 +708,6 @@ TEST_F(BevFilesTest, BevFusionYamlLoads) {
       "model:\n  type: BEVFusion\n  encoders:\n    camera:\n"
       "      backbone: {type: SwinTransformer, embed_dims: 96, depths: [2, 2, 6, 2],\n"
       "        num_heads: [3, 6, 12, 24], window_size: 7, mlp_ratio: 4, qkv_bias: true,\n"
-// What mmseg's and mmdet's files say of Swin.
-TEST_F(BevFilesTest, SwinIsWrittenAsMmsegDoes) {
-  const std::string swin =
-      "model = dict(encoders=dict(camera=dict(backbone=dict(type='SwinTransformer', "
-      "pretrain_img_size=224, in_channels=3, embed_dims=96, patch_size=4, window_size=7, "
-      "mlp_ratio=4, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], strides=(4, 2, 2, 2), "
-      "out_indices=(1, 2, 3), qkv_bias=True, qk_scale=None, patch_norm=True, drop_rate=0., "
-      "attn_drop_rate=0., drop_path_rate=0.3, use_abs_pos_embed=False, act_cfg=dict(type='GELU'), "
-      "norm_cfg=dict(type='LN', requires_grad=True), with_cp=False, pretrained=None, "
-      "frozen_stages=-1, init_cfg=None))))\n";
-  EXPECT_EQ(error(swin), "accepted");
-  const auto with = [&](const std::string& option) {
-    return error(swin, {"--cfg-options", "model.encoders.camera.backbone." + option});
-  };
-  EXPECT_NE(with("patch_size=2").find("4 x 4"), std::string::npos) << with("patch_size=2");
-  EXPECT_NE(with("frozen_stages=2").find("lr_mult=0"), std::string::npos);
-  EXPECT_NE(with("use_abs_pos_embed=True").find("relative biases alone"), std::string::npos);
-  EXPECT_NE(with("pretrained=w.pth").find("init_cfg.checkpoint"), std::string::npos);
-}
-
-TEST_F(BevFilesTest, YamlMayHaveBasesToo) {
-  write("base.py", kBody);
-  const std::string child =
-      write("child.yaml", "_base_: base.py\noptimizer: {lr: 3.0e-4}\nseed: 5\n");
-  EXPECT_TRUE(is_bev_command_line(Env::real(), {child}));
-  const auto loaded = load({child, "--cfg-options", "data.samples_per_gpu=6"});
-  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
-  EXPECT_EQ(loaded->run.optim.lr, 3e-4);
-  EXPECT_EQ(loaded->run.aerie.seed, 5u);
-  EXPECT_EQ(loaded->run.data.train_ds.batch_size, 6);
-  EXPECT_EQ(loaded->files.size(), 2u);
-  EXPECT_NE(load({write("lost.yaml", "_base_: nowhere.py\n")})
-                .status()
-                .to_string()
-                .find("does not exist"),
-            std::string::npos);
-  // Our own keys inherit the same way.
-  write("own.yaml", kNative);
-  const auto own =
-      load({write("wide.yaml", "_base_: own.yaml\nmodel: {train_ds: {batch_size: 8}}\n")});
-  ASSERT_TRUE(own.ok()) << own.status().to_string();
-  EXPECT_DOUBLE_EQ(own->run.optim.lr, 4e-4);
-}
-
       "        qk_scale: null, drop_rate: 0.0, attn_drop_rate: 0.0, drop_path_rate: 0.3,\n"
       "        patch_norm: true, out_indices: [1, 2, 3], with_cp: false, convert_weights: true}\n"
       "      neck: {type: GeneralizedLSSFPN, in_channels: [192, 384, 768], out_channels: 256,\n"

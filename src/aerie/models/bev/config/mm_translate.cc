@@ -94,11 +94,21 @@ constexpr std::string_view kTopKeys =
 // Names that other values use are variables; one that looks like a key is a slip.
 void report_unknown(MmState& state, const MmNode& top, const std::set<std::string>* names_read) {
   const std::vector<std::string> known = config::choice_names(kTopKeys);
+  // A dict where a dict belongs, or neither; and nearly the same name. The rest are variables.
+  const auto is_slip = [](const std::string& key, const std::string& near, const Value& value) {
+    static const std::set<std::string> kDicts = {
+        "model",      "data",   "optimizer",       "optimizer_config", "optim_wrapper",
+        "lr_config",  "runner", "momentum_config", "evaluation",       "checkpoint_config",
+        "log_config", "fp16",   "dist_params",     "trainer",          "exp_manager",
+        "aerie"};
+    return edit_distance(to_lower(key), near) <= 2 &&
+           (value.is_null() || kDicts.contains(near) == value.is_map());
+  };
   for (const std::string& key : top.rest()) {
     if (names_read != nullptr && names_read->contains(key)) continue;
     const Value& value = *top.value().as_map().find(key);
     const std::string near = nearest_name(key, known);
-    if (near.empty() || state.allow_unknown)
+    if (near.empty() || state.allow_unknown || !is_slip(key, near, value))
       state.warn(key, value, "unknown key, not used",
                  near.empty() ? "" : str_cat("did you mean '", near, "'?"));
     else
@@ -108,12 +118,22 @@ void report_unknown(MmState& state, const MmNode& top, const std::set<std::strin
 
 }  // namespace
 
+// mmcv leaves `_delete_` where no base has the dict; there is nothing to delete.
+void drop_deletes(Value& value) {
+  if (value.is_list()) {
+    for (Value& item : value.as_list()) drop_deletes(item);
+  } else if (value.is_map()) {
+    value.as_map().erase("_delete_");
+    for (config::MapEntry& entry : value.as_map()) drop_deletes(entry.value);
+  }
+}
+
 // The tree of the model is BEVFusion's in both; only its defaults need a name.
 void translate_model(MmState& state, MmNode& top) {
   MmNode node = top.child("model");
   if (!node.present()) return;
   Value model = node.value();
-  model.as_map().erase("_delete_");
+  drop_deletes(model);
   // What is not given is BEVFusion's where the tree is.
   if (model.child("profile") == nullptr && model.child("encoders") != nullptr)
     state.set("model.profile", Value("bf"));

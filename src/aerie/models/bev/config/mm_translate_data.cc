@@ -148,9 +148,24 @@ class Pipeline {
     step.move("xbound", key("gt.xbound"));
     step.move("ybound", key("gt.ybound"));
     step.move("classes", key("gt.classes"));
-    if (const Value* root = step.take("dataset_root"); root != nullptr)
-      state_.set(key("root"), *root);
+    if (const Value* root = step.take("dataset_root"); root != nullptr) map_root(step, *root);
     step.finish();
+  }
+
+  // Maps lie where the tables and pictures do: the data set's own root is meant.
+  void map_root(MmNode& step, const Value& root) {
+    const auto plain = [](const Value& value) {
+      std::string out = value.is_string() ? value.as_string() : value.brief(60);
+      while (out.size() > 1 && out.back() == '/') out.pop_back();
+      return out;
+    };
+    const Value* other = state_.native.find(key("root"));
+    if (other == nullptr)
+      state_.set(key("root"), root);
+    else if (plain(*other) != plain(root))
+      state_.warn(step.path_of("dataset_root"), root,
+                  str_cat("is not used: maps are read below the data set's root, ", plain(*other)),
+                  "leave it out, or write the same folder");
   }
 
   void flip(MmNode& step) {
@@ -270,9 +285,15 @@ class DataTranslator {
     if (type.find("NuScenes") == std::string::npos && !type.empty())
       state_.error(node.path_of("type"), node.value(), str_cat("there is no data set '", type, "'"),
                    "NuScenesDataset, RepeatDataset and CBGSDataset are there");
-    source(node, native);
+    const std::string infos = source(node, native);
     if (const Value* pipeline = node.take("pipeline"); pipeline != nullptr)
       Pipeline(state_, native, training).run(*pipeline, node.path_of("pipeline"));
+    // Where nothing names the folder, the one of the info file is it.
+    if (const size_t slash = infos.rfind('/');
+        slash != std::string::npos && slash > 0 && state_.native.find(native + ".root") == nullptr)
+      state_.set(native + ".root",
+                 Value(infos.substr(0, slash)).with_origin(node.take("ann_file")->origin()));
+    if (!training) node.move("samples_per_gpu", native + ".batch_size");
     node.ignore({"object_classes", "class_names", "modality", "box_type_3d", "use_valid_flag",
                  "filter_empty_gt", "with_velocity", "eval_version", "test_mode", "img_dir",
                  "dataset_type", "use_camera"});
@@ -317,23 +338,29 @@ class DataTranslator {
                    "name fewer scenes in a file: ann_file='scenes.txt'");
   }
 
-  void source(MmNode& node, const std::string& native) {
+  // The path of an info file, where there is one.
+  std::string source(MmNode& node, const std::string& native) {
     for (const char* key : {"dataset_root", "data_root", "root"})
       if (const Value* root = node.take(key); root != nullptr) state_.set(native + ".root", *root);
     const Value* file = node.take("ann_file");
-    if (file == nullptr) return;
+    if (file == nullptr) return {};
     const std::string key = node.path_of("ann_file");
-    if (!file->is_string())
-      return state_.error(key, *file, str_cat("expected a file, got ", file->brief(40)));
+    if (!file->is_string()) {
+      state_.error(key, *file, str_cat("expected a file, got ", file->brief(40)));
+      return {};
+    }
     const std::string name = file->as_string();
     if (ends_with(name, ".txt")) {
       state_.set(native + ".split", Value("listed").with_origin(file->origin()));
-      return state_.set(native + ".splits.listed", *file);
+      state_.set(native + ".splits.listed", *file);
+      return {};
     }
-    if (!ends_with(name, ".pkl"))
-      return state_.error(key, *file, "only a .txt with scene names can choose samples",
-                          "leave it out: the tables below data_root are read, and split says which "
-                          "scenes");
+    if (!ends_with(name, ".pkl")) {
+      state_.error(
+          key, *file, "only a .txt with scene names can choose samples",
+          "leave it out: the tables below data_root are read, and split says which scenes");
+      return {};
+    }
     state_.warn(key, *file,
                 "info files (.pkl) are Python objects and are not read; the tables below data_root "
                 "are",
@@ -346,9 +373,7 @@ class DataTranslator {
         state_.set(native + ".split", Value(split).with_origin(file->origin()));
         break;
       }
-    if (state_.native.find(native + ".root") == nullptr)
-      if (const size_t slash = name.rfind('/'); slash != std::string::npos && slash > 0)
-        state_.set(native + ".root", Value(name.substr(0, slash)).with_origin(file->origin()));
+    return name;
   }
 
   MmState& state_;

@@ -1,8 +1,11 @@
 // Runner, optimizer, precision, policies, evaluation, checkpoints and logs.
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "aerie/base/strings.h"
+#include "aerie/config/schema/optim_rules.h"
+#include "aerie/config/schema/type_spec.h"
 #include "aerie/models/bev/config/mm_parts.h"
 #include "aerie/models/bev/config/policies.h"
 
@@ -27,12 +30,11 @@ void accumulation(MmState& state, MmNode& node, std::string_view key) {
     state.set("trainer.accumulate_grad_batches", *count, node.path_of(key));
 }
 
-// mmcv's default is 512, mmengine's `dynamic`.
-void loss_scale(MmState& state, const Value* scale, const Value& from,
-                Value when_absent = Value(512.0)) {
+// A scale that is not given may stand in another dict: mmseg writes it into optimizer_config,
+// beside an empty fp16.
+void loss_scale(MmState& state, const Value* scale, const Value& from) {
   state.set("trainer.precision", at(Value("16-mixed"), from));
-  state.set("aerie.loss_scale", scale != nullptr ? *scale : at(when_absent, from),
-            scale != nullptr ? "loss_scale" : "");
+  if (scale != nullptr) state.set("aerie.loss_scale", *scale, "loss_scale");
 }
 
 void grad_clip(MmState& state, MmNode node) {
@@ -71,8 +73,16 @@ void optimizer(MmState& state, MmNode node) {
                 "AdamW, Adam, SGD and Novograd are there");
   else
     state.set("model.optim.name", at(Value(name), *node.take("type")));
-  for (const char* key : {"lr", "weight_decay", "betas", "eps", "amsgrad", "momentum", "dampening",
-                          "nesterov", "lr_scaling"})
+  const config::OptimizerRule* rule = config::find_optimizer(name);
+  for (const char* key : {"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov"}) {
+    const Value* value = node.take(key);
+    if (value != nullptr && rule != nullptr && !config::is_choice(key, rule->arguments))
+      state.error(node.path_of(key), *value, str_cat(type, " has no argument '", key, "'"),
+                  "leave it out; _delete_=True in the dict leaves out what a base says");
+    else
+      node.move(key, str_cat("model.optim.", key));
+  }
+  for (const char* key : {"lr", "weight_decay", "lr_scaling"})
     node.move(key, str_cat("model.optim.", key));
   multipliers(node.child("paramwise_cfg"));
   node.ignore({"constructor", "foreach", "fused", "capturable", "differentiable", "maximize"});
@@ -99,25 +109,27 @@ void optimizer_config(MmState& state, MmNode node) {
   node.finish();
 }
 
-// mmengine's optim_wrapper.
-void optim_wrapper(MmState& state, MmNode node) {
-  if (!node.present()) return;
+// mmengine's optim_wrapper; whether it is one of fp16.
+bool optim_wrapper(MmState& state, MmNode node) {
+  if (!node.present()) return false;
   const std::string type = node.text("type");
   if (!type.empty() && type != "OptimWrapper" && type != "AmpOptimWrapper")
     state.error(node.path_of("type"), node.value(), str_cat("there is no wrapper '", type, "'"),
                 "OptimWrapper and AmpOptimWrapper are there");
   const std::string dtype = node.text("dtype");
   const Value* scale = node.take("loss_scale");
-  if (type == "AmpOptimWrapper" && dtype == "bfloat16")
-    state.set("trainer.precision", at(Value("bf16-mixed"), node.value()));
+  const bool half = type == "AmpOptimWrapper" && dtype != "bfloat16";
+  if (half)
+    loss_scale(state, scale, node.value());
   else if (type == "AmpOptimWrapper")
-    loss_scale(state, scale, node.value(), Value("dynamic"));
+    state.set("trainer.precision", at(Value("bf16-mixed"), node.value()));
   accumulation(state, node, "accumulative_counts");
   grad_clip(state, node.child("clip_grad"));
   multipliers(node.child("paramwise_cfg"));
   optimizer(state, node.child("optimizer"));
   node.ignore({"constructor"});
   node.finish();
+  return half;
 }
 
 void policy(MmState& state, MmNode node, const std::string& native, bool momentum,
@@ -173,43 +185,67 @@ RunnerKind translate_runner(MmState& state, MmNode& top) {
     node.ignore({"dataset"});
     node.finish();
     if (kind == RunnerKind::kIterations && epochs != nullptr)
-      state.error(node.path_of("max_epochs"), *epochs, "IterBasedRunner counts iterations",
-                  "write max_iters, or type='EpochBasedRunner'");
+      state.error(
+          node.path_of("max_epochs"), *epochs, "IterBasedRunner counts iterations",
+          "write max_iters, or type='EpochBasedRunner'; _delete_=True in the dict leaves out "
+          "what a base says");
     if (kind == RunnerKind::kEpochs && iterations != nullptr)
-      state.error(node.path_of("max_iters"), *iterations, "EpochBasedRunner counts epochs",
-                  "write max_epochs, or type='IterBasedRunner'");
+      state.error(
+          node.path_of("max_iters"), *iterations, "EpochBasedRunner counts epochs",
+          "write max_epochs, or type='IterBasedRunner'; _delete_=True in the dict leaves out "
+          "what a base says");
   }
   // Older files, which have no runner.
-  if (const Value* total = top.take("total_epochs"); total != nullptr && !node.present()) {
-    epochs = total;
+  const Value* total_epochs = top.take("total_epochs");
+  const Value* total_iters = top.take("total_iters");
+  if (node.present()) {
+    for (const auto& [name, total, length] : {std::tuple{"total_epochs", total_epochs, epochs},
+                                              std::tuple{"total_iters", total_iters, iterations}})
+      if (total != nullptr && (length == nullptr || !(*total == *length)))
+        state.warn(name, *total, "is not used: runner says how long the run is",
+                   length == nullptr ? "" : str_cat("it says ", length->brief(40)));
+  } else if (total_epochs != nullptr) {
+    epochs = total_epochs;
     kind = RunnerKind::kEpochs;
+  } else {
+    iterations = total_iters;
   }
-  if (const Value* total = top.take("total_iters"); total != nullptr && !node.present())
-    iterations = total;
   state.set("aerie.step_unit", Value("micro"));
   if (kind == RunnerKind::kIterations && iterations != nullptr)
     state.set("trainer.max_steps", *iterations);
   if (kind == RunnerKind::kEpochs && epochs != nullptr) state.set("trainer.max_epochs", *epochs);
-  if ((kind == RunnerKind::kIterations ? iterations : epochs) == nullptr)
-    state.error("runner", node.present() ? node.value() : Value(),
+  if ((kind == RunnerKind::kIterations ? iterations : epochs) == nullptr) {
+    const Value* newer = top.take("train_cfg");
+    state.error("runner",
+                node.present()     ? node.value()
+                : newer != nullptr ? *newer
+                                   : Value(),
                 "the length of the run is not given",
-                "runner=dict(type='IterBasedRunner', max_iters=200000)");
+                str_cat(newer != nullptr ? "train_cfg is mmengine's; mmcv 1.x has runner, data, "
+                                           "lr_config and evaluation: "
+                                         : "",
+                        "runner=dict(type='IterBasedRunner', max_iters=200000)"));
+  }
   return kind;
 }
 
 void translate_optimizer(MmState& state, MmNode& top) {
   optimizer(state, top.child("optimizer"));
   optimizer_config(state, top.child("optimizer_config"));
-  optim_wrapper(state, top.child("optim_wrapper"));
-  const Value* fp16 = top.take("fp16");
-  if (fp16 == nullptr) return;
-  MmNode node(state, fp16, "fp16");
-  if (!node.present()) return;
-  const Value* enabled = node.take("enabled");
-  const Value* scale = node.take("loss_scale");
-  if (enabled == nullptr || is_set(enabled)) loss_scale(state, scale, *fp16);
-  node.ignore({"distributed", "coalesce", "bucket_size_mb"});
-  node.finish();
+  const bool amp = optim_wrapper(state, top.child("optim_wrapper"));
+  if (const Value* fp16 = top.take("fp16"); fp16 != nullptr) {
+    MmNode node(state, fp16, "fp16");
+    const Value* enabled = node.take("enabled");
+    const Value* scale = node.take("loss_scale");
+    if (node.present() && (enabled == nullptr || is_set(enabled))) loss_scale(state, scale, *fp16);
+    node.ignore({"distributed", "coalesce", "bucket_size_mb"});
+    node.finish();
+  }
+  // mmcv's default is 512, mmengine's `dynamic`.
+  const Value* precision = state.native.find("trainer.precision");
+  if (precision != nullptr && *precision == Value("16-mixed") &&
+      state.native.find("aerie.loss_scale") == nullptr)
+    state.set("aerie.loss_scale", at(amp ? Value("dynamic") : Value(512.0), *precision));
 }
 
 void translate_policies(MmState& state, MmNode& top, RunnerKind runner) {
