@@ -512,7 +512,8 @@ Status run_bench_kernels(const std::vector<std::string>& args) {
           "--memory\n"
           "prints how much device memory such a step takes and needs no GPU. --only takes the "
           "kernels\n"
-          "whose names contain NAME.\n");
+          "whose names contain NAME.\n\n"
+          "example: aerie bench kernels --batch 64 --seconds 15 --only attention\n");
       return ok_status();
     }
     if (args[i] == "--only" && i + 1 < args.size()) {
