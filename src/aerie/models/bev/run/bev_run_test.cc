@@ -263,6 +263,14 @@ TEST_F(BevRunTest, FilesThatAreNoCheckpointsAreRefused) {
   const auto other =
       train("y", {"model.decoder.backbone.width=8"}, {"--resume-from", dir_.file("w/latest.pth")});
   ASSERT_FALSE(other.ok());
+  // Named once.
+  const auto wide =
+      train("z", {"model.decoder.backbone.width=8"}, {"--load-from", dir_.file("w/iter_2.pth")});
+  ASSERT_FALSE(wide.ok());
+  const std::string said = wide.status().to_string();
+  EXPECT_NE(said.find("has the shape"), std::string::npos) << said;
+  EXPECT_EQ(said.find("iter_2.pth"), said.rfind("iter_2.pth")) << said;
+  EXPECT_NE(said.find("iter_2.pth"), std::string::npos) << said;
 }
 
 TEST_F(BevRunTest, CheckpointsOfEpochsAreNamedByThem) {
