@@ -208,7 +208,8 @@ const FieldKeys<TrainerConfig>& trainer_fields() {
              no_effect("Samples are always divided among devices."));
     keys.key(
         "benchmark", &T::benchmark,
-        works("Let cuDNN try its algorithms, and the fast engine those of its matrix products.")
+        works("Let cuDNN try its algorithms, and the fast engine those of its matrix products; "
+              "not where trainer.deterministic is on.")
             .absent_is_null());
     keys.row(
         "deterministic", "bool|str|null", "null",

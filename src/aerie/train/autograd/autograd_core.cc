@@ -68,8 +68,9 @@ void set_process_switches(const config::TrainerConfig& trainer, config::Tf32 tf3
                           at::Device device, bool fixed_workspace) {
   at::Context& context = at::globalContext();
   nn::set_tf32(tf32);
-  context.setBenchmarkCuDNN(trainer.benchmark);
   const bool deterministic = trainer.deterministic != config::Deterministic::kNo;
+  // Which algorithm is the fastest is another one the next time, and so are the last bits.
+  context.setBenchmarkCuDNN(trainer.benchmark && !deterministic);
   // cuBLAS is repeatable only with a fixed workspace; it reads this when it starts.
   if ((deterministic || fixed_workspace) && device.is_cuda())
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
