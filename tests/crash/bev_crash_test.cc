@@ -11,6 +11,7 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/base/env.h"
+#include "aerie/base/path.h"
 #include "aerie/base/philox.h"
 #include "aerie/base/strings.h"
 #include "aerie/base/temp_dir.h"
@@ -175,6 +176,49 @@ TEST_F(BevCrashTest, KilledRunEndsWithTheSameBits) {
   const auto got = outcome("killed");
   EXPECT_EQ(got.at("metrics"), expected.at("metrics"));
   EXPECT_EQ(got.at("state"), expected.at("state"));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_TRUE(got.at(file) == expected.at(file)) << file << " differs";
+}
+
+// The way of a GPU through the whole program, computed on the CPU (tests/fake_gpu): float16 on the
+// second device, ended and gone on with.
+TEST_F(BevCrashTest, ARunOnADeviceGoesOnToTheBit) {
+  const std::string fake = join_path(parent_path(aerie_binary()), "fake_gpu");
+  const auto train = [&](const std::string& name, int64_t steps) {
+    Process run({"/usr/bin/env",
+                 "LD_LIBRARY_PATH=" + fake,
+                 "AERIE_TORCH_CUDA=" + fake + "/libfake_torch_cuda.so",
+                 "AERIE_MODULE_DIR=" + fake,
+                 aerie_binary(),
+                 "train",
+                 path("tiny.yaml"),
+                 "--work-dir",
+                 path(name),
+                 "--gpu-ids",
+                 "1",
+                 "--cfg-options",
+                 "trainer.accelerator=gpu",
+                 "trainer.precision=16-mixed",
+                 "trainer.benchmark=true",
+                 str_cat("trainer.max_steps=", steps),
+                 "trainer.val_check_interval=6",
+                 "exp_manager.ema.enable=true",
+                 "exp_manager.checkpoint_callback_params.every_n_train_steps=6",
+                 "model.optim.sched=None",
+                 "model.optim.momentum_sched=None"},
+                {path(name + ".log"), 0});
+    ASSERT_EQ(run.wait(), 0) << read(path(name + ".log"));
+  };
+  train("straight", 12);
+  train("parts", 6);
+  train("parts", 12);
+  EXPECT_NE(read(path("straight.log")).find("reference engine, cuda:1, precision 16-mixed"),
+            std::string::npos)
+      << read(path("straight.log"));
+  const auto expected = outcome("straight"), got = outcome("parts");
+  EXPECT_NE(expected.at("metrics").find("kind=\"val\" step=12 "), std::string::npos)
+      << expected.at("metrics");
+  EXPECT_EQ(got.at("metrics"), expected.at("metrics"));
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_TRUE(got.at(file) == expected.at(file)) << file << " differs";
 }

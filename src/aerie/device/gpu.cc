@@ -136,6 +136,7 @@ std::string pci_bus_id(int64_t gpu_index) {
 Status load_torch_cuda() {
   static const Status status = []() -> Status {
     std::string folder;
+    const char* given = std::getenv("AERIE_TORCH_CUDA");
     dl_iterate_phdr(
         [](dl_phdr_info* object, size_t, void* out) {
           const std::string name(object->dlpi_name);
@@ -146,7 +147,9 @@ Status load_torch_cuda() {
         },
         &folder);
     if (folder.empty()) return unavailable("this program does not use torch");
-    if (dlopen(str_cat(folder, "/libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const std::string path =
+        given != nullptr ? std::string(given) : str_cat(folder, "/libtorch_cuda.so");
+    if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
       const char* reason = dlerror();
       return unavailable(str_cat("torch's CUDA library does not load: ",
                                  reason ? reason : "unknown reason"))

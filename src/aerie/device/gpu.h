@@ -93,7 +93,7 @@ Result<GpuModule*> gpu_module();
 std::string pci_bus_id(int64_t gpu_index);
 
 // Loads libtorch_cuda.so beside the libtorch_cpu.so of this process, so that torch sees its CUDA
-// devices.
+// devices; AERIE_TORCH_CUDA names another one (tests/fake_gpu).
 Status load_torch_cuda();
 
 }  // namespace aerie::device

@@ -1,10 +1,13 @@
 #include "aerie/models/bev/bev_model.h"
 
 #include <cmath>
+#include <csignal>
+#include <cstdio>
 #include <limits>
 #include <map>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -219,6 +222,22 @@ TEST(BevModelTest, PlansOfADeviceAreThoseOfTheHost) {
 TEST(BevModelGpuTest, PlansOfADeviceAreThoseOfTheHost) {
   if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
   expect_plans_of_the_host(at::Device(at::kCUDA, 0));
+}
+
+// What tests on a device rely on, whatever stands for one (tests/fake_gpu).
+TEST(BevModelGpuTest, DevicesKeepTheirMemoryAndSayWhatDoesNotRepeat) {
+  if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  const at::TensorOptions there(at::Device(at::kCUDA, 0));
+  const at::Tensor x = at::arange(16, there.dtype(at::kFloat)).view({1, 1, 4, 4});
+  EXPECT_EXIT(std::printf("%f", static_cast<double>(*x.const_data_ptr<float>())),
+              ::testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_THROW(x + at::ones({4}), c10::Error);
+  EXPECT_EQ((x + 1).sum().item<float>(), 136.0f);
+  const at::Tensor wide = at::upsample_bilinear2d(x.clone().requires_grad_(true), {8, 8}, false);
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  EXPECT_THROW(wide.sum().backward(), c10::Error);
+  context.setDeterministicAlgorithms(false, /*warn_only=*/false);
 }
 
 // ATen's kernels add up in any order on a GPU, ours are matrix products: the same numbers.

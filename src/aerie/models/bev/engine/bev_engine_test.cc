@@ -7,14 +7,20 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <mutex>
+#include <set>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/record_function.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <gtest/gtest.h>
 
 #include "aerie/data/batch.h"
@@ -445,6 +451,133 @@ TEST(BevEngineGpuTest, RepeatsAndGoesOnToTheBit) {
     for (Steps* steps : {&one, &three}) steps->run({&a.get()});
     EXPECT_EQ(difference(state_of(*first), state_of(*resumed)), "");
   }
+}
+
+// What makes the host wait for the device while it lives: values that are read, and copies that
+// return when they are done.
+class DeviceWaits {
+ public:
+  DeviceWaits() {
+    counts_.clear();
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(&DeviceWaits::look)
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  }
+  ~DeviceWaits() { at::removeCallback(handle_); }
+  DeviceWaits(const DeviceWaits&) = delete;
+  DeviceWaits& operator=(const DeviceWaits&) = delete;
+
+  std::map<std::string, int> counts() const {
+    const std::lock_guard lock(mutex_);
+    return counts_;
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> look(const at::RecordFunction& fn) {
+    static const std::set<std::string> kReads = {
+        "_local_scalar_dense", "_unique2",      "bincount", "equal",      "index_put_",
+        "is_pinned",           "masked_select", "nonzero",  "unique_dim", "unique_consecutive"};
+    std::string name = fn.name();
+    if (name.rfind("aten::", 0) == 0) name = name.substr(6);
+    const auto inputs = fn.inputs();
+    const auto tensor = [&](size_t i) {
+      return i < inputs.size() && inputs[i].isTensor() ? inputs[i].toTensor() : at::Tensor();
+    };
+    const auto on_device = [](const at::Tensor& t) { return t.defined() && t.is_cuda(); };
+    std::string what;
+    if (kReads.contains(name) && on_device(tensor(0))) what = name;
+    if (name == "index" && on_device(tensor(0)) && inputs.size() > 1) {
+      for (const c10::IValue& index : inputs[1].toListRef())  // a mask is counted first
+        if (index.isTensor() && index.toTensor().scalar_type() == at::kBool) what = "index by mask";
+    }
+    if (name == "copy_" && on_device(tensor(0)) != on_device(tensor(1))) {
+      const bool waits = inputs.size() < 3 || !inputs[2].toBool();
+      if (on_device(tensor(1)))
+        what = "copy to the host";
+      else if (waits)
+        what = "copy to the device";
+    }
+    if (!what.empty()) {
+      const std::lock_guard lock(mutex_);
+      ++counts_[what];
+    }
+    return nullptr;
+  }
+
+  static inline std::mutex mutex_;
+  static inline std::map<std::string, int> counts_;
+  at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
+};
+
+// Of a micro-batch: pictures and truth go to the device, and the number of points kept comes back.
+// Of a step: its results come back.
+TEST(BevEngineGpuTest, AStepWaitsForTheDeviceNoMoreThanItMust) {
+  if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  for (const auto precision : {config::Precision::k32, config::Precision::k16Mixed}) {
+    for (const bool recompute : {false, true}) {
+      BevRunConfig run = tiny();
+      run.trainer.precision = precision;
+      run.loss_scale.initial = 512.0;
+      run.aerie.activation_checkpointing = recompute;
+      run.model.swin.drop_path_rate = 0.5;
+      run.model.class_weights = {1.0, 2.0};
+      TestBatch a(run.model, 2, 1), b(run.model, 2, 2);
+      const auto engine = make(run, at::Device(at::kCUDA, 0));
+      Steps steps{*engine};
+      steps.run({&a.get(), &b.get()}, 2);  // what is made once
+      const DeviceWaits waits;
+      steps.run({&a.get(), &b.get()}, 2);
+      const std::map<std::string, int> expected = {
+          {"_local_scalar_dense", 2}, {"copy to the device", 4}, {"copy to the host", 1}};
+      EXPECT_EQ(waits.counts(), expected);
+    }
+  }
+}
+
+// The same weights on the CPU and on a device, the last one there is.
+TEST(BevEngineGpuTest, AgreesWithTheCpu) {
+  if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  const auto last = static_cast<c10::DeviceIndex>(device::driver().gpus.size() - 1);
+  const at::Device gpu(at::kCUDA, last);
+  BevRunConfig run = tiny();
+  run.aerie.tf32 = config::Tf32::kNone;
+  TestBatch a(run.model, 2, 1), b(run.model, 3, 2);
+  const auto here = make(run), there = make(run, gpu);
+  const auto bytes_on = [](c10::DeviceIndex index) {
+    return at::accelerator::getDeviceStats(index).allocated_bytes[0].current;
+  };
+  const int64_t before = bytes_on(0);
+  Steps one{*here}, two{*there};
+  for (int i = 0; i < 3; ++i) {
+    const train::StepOutcome x = one.run({&a.get(), &b.get()}, 2, /*split=*/1 + i % 2);
+    const train::StepOutcome y = two.run({&a.get(), &b.get()}, 2, /*split=*/1 + i % 2);
+    EXPECT_NEAR(x.loss, y.loss, 1e-3 * x.loss);
+    EXPECT_NEAR(x.grad_norm, y.grad_norm, 2e-2 * x.grad_norm);
+  }
+  // Pictures see what was predicted.
+  class Sink final : public PredictionSink {
+   public:
+    bool wants(const data::Batch&) const override { return true; }
+    Status take(const data::Batch&, std::span<const float> probability) override {
+      seen.assign(probability.begin(), probability.end());
+      return ok_status();
+    }
+    std::vector<float> seen;
+  } mine, theirs;
+  here->set_prediction_sink(&mine);
+  there->set_prediction_sink(&theirs);
+  const auto x = here->evaluate(b.get(), 1, 0), y = there->evaluate(b.get(), 1, 0);
+  ASSERT_TRUE(x.ok() && y.ok()) << y.status().to_string();
+  EXPECT_NEAR(x->loss, y->loss, 1e-2 * x->loss);
+  ASSERT_EQ(x->sums.size(), y->sums.size());
+  const double cells = static_cast<double>(3 * run.model.map_height() * run.model.map_width());
+  for (size_t i = 0; i < x->sums.size(); ++i) EXPECT_NEAR(x->sums[i], y->sums[i], 0.02 * cells);
+  ASSERT_EQ(mine.seen.size(), theirs.seen.size());
+  for (size_t i = 0; i < mine.seen.size(); ++i) ASSERT_NEAR(mine.seen[i], theirs.seen[i], 0.05);
+  // Nothing of it lies on another device.
+  EXPECT_TRUE(last == 0 || bytes_on(0) == before);
+  EXPECT_GT(there->memory().peak_gib, 0.0);
 }
 
 TEST(BevEngineTest, EvaluationCountsAsTheMetricDoes) {
