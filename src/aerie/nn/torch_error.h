@@ -11,7 +11,7 @@ namespace aerie::nn {
 std::string torch_message(const std::exception& error);
 
 // Whether memory is exhausted, of the host or a device. The CPU allocator, cuBLAS and cuDNN report
-// that as ordinary errors.
+// that as ordinary errors; a convolution even without a word of memory.
 bool is_out_of_memory(const std::exception& error);
 bool says_out_of_memory(std::string_view text);
 

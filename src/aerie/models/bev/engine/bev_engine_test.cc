@@ -476,8 +476,9 @@ class DeviceWaits {
  private:
   static std::unique_ptr<at::ObserverContext> look(const at::RecordFunction& fn) {
     static const std::set<std::string> kReads = {
-        "_local_scalar_dense", "_unique2",      "bincount", "equal",      "index_put_",
-        "is_pinned",           "masked_select", "nonzero",  "unique_dim", "unique_consecutive"};
+        "_local_scalar_dense", "_unique2",      "bincount", "equal",
+        "index_put_",          "masked_select", "nonzero",  "unique_dim",
+        "unique_consecutive"};
     std::string name = fn.name();
     if (name.rfind("aten::", 0) == 0) name = name.substr(6);
     const auto inputs = fn.inputs();
@@ -549,11 +550,12 @@ TEST(BevEngineGpuTest, AgreesWithTheCpu) {
   };
   const int64_t before = bytes_on(0);
   Steps one{*here}, two{*there};
+  // Later steps follow signs of gradients that are rounding errors.
   for (int i = 0; i < 3; ++i) {
     const train::StepOutcome x = one.run({&a.get(), &b.get()}, 2, /*split=*/1 + i % 2);
     const train::StepOutcome y = two.run({&a.get(), &b.get()}, 2, /*split=*/1 + i % 2);
-    EXPECT_NEAR(x.loss, y.loss, 1e-3 * x.loss);
-    EXPECT_NEAR(x.grad_norm, y.grad_norm, 2e-2 * x.grad_norm);
+    EXPECT_NEAR(x.loss, y.loss, (i == 0 ? 1e-5 : 1e-2) * x.loss) << i;
+    EXPECT_NEAR(x.grad_norm, y.grad_norm, (i == 0 ? 1e-4 : 0.1) * x.grad_norm) << i;
   }
   // Pictures see what was predicted.
   class Sink final : public PredictionSink {
@@ -569,15 +571,97 @@ TEST(BevEngineGpuTest, AgreesWithTheCpu) {
   there->set_prediction_sink(&theirs);
   const auto x = here->evaluate(b.get(), 1, 0), y = there->evaluate(b.get(), 1, 0);
   ASSERT_TRUE(x.ok() && y.ok()) << y.status().to_string();
-  EXPECT_NEAR(x->loss, y->loss, 1e-2 * x->loss);
+  EXPECT_NEAR(x->loss, y->loss, 0.05 * x->loss);
   ASSERT_EQ(x->sums.size(), y->sums.size());
   const double cells = static_cast<double>(3 * run.model.map_height() * run.model.map_width());
-  for (size_t i = 0; i < x->sums.size(); ++i) EXPECT_NEAR(x->sums[i], y->sums[i], 0.02 * cells);
+  for (size_t i = 0; i < x->sums.size(); ++i) EXPECT_NEAR(x->sums[i], y->sums[i], 0.1 * cells);
   ASSERT_EQ(mine.seen.size(), theirs.seen.size());
-  for (size_t i = 0; i < mine.seen.size(); ++i) ASSERT_NEAR(mine.seen[i], theirs.seen[i], 0.05);
+  for (size_t i = 0; i < mine.seen.size(); ++i) ASSERT_NEAR(mine.seen[i], theirs.seen[i], 0.1);
   // Nothing of it lies on another device.
   EXPECT_TRUE(last == 0 || bytes_on(0) == before);
   EXPECT_GT(there->memory().peak_gib, 0.0);
+}
+
+// Takes all memory of a device but some bytes, in blocks of the two kinds that torch keeps apart.
+class ScarceMemory {
+ public:
+  ScarceMemory(at::Device device, int64_t left)
+      : options_(at::TensorOptions(device).dtype(at::kByte)) {
+    c10::DeviceAllocator& memory = *at::getDeviceAllocator(at::kCUDA);
+    memory.emptyCache();
+    const auto free = static_cast<int64_t>(memory.getMemoryInfo(device.index()).first);
+    taken_.push_back(at::empty({std::max<int64_t>(0, free - (int64_t{64} << 20))}, options_));
+    for (const int64_t bytes : {kLarge, kSmall}) {
+      std::vector<at::Tensor> blocks = all_of(bytes);
+      blocks.resize(blocks.size() - std::min(blocks.size(), static_cast<size_t>(left / 2 / bytes)));
+      taken_.insert(taken_.end(), blocks.begin(), blocks.end());
+    }
+  }
+
+ private:
+  static constexpr int64_t kLarge = int64_t{2} << 20, kSmall = int64_t{64} << 10;
+  std::vector<at::Tensor> all_of(int64_t bytes) const {
+    std::vector<at::Tensor> out;
+    try {
+      while (true) out.push_back(at::empty({bytes}, options_));
+    } catch (const c10::OutOfMemoryError&) {
+      return out;
+    }
+  }
+  at::TensorOptions options_;
+  std::vector<at::Tensor> taken_;
+};
+
+// Memory of the device ends in the middle of a step: the step is undone, and made again where there
+// is enough. Evaluations are cut into parts by themselves.
+TEST(BevEngineGpuTest, GoesOnAfterRunningOutOfMemory) {
+  if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  const at::Device gpu(at::kCUDA, 0);
+  BevRunConfig run = tiny();
+  run.trainer.deterministic = config::Deterministic::kYes;
+  TestBatch a(run.model, 2, 1), b(run.model, 8, 2);
+  const auto undisturbed = make(run, gpu), engine = make(run, gpu);
+  Steps expected{*undisturbed}, steps{*engine};
+  for (Steps* one : {&expected, &steps}) {
+    one->run({&b.get()});
+    ASSERT_TRUE(one->submit({&a.get()}, 2, /*finish=*/false).ok());
+  }
+  const auto before = state_of(*engine);
+  const auto scores = engine->evaluate(b.get(), 1, 0);
+  ASSERT_TRUE(scores.ok()) << scores.status().to_string();
+  bool done = false;
+  int failed = 0, scored = 0;
+  for (int64_t left = 0; !done && left < int64_t{256} << 20; left += left / 4 + (256 << 10)) {
+    const Steps saved = steps;
+    Status status;
+    {
+      const ScarceMemory scarce(gpu, left);
+      const auto evaluated = engine->evaluate(b.get(), 1, 0);
+      if (evaluated.ok()) {
+        EXPECT_EQ(evaluated->sums, scores->sums) << left;
+        ++scored;
+      } else {
+        ASSERT_EQ(evaluated.status().code(), StatusCode::kOutOfMemory)
+            << left << ": " << evaluated.status().to_string();
+      }
+      status = steps.submit({&b.get()}, 2, /*finish=*/true);
+    }
+    done = status.ok();
+    if (done) break;
+    ++failed;
+    ASSERT_EQ(status.code(), StatusCode::kOutOfMemory) << left << ": " << status.to_string();
+    EXPECT_NE(status.hint().find("batch"), std::string::npos) << left << ": " << status.hint();
+    EXPECT_EQ(difference(before, state_of(*engine)), "") << left;
+    steps.step = saved.step;
+    steps.micro = saved.micro;
+  }
+  std::printf("out of memory %d times; %d evaluations beside them\n", failed, scored);
+  EXPECT_GE(failed, 2);
+  EXPECT_GE(scored, 1);
+  ASSERT_TRUE(done);
+  EXPECT_EQ(engine->collect(true).value().size(), 1u);
+  expected.run({&b.get()}, 2);
+  EXPECT_EQ(difference(state_of(*undisturbed), state_of(*engine)), "");
 }
 
 TEST(BevEngineTest, EvaluationCountsAsTheMetricDoes) {
