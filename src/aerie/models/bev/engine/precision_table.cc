@@ -49,7 +49,9 @@ const char* dtype_name(at::ScalarType type) {
 
 void gather(const c10::IValue& value, std::set<std::string>& out) {
   const auto add = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.is_floating_point())
+    // Numbers of the code are float64 and take the precision of what they meet.
+    if (tensor.defined() && tensor.is_floating_point() &&
+        !tensor.unsafeGetTensorImpl()->is_wrapped_number())
       out.insert(dtype_name(tensor.scalar_type()));
   };
   if (value.isTensor()) {
