@@ -315,9 +315,10 @@ void AutogradCore::update(std::span<const double> learning_rates, const at::Tens
     TORCH_CHECK(code == 0, reducer()->error(code).message());
   }
   if (ema_) ema_->update(found);
+  const at::Tensor skipped = found != 0;
   for (size_t k = 0; k < statistics_.size(); ++k) {
     const at::Tensor& now = registry_.tensor(statistics_[k]);
-    now.copy_(at::where(found != 0, statistics_at_open_[k], now));
+    now.copy_(at::where(skipped, statistics_at_open_[k], now));
   }
   if (scaler_) scaler_->update(found);
 }
