@@ -10,7 +10,7 @@ constexpr int kSuccess = 0, kInvalidValue = 1;
 
 int gpus() {
   const char* count = std::getenv("AERIE_FAKE_GPUS");
-  return count == nullptr ? 2 : std::atoi(count);
+  return count == nullptr ? 2 : static_cast<int>(std::strtol(count, nullptr, 10));
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ constexpr size_t kPoisoned = size_t{64} << 20;  // of a block, from its beginnin
 size_t device_bytes() {
   static const size_t bytes = [] {
     const char* mib = std::getenv("AERIE_FAKE_GPU_MIB");
-    return static_cast<size_t>(mib == nullptr ? 4096 : std::atoi(mib)) << 20;
+    return static_cast<size_t>(mib == nullptr ? 4096 : std::strtol(mib, nullptr, 10)) << 20;
   }();
   return bytes;
 }
@@ -74,9 +74,15 @@ size_t device_bytes() {
 int device_count() {
   static const int count = [] {
     const char* text = std::getenv("AERIE_FAKE_GPUS");
-    return std::clamp(text == nullptr ? 2 : std::atoi(text), 0, kMostDevices);
+    return text == nullptr ? 2
+                           : static_cast<int>(
+                                 std::clamp<long>(std::strtol(text, nullptr, 10), 0, kMostDevices));
   }();
   return count;
+}
+
+size_t place_of(c10::DeviceIndex index) {
+  return static_cast<size_t>(static_cast<unsigned char>(index));
 }
 
 thread_local c10::DeviceIndex current_device = 0;
@@ -101,7 +107,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
     if (wanted == 0) return {nullptr, nullptr, &DeviceMemory::free_block, device};
     const size_t bytes = (wanted + kAlign - 1) / kAlign * kAlign;
     const std::lock_guard lock(mutex_);
-    One& one = devices_[static_cast<size_t>(current_device)];
+    One& one = devices_[place_of(current_device)];
     if (static_cast<size_t>(one.stats.allocated_bytes[0].current) + bytes > device_bytes()) {
       ++one.stats.num_ooms;
       C10_THROW_ERROR(OutOfMemoryError, "CUDA out of memory. Tried to allocate " +
@@ -116,7 +122,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
     one.holes.erase(hole);
     if (rest > 0) one.holes[offset + bytes] = rest;
     one.stats.allocated_bytes[0].increase(bytes);
-    char* data = device_ + static_cast<size_t>(current_device) * kSpan + offset;
+    char* data = device_ + place_of(current_device) * kSpan + offset;
     sizes_[data] = bytes;
     std::memset(on_host(data), 0xff, std::min(bytes, kPoisoned));
     return {data, data, &DeviceMemory::free_block, device};
@@ -130,15 +136,15 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const std::lock_guard lock(mutex_);
-    return devices_.at(static_cast<size_t>(device)).stats;
+    return devices_.at(place_of(device)).stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
     const std::lock_guard lock(mutex_);
-    devices_.at(static_cast<size_t>(device)).stats.allocated_bytes[0].reset_accumulated();
+    devices_.at(place_of(device)).stats.allocated_bytes[0].reset_accumulated();
   }
   void resetPeakStats(c10::DeviceIndex device) override {
     const std::lock_guard lock(mutex_);
-    devices_.at(static_cast<size_t>(device)).stats.allocated_bytes[0].reset_peak();
+    devices_.at(place_of(device)).stats.allocated_bytes[0].reset_peak();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     const auto used = static_cast<size_t>(getDeviceStats(device).allocated_bytes[0].current);
@@ -184,7 +190,7 @@ void DeviceMemory::free_block(void* data) {
   const std::lock_guard lock(self.mutex_);
   const auto found = self.sizes_.find(data);
   if (found == self.sizes_.end()) std::abort();
-  One& one = self.devices_[static_cast<size_t>(self.device_of(data))];
+  One& one = self.devices_[place_of(self.device_of(data))];
   const auto offset = static_cast<size_t>(static_cast<char*>(data) - self.device_) % kSpan;
   auto hole = one.holes.emplace(offset, found->second).first;
   const auto next = std::next(hole);
@@ -260,7 +266,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getStream(c10::Device device) const override {
     const c10::DeviceIndex index = device.has_index() ? device.index() : current_device;
-    return stream_of(index, current_stream[static_cast<size_t>(index)]);
+    return stream_of(index, current_stream[place_of(index)]);
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
@@ -275,7 +281,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const c10::Stream before = getStream(stream.device());
-    current_stream[static_cast<size_t>(stream.device_index())] = stream.id();
+    current_stream[place_of(stream.device_index())] = stream.id();
     return before;
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
@@ -358,8 +364,8 @@ at::Tensor to_device(const at::Tensor& t, at::Device device) {
   return out;
 }
 
-const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
-                          std::optional<at::MemoryFormat>) {
+const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
+                         std::optional<at::MemoryFormat>) {
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   const size_t bytes = at::detail::computeStorageNbytesContiguous(
       size, self.element_size(), static_cast<size_t>(self.storage_offset()));
@@ -376,7 +382,7 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
 }
 
 // Neither throws nor waits on a GPU: the copies between memories, whatever their sizes.
-at::Tensor& copy_(at::Tensor& self, const at::Tensor& from, bool) {
+at::Tensor& copy(at::Tensor& self, const at::Tensor& from, bool) {
   const at::AutoDispatchBelowADInplaceOrView below;
   on_host(self).copy_(on_host(from));
   return self;
@@ -389,54 +395,54 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 // Of torch 2.11: those whose CUDA kernels say so themselves in deterministic mode.
 bool is_deterministic(std::string_view name, const std::vector<c10::IValue>& arguments) {
-  static const std::unordered_set<std::string_view> kOthers = {"_adaptive_avg_pool2d_backward",
-                                                               "_adaptive_avg_pool3d_backward",
-                                                               "_ctc_loss_backward",
-                                                               "_embedding_bag_dense_backward",
-                                                               "_upsample_bicubic2d_aa_backward",
-                                                               "_upsample_bilinear2d_aa_backward",
-                                                               "adaptive_max_pool2d_backward",
-                                                               "adaptive_max_pool3d_backward",
-                                                               "avg_pool3d_backward",
-                                                               "bincount",
-                                                               "fractional_max_pool2d_backward",
-                                                               "fractional_max_pool3d_backward",
-                                                               "grid_sampler_2d_backward",
-                                                               "grid_sampler_3d_backward",
-                                                               "histc",
-                                                               "index_reduce",
-                                                               "kthvalue",
-                                                               "max_pool2d_with_indices_backward",
-                                                               "max_pool3d_with_indices_backward",
-                                                               "max_unpool2d",
-                                                               "max_unpool3d",
-                                                               "median",
-                                                               "nanmedian",
-                                                               "nll_loss2d_forward",
-                                                               "put_",
-                                                               "reflection_pad1d_backward",
-                                                               "reflection_pad2d_backward",
-                                                               "reflection_pad3d_backward",
-                                                               "replication_pad1d_backward",
-                                                               "replication_pad2d_backward",
-                                                               "replication_pad3d_backward",
-                                                               "scatter_add",
-                                                               "scatter_add_",
-                                                               "scatter_reduce",
-                                                               "scatter_reduce_",
-                                                               "upsample_bicubic2d_backward",
-                                                               "upsample_bilinear2d_backward",
-                                                               "upsample_linear1d_backward",
-                                                               "upsample_trilinear3d_backward"};
+  static const std::unordered_set<std::string_view> others = {"_adaptive_avg_pool2d_backward",
+                                                              "_adaptive_avg_pool3d_backward",
+                                                              "_ctc_loss_backward",
+                                                              "_embedding_bag_dense_backward",
+                                                              "_upsample_bicubic2d_aa_backward",
+                                                              "_upsample_bilinear2d_aa_backward",
+                                                              "adaptive_max_pool2d_backward",
+                                                              "adaptive_max_pool3d_backward",
+                                                              "avg_pool3d_backward",
+                                                              "bincount",
+                                                              "fractional_max_pool2d_backward",
+                                                              "fractional_max_pool3d_backward",
+                                                              "grid_sampler_2d_backward",
+                                                              "grid_sampler_3d_backward",
+                                                              "histc",
+                                                              "index_reduce",
+                                                              "kthvalue",
+                                                              "max_pool2d_with_indices_backward",
+                                                              "max_pool3d_with_indices_backward",
+                                                              "max_unpool2d",
+                                                              "max_unpool3d",
+                                                              "median",
+                                                              "nanmedian",
+                                                              "nll_loss2d_forward",
+                                                              "put_",
+                                                              "reflection_pad1d_backward",
+                                                              "reflection_pad2d_backward",
+                                                              "reflection_pad3d_backward",
+                                                              "replication_pad1d_backward",
+                                                              "replication_pad2d_backward",
+                                                              "replication_pad3d_backward",
+                                                              "scatter_add",
+                                                              "scatter_add_",
+                                                              "scatter_reduce",
+                                                              "scatter_reduce_",
+                                                              "upsample_bicubic2d_backward",
+                                                              "upsample_bilinear2d_backward",
+                                                              "upsample_linear1d_backward",
+                                                              "upsample_trilinear3d_backward"};
   if (name == "cumsum" || name == "cumsum_") return !arguments.at(0).toTensor().is_floating_point();
-  return !kOthers.contains(name);
+  return !others.contains(name);
 }
 
 void check_determinism(std::string_view name, const std::vector<c10::IValue>& arguments) {
-  static const std::unordered_set<std::string_view> kProducts = {
+  static const std::unordered_set<std::string_view> products = {
       "addbmm", "addmm", "addmv", "baddbmm", "bmm", "dot", "mm", "mv", "vdot"};
   at::Context& context = at::globalContext();
-  if (kProducts.contains(name)) {
+  if (products.contains(name)) {
     static const bool fixed = [] {  // torch looks once
       const char* text = std::getenv("CUBLAS_WORKSPACE_CONFIG");
       return text != nullptr &&
@@ -548,10 +554,10 @@ class Operation {
   }
   // Products of float16 add up in float32 there, and are slow on many CPUs.
   void widen_products() {
-    static const std::unordered_set<std::string_view> kNames = {
+    static const std::unordered_set<std::string_view> names = {
         "addmm", "baddbmm", "bmm", "convolution", "convolution_backward", "mm"};
     c10::IValue* const arguments = stack_.data() + begin_;
-    if (!kNames.contains(name_) || arguments[0].toTensor().scalar_type() != at::kHalf) return;
+    if (!names.contains(name_) || arguments[0].toTensor().scalar_type() != at::kHalf) return;
     half_ = true;
     for (auto& [theirs, ours] : written_) ours = ours.to(at::kFloat);
     size_t next = 0;
@@ -562,7 +568,7 @@ class Operation {
   // Outputs that were given without memory, or are of another type.
   static void write_back(const at::Tensor& theirs, const at::Tensor& ours) {
     if (theirs.sizes() == ours.sizes() && theirs.scalar_type() == ours.scalar_type()) return;
-    resize_(theirs, ours.sizes(), std::nullopt);
+    resize(theirs, ours.sizes(), std::nullopt);
     on_host(theirs).copy_(ours);
   }
   c10::IValue device_value(const c10::Argument& what, const c10::IValue& value) {
@@ -626,8 +632,8 @@ TORCH_LIBRARY_IMPL(_, CUDA, m) {
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
-  m.impl("resize_", &resize_);
-  m.impl("copy_", &copy_);
+  m.impl("resize_", &resize);
+  m.impl("copy_", &copy);
   m.impl("_local_scalar_dense", &local_scalar_dense);
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", &at::native::view);
@@ -681,8 +687,8 @@ C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, FakeCudaHooks)
 
 namespace {
 
-const c10::impl::DeviceGuardImplRegistrar guard_registrar(c10::kCUDA, new Guard);
-const bool has_allocator = [] {
+const c10::impl::DeviceGuardImplRegistrar kGuardRegistrar(c10::kCUDA, new Guard);
+const bool kHasAllocator = [] {
   c10::SetAllocator(c10::kCUDA, &memory());
   return true;
 }();

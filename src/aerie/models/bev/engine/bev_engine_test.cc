@@ -193,7 +193,7 @@ TEST(BevEngineTest, GoesOnFromASnapshotToTheBit) {
   EXPECT_EQ(difference(state_of(*engine), state_of(*same)), "");
 }
 
-TEST(BevEngineTest, AStepThatOverflowsChangesTheScaleAlone) {
+void expect_overflow_to_change_the_scale_alone(at::Device device) {
   for (const bool dynamic : {true, false}) {
     BevRunConfig run = tiny();
     run.trainer.precision = config::Precision::k16Mixed;
@@ -201,7 +201,7 @@ TEST(BevEngineTest, AStepThatOverflowsChangesTheScaleAlone) {
     run.loss_scale.dynamic = dynamic;
     run.loss_scale.backoff_factor = 1e-15;
     TestBatch a(run.model, 2, 1);
-    const auto engine = make(run);
+    const auto engine = make(run, device);
     const auto before = state_of(*engine);
     Steps steps{*engine};
     const train::StepOutcome outcome = steps.run({&a.get()});
@@ -213,6 +213,16 @@ TEST(BevEngineTest, AStepThatOverflowsChangesTheScaleAlone) {
     EXPECT_EQ(next.skipped, !dynamic);
     EXPECT_EQ(next.loss_scale < 1e20, dynamic);
   }
+}
+
+TEST(BevEngineTest, AStepThatOverflowsChangesTheScaleAlone) {
+  expect_overflow_to_change_the_scale_alone(at::kCPU);
+}
+
+// Where the decision is the device's.
+TEST(BevEngineGpuTest, AStepThatOverflowsChangesTheScaleAlone) {
+  if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  expect_overflow_to_change_the_scale_alone(at::Device(at::kCUDA, 0));
 }
 
 TEST(BevEngineTest, MixedPrecisionIsNearFloat32) {
@@ -475,7 +485,7 @@ class DeviceWaits {
 
  private:
   static std::unique_ptr<at::ObserverContext> look(const at::RecordFunction& fn) {
-    static const std::set<std::string> kReads = {
+    static const std::set<std::string> reads = {
         "_local_scalar_dense", "_unique2",      "bincount", "equal",
         "index_put_",          "masked_select", "nonzero",  "unique_dim",
         "unique_consecutive"};
@@ -487,7 +497,7 @@ class DeviceWaits {
     };
     const auto on_device = [](const at::Tensor& t) { return t.defined() && t.is_cuda(); };
     std::string what;
-    if (kReads.contains(name) && on_device(tensor(0))) what = name;
+    if (reads.contains(name) && on_device(tensor(0))) what = name;
     if (name == "index" && on_device(tensor(0)) && inputs.size() > 1) {
       for (const c10::IValue& index : inputs[1].toListRef())  // a mask is counted first
         if (index.isTensor() && index.toTensor().scalar_type() == at::kBool) what = "index by mask";
