@@ -111,11 +111,16 @@ void Watch::follow_device(const int32_t* phase) {
   device_phase_ = phase;
 }
 
+int32_t Watch::device_phase() const {
+  if (phase() != Phase::kForward || device_phase_ == nullptr) return -1;
+  const int32_t device = __atomic_load_n(device_phase_, __ATOMIC_RELAXED);
+  return device < kNumPhases ? device : -1;
+}
+
 Phase Watch::told_phase() const {
   const Phase host = phase();
-  if (host != Phase::kForward || device_phase_ == nullptr) return host;
-  const int32_t device = __atomic_load_n(device_phase_, __ATOMIC_RELAXED);
-  return device >= 0 && device < kNumPhases ? static_cast<Phase>(device) : host;
+  const int32_t device = device_phase();
+  return device >= 0 ? static_cast<Phase>(device) : host;
 }
 
 void Watch::add_line(std::string_view line) {
@@ -142,33 +147,36 @@ void Watch::fail(const Status& why) {
     const std::lock_guard lock(mutex_);
     if (loss_ || leaving_) return;
     leaving_ = true;
-    if (options_.rank == 0) {
-      RankLoss own{RankLoss::Kind::kFailed, 0, why};
-      own.status =
-          Status(why.code(), str_cat(describe(0), " failed in phase ", phase_name(told_phase()),
-                                     ": ", why.to_string(), last_words(0)));
-      tell(own);
-    } else {
-      std::string message(1, kFail);
-      put(message, static_cast<int32_t>(why.code()));
-      put(message, static_cast<int32_t>(told_phase()));
-      put(message, now - phase_since_.load(std::memory_order_relaxed));
-      put_text(message, why.to_string().substr(0, kMaxMessage / 2));
-      for (const auto& peer : peers_) {
-        if (lines_new_)
-          peer->send([&] {
-            std::string beat(1, kBeat);
-            put(beat, static_cast<int32_t>(told_phase()));
-            put(beat, 0.0);
-            put_text(beat, join(lines_, "\n"));
-            return beat;
-          }());
-        peer->send(message);
-      }
-    }
+    tell_failure(why, now);
   }
   wake();
   wait_until_sent(1.0);
+}
+
+void Watch::tell_failure(const Status& why, double now) {
+  if (options_.rank == 0) {
+    RankLoss own{RankLoss::Kind::kFailed, 0, why};
+    own.status =
+        Status(why.code(), str_cat(describe(0), " failed in phase ", phase_name(told_phase()), ": ",
+                                   why.to_string(), last_words(0)));
+    return tell(own);
+  }
+  std::string message(1, kFail);
+  put(message, static_cast<int32_t>(why.code()));
+  put(message, static_cast<int32_t>(told_phase()));
+  put(message, now - phase_since_.load(std::memory_order_relaxed));
+  put_text(message, why.to_string().substr(0, kMaxMessage / 2));
+  for (const auto& peer : peers_) {
+    if (lines_new_)
+      peer->send([&] {
+        std::string beat(1, kBeat);
+        put(beat, static_cast<int32_t>(told_phase()));
+        put(beat, 0.0);
+        put_text(beat, join(lines_, "\n"));
+        return beat;
+      }());
+    peer->send(message);
+  }
 }
 
 void Watch::leave() {
@@ -227,6 +235,7 @@ void Watch::run() {
       next_beat = now + beat_s_;
     }
     judge(now);
+    judge_device(now);
     for (const auto& peer : peers_)
       if (peer->fd >= 0) write_to(*peer);
     std::erase_if(peers_, [](const auto& peer) { return peer->fd < 0; });
@@ -311,6 +320,30 @@ void Watch::judge(double now) {
                              ": it hangs, or the network to it is cut", last_words(i)))
              .with_hint("aerie.dist.heartbeat_s sets how long that may last")});
   }
+}
+
+void Watch::judge_device(double now) {
+  const int32_t at = device_phase();
+  if (at != device_at_) {
+    device_at_ = at;
+    device_since_ = now;
+  }
+  const double host_since = phase_since_.load(std::memory_order_relaxed);
+  const double waited_s = now - std::max(device_since_, host_since);
+  if (loss_ || leaving_ || options_.timeout_s <= 0 || at < 0 || waited_s <= options_.timeout_s)
+    return;
+  const Status why =
+      unavailable(str_cat("its device has been in phase ", phase_name(told_phase()), " for ",
+                          rounded(waited_s), " s", options_.rank == 0 ? who_else(now) : ""))
+          .with_hint(
+              "trainer.strategy.timeout sets how long that may last; NCCL_DEBUG=INFO shows what "
+              "NCCL does");
+  tell_failure(why, now);
+  loss_ = RankLoss{RankLoss::Kind::kFailed, options_.rank,
+                   Status(why.code(), str_cat(describe(options_.rank), ": ", why.message()))
+                       .with_hint(why.hint())};
+  if (options_.noticed) options_.noticed(*loss_);
+  loss_time_ = now;
 }
 
 void Watch::lose(RankLoss loss) {

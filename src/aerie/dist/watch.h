@@ -29,6 +29,9 @@ namespace aerie::dist {
 struct WatchOptions {
   int rank = 0, size = 1;
   double heartbeat_s = 60;
+  // A device that its host waits for and that stays in one phase for so long is given up: nobody
+  // else ends a collective inside a graph whose other side never comes. 0: it may.
+  double timeout_s = 0;
   std::vector<std::string> hosts;  // by rank
   std::string token;               // of the run
   // Called by the watching thread with what the device says its phase is. May be empty.
@@ -73,10 +76,13 @@ class Watch final {
   void closed(Peer& peer);
   void beat(double now);
   void judge(double now);
+  void judge_device(double now);
   void lose(RankLoss loss);
   void tell(const RankLoss& loss);
+  void tell_failure(const Status& why, double now);
   void wait_until_sent(double seconds);
-  Phase told_phase() const;  // the device's where it counts
+  int32_t device_phase() const;  // below 0: the host's counts
+  Phase told_phase() const;      // the device's where it counts
   std::string describe(int rank) const;
   std::string last_words(int rank) const;
   std::string who_else(double now) const;
@@ -97,6 +103,8 @@ class Watch final {
   std::vector<std::string> lines_;  // of this rank, the last few
   bool lines_new_ = false;
   const int32_t* device_phase_ = nullptr;
+  int32_t device_at_ = -1;  // where it was last seen, and since when
+  double device_since_ = 0;
   bool leaving_ = false;
   bool stop_ = false;
   std::optional<RankLoss> loss_;

@@ -13,8 +13,9 @@ namespace aerie::dist::watch_test {
 namespace {
 
 struct Group {
-  explicit Group(int size, double heartbeat_s = 30) {
+  explicit Group(int size, double heartbeat_s = 30, double timeout_s = 0) {
     WatchOptions options;
+    options.timeout_s = timeout_s;
     options.size = size;
     options.heartbeat_s = heartbeat_s;
     options.token = "secret";
@@ -81,6 +82,38 @@ TEST(WatchTest, TheDeviceTellsThePhase) {
     const auto loss = group.watches[0]->wait_for_loss(60);
     ASSERT_TRUE(loss.has_value());
     EXPECT_TRUE(has(*loss, told)) << loss->status.to_string();
+  }
+}
+
+// Hosts that wait for their devices beat on; where a graph never ends somebody has to say so.
+TEST(WatchTest, ADeviceThatStaysInOnePhaseIsGivenUp) {
+  for (const int stuck : {0, 1}) {
+    Group group(3, /*heartbeat_s=*/30, /*timeout_s=*/1.5);
+    int32_t device = static_cast<int32_t>(Phase::kAllReduce);
+    int32_t moving = 0, idle = static_cast<int32_t>(Phase::kUpdate);
+    const int moves = 1 - stuck;
+    for (auto& watch : group.watches) watch->set_phase(Phase::kForward);
+    group.watches[static_cast<size_t>(stuck)]->follow_device(&device);
+    group.watches[static_cast<size_t>(moves)]->follow_device(&moving);
+    // Its host does something else, and does not wait for it.
+    group.watches[2]->set_phase(Phase::kData);
+    group.watches[2]->follow_device(&idle);
+    for (int i = 0; i < 1000 && !group.watches[2]->loss(); ++i) {
+      __atomic_store_n(&moving, i % 3 + 1, __ATOMIC_RELAXED);
+      usleep(50'000);
+    }
+    for (const auto& watch : group.watches) {
+      const auto loss = watch->wait_for_loss(60);
+      ASSERT_TRUE(loss.has_value());
+      EXPECT_EQ(loss->kind, RankLoss::Kind::kFailed);
+      EXPECT_EQ(loss->rank, stuck) << loss->status.to_string();
+      EXPECT_TRUE(has(*loss, "its device has been in phase all-reduce for"))
+          << loss->status.to_string();
+      // Rank 0 knows where the others are.
+      EXPECT_TRUE(watch == group.watches[1] || has(*loss, "rank 2 in data for"))
+          << loss->status.to_string();
+    }
+    for (auto& watch : group.watches) watch->follow_device(nullptr);
   }
 }
 
