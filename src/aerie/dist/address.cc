@@ -1,12 +1,15 @@
 #include "aerie/dist/address.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <memory>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -111,20 +114,56 @@ Result<Listener> listen_anywhere(const std::string& address) {
   return unavailable(str_cat("cannot listen on '", address, "': ", std::strerror(error)));
 }
 
+namespace {
+
+// 0, or why there is no connection; waits for an answer until then.
+int connect_one(int fd, const addrinfo& to, double deadline) {
+  const int flags = fcntl(fd, F_GETFL);
+  fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+  int error = connect(fd, to.ai_addr, to.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    const double left_s = std::clamp(deadline - Clock::real().monotonic_s(), 0.0, 5.0);
+    pollfd polled{fd, POLLOUT, 0};
+    socklen_t length = sizeof(error);
+    if (poll(&polled, 1, static_cast<int>(left_s * 1e3) + 1) <= 0)
+      error = ETIMEDOUT;
+    else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
+      error = errno;
+  }
+  fcntl(fd, F_SETFL, flags);
+  return error;
+}
+
+}  // namespace
+
+Status wait_for_name(const std::string& host, double timeout_s) {
+  const double deadline = Clock::real().monotonic_s() + timeout_s;
+  while (true) {
+    const Status found = look_up(host, 0, SOCK_STREAM).status();
+    if (found.ok() || Clock::real().monotonic_s() >= deadline) return found;
+    usleep(100'000);
+  }
+}
+
 Result<int> connect_to(const std::string& host, uint16_t port, double timeout_s) {
   const double deadline = Clock::real().monotonic_s() + timeout_s;
+  Status unknown;
   int error = 0;
   do {
-    AERIE_ASSIGN_OR_RETURN(const AddressList list, look_up(host, port, SOCK_STREAM));
-    for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
+    // Names of other hosts may become known while they start.
+    const Result<AddressList> list = look_up(host, port, SOCK_STREAM);
+    unknown = list.status();
+    for (const addrinfo* at = list.ok() ? list->get() : nullptr; at != nullptr; at = at->ai_next) {
       const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
       if (fd < 0) continue;
-      if (connect(fd, at->ai_addr, at->ai_addrlen) == 0) return fd;
-      error = errno;
+      const int failed = connect_one(fd, *at, deadline);
+      if (failed == 0) return fd;
+      error = failed;
       close(fd);
     }
     usleep(100'000);
   } while (Clock::real().monotonic_s() < deadline);
+  AERIE_RETURN_IF_ERROR(unknown);
   return unavailable(str_cat("cannot connect to ", host, ":", port, ": ", std::strerror(error)));
 }
 

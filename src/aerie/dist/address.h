@@ -20,6 +20,8 @@ struct Listener {
   uint16_t port = 0;
 };
 Result<Listener> listen_anywhere(const std::string& address);
+// Until this machine knows where `host` is; why it does not, when `timeout_s` is over.
+Status wait_for_name(const std::string& host, double timeout_s);
 // A connection, tried again until `timeout_s` is over.
 Result<int> connect_to(const std::string& host, uint16_t port, double timeout_s);
 

@@ -1,13 +1,16 @@
 #include "aerie/dist/nccl_backend.h"
 
+#include <cstdlib>
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "aerie/base/log.h"
 #include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/device/gpu.h"
 #include "aerie/dist/join.h"
 #include "aerie/dist/torch_group.h"
+#include "aerie/dist/world.h"
 
 namespace aerie::dist {
 
@@ -52,8 +55,19 @@ Status nccl_available() {
   return load_module().status();
 }
 
+void set_nccl_variables() {
+  constexpr const char* kGraphRegister = "NCCL_GRAPH_REGISTER";
+  const std::string given = process_variable(kGraphRegister);
+  if (!given.empty() && given != "0")
+    log_warn("dist", kGraphRegister, "=", given,
+             " is not followed: ranks capture their steps at different times, with registered "
+             "buffers they would not fit together");
+  setenv(kGraphRegister, "0", /*overwrite=*/1);
+}
+
 Result<c10::intrusive_ptr<c10d::Backend>> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store, const NcclOptions& options) {
+  set_nccl_variables();
   AERIE_ASSIGN_OR_RETURN(const NcclModule module, load_module());
   c10::intrusive_ptr<c10d::Backend> backend;
   try {

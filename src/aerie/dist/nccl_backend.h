@@ -18,6 +18,13 @@ struct NcclOptions {
   int64_t timeout_ms = 0;
 };
 
+// What NCCL is told by variables of the environment, which it reads once; before its first use.
+//
+// Every rank captures a step when its own shape comes again: one may replay a graph where another
+// launches the same collective by itself. NCCL does the same in both cases as long as no capture
+// registers the buffers it finds, which all ranks would have to do for the same collective.
+void set_nccl_variables();
+
 Result<c10::intrusive_ptr<c10d::Backend>> make_nccl_backend(
     const c10::intrusive_ptr<c10d::Store>& store, const NcclOptions& options);
 

@@ -6,6 +6,7 @@
 #include "aerie/device/gpu.h"
 #include "aerie/dist/address.h"
 #include "aerie/dist/join.h"
+#include "aerie/dist/nccl_backend.h"
 #include "aerie/dist/torch_group.h"
 
 namespace aerie::dist {
@@ -19,7 +20,7 @@ TEST(NcclGpuTest, AWorldOfOne) {
   world.master_addr = "127.0.0.1";
   world.master_port = listener.port;
   world.listen_fd = listener.fd;
-  const auto group = join_ranks(world, {.backend = "nccl", .timeout_s = 60, .gpu_index = 0});
+  auto group = join_ranks(world, {.backend = "nccl", .timeout_s = 60, .gpu_index = 0});
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   std::vector<at::Tensor> tensors{at::ones({1000}, at::TensorOptions(at::kCUDA)) * 3};
   torch_group(**group)->allreduce(tensors)->wait();
@@ -28,7 +29,26 @@ TEST(NcclGpuTest, AWorldOfOne) {
   int64_t one = 1;
   EXPECT_TRUE((*group)->sum(std::span<int64_t>(&one, 1)).ok());
   EXPECT_EQ(one, 1);
+  // Left to its destructor NCCL would be cut off, and torch would warn.
+  tensors.clear();
+  testing::internal::CaptureStderr();
   (*group)->leave();
+  group->reset();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("destroy_process_group"), std::string::npos) << said;
+}
+
+// Whatever the environment says: ranks that capture at different times must not register buffers.
+TEST(NcclTest, CapturesRegisterNoBuffers) {
+  for (const char* given : {static_cast<const char*>(nullptr), "1", "0"}) {
+    if (given == nullptr)
+      unsetenv("NCCL_GRAPH_REGISTER");
+    else
+      setenv("NCCL_GRAPH_REGISTER", given, /*overwrite=*/1);
+    // On a machine without NCCL too.
+    (void)make_nccl_backend(nullptr, {.gpu_index = -1});
+    EXPECT_EQ(process_variable("NCCL_GRAPH_REGISTER"), "0") << (given == nullptr ? "" : given);
+  }
 }
 
 // Without a GPU or without the module the reason is given, nothing breaks.

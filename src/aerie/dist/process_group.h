@@ -79,7 +79,8 @@ class ProcessGroup {
   virtual Status explain(Status error) const = 0;
   // This rank cannot go on: the others are told why and end too.
   virtual void fail(const Status& why) = 0;
-  // This rank is done; its end is no loss. No calls afterwards.
+  // This rank is done; its end is no loss. No calls afterwards; engines and what they have captured
+  // are gone.
   virtual void leave() = 0;
 };
 

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "aerie/base/clock.h"
+#include "aerie/dist/address.h"
 #include "aerie/dist/join.h"
 #include "aerie/dist/testing/fork_ranks.h"
 #include "aerie/dist/torch_group.h"
@@ -84,6 +86,65 @@ TEST(ProcessGroupTest, MissingRanksAreNamed) {
     return 0;
   });
   EXPECT_EQ(codes, Codes(3, 0));
+}
+
+// Nobody at rank 0's place, a name that is not known, somebody else at the port: said in time, in
+// our words, with what to try, and nothing of torch beside it.
+TEST(ProcessGroupTest, WhereNobodyIsMet) {
+  const Listener taken = listen_anywhere("127.0.0.1").value();
+  const Listener closed = listen_anywhere("127.0.0.1").value();
+  close(closed.fd);
+  struct Case {
+    int rank;
+    const char* address;
+    uint16_t port;
+    const char* said;
+    const char* hint;
+  };
+  for (const Case& c :
+       {Case{1, "127.0.0.1", closed.port,
+             "rank 1 of 2 did not reach rank 0 at 127.0.0.1:", "start rank 0 too"},
+        Case{1, "no.such.host.invalid", 29500, "host 'no.such.host.invalid' is not known here",
+             "MASTER_ADDR"},
+        Case{0, "no.such.host.invalid", 29500, "host 'no.such.host.invalid' is not known here",
+             "MASTER_ADDR"},
+        Case{1, "192.0.2.1", 29500, "did not reach rank 0 at 192.0.2.1:29500", "open from here"},
+        Case{0, "192.0.2.1", closed.port, "rank 0 on ", "MASTER_ADDR must be"},
+        Case{0, "127.0.0.1", taken.port, "is in use by another program", "MASTER_PORT"}}) {
+    SCOPED_TRACE(c.said);
+    World world;
+    world.rank = world.local_rank = c.rank;
+    world.size = world.local_size = 2;
+    world.master_addr = c.address;
+    world.master_port = c.port;
+    testing::internal::CaptureStderr();
+    const double start_s = Clock::real().monotonic_s();
+    const auto group = join_ranks(world, {.join_timeout_s = 0.5});
+    const double took_s = Clock::real().monotonic_s() - start_s;
+    const std::string beside = testing::internal::GetCapturedStderr();
+    ASSERT_FALSE(group.ok());
+    EXPECT_NE(group.status().to_string().find(c.said), std::string::npos)
+        << group.status().to_string();
+    EXPECT_NE(group.status().hint().find(c.hint), std::string::npos) << group.status().hint();
+    EXPECT_EQ(beside, "");
+    EXPECT_LT(took_s, 60.0);
+  }
+  close(taken.fd);
+}
+
+TEST(ProcessGroupTest, RanksOfTwoWorldsAreTold) {
+  const auto codes = fork_ranks(2, [](World world) {
+    world.size = world.local_size = 2 + world.rank;
+    const auto group = join_ranks(world, {.timeout_s = 60, .join_timeout_s = 60, .heartbeat_s = 3});
+    EXPECT_FALSE(group.ok());
+    const std::string message = group.status().to_string();
+    EXPECT_NE(message.find("rank 1 was started as one of 3 ranks, rank 0 as one of 2"),
+              std::string::npos)
+        << message;
+    EXPECT_EQ(group.status().code(), StatusCode::kInvalidArgument);
+    return 0;
+  });
+  EXPECT_EQ(codes, Codes(2, 0));
 }
 
 // A rank that dies is named to those that wait for it.

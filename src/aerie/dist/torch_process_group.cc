@@ -2,21 +2,26 @@
 // of torch for tensors.
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <random>
 #include <unistd.h>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "aerie/base/log.h"
 #include "aerie/base/log_tap.h"
 #include "aerie/base/parse.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 #include "aerie/dist/address.h"
 #include "aerie/dist/board.h"
@@ -48,11 +53,27 @@ std::string random_token() {
   return str_cat(random(), ".", random(), ".", random(), ".", random());
 }
 
+// Stands before the reason where rank 0 tells the others that there will be no group.
+constexpr const char *kNotMet = "not met", *kWrongUse = "wrong use";
+
 // Set by the thread of a collective when it is over.
 struct Signal {
   std::mutex mutex;
   std::condition_variable changed;
   bool over = false;
+};
+
+// What torch logs of attempts to connect, call stacks among it, is not for users: the error is
+// told.
+class QuietTorch {
+ public:
+  QuietTorch() : before_(std::exchange(FLAGS_caffe2_log_level, c10::GLOG_FATAL)) {}
+  ~QuietTorch() { FLAGS_caffe2_log_level = before_; }
+  QuietTorch(const QuietTorch&) = delete;
+  QuietTorch& operator=(const QuietTorch&) = delete;
+
+ private:
+  const int before_;
 };
 
 class TorchProcessGroup final : public ProcessGroup {
@@ -155,6 +176,7 @@ class TorchProcessGroup final : public ProcessGroup {
   }
   void leave() override {
     if (watch_ == nullptr) return;
+    shut_down_nccl();
     set_log_tap(board_tap());
     watch_->leave();
   }
@@ -172,6 +194,19 @@ class TorchProcessGroup final : public ProcessGroup {
   }
 
  private:
+  // What is under way comes to its end together with the other ranks; the watch still sees them.
+  // Left to its destructor NCCL would be cut off. No graph holds a collective any more: NCCL waits
+  // until the last one is gone.
+  void shut_down_nccl() {
+    if (options_.backend != "nccl" || broken_ || !check().ok()) return;
+    if (std::exchange(shut_down_, true)) return;
+    for (const Tensors& group : groups_) try {
+        group.torch->getBackend(c10::DeviceType::CUDA)->shutdown();
+      } catch (const std::exception& error) {
+        log_warn("dist", "NCCL does not end as it should: ", torch_error(error).to_string());
+      }
+  }
+
   Status open_store() {
     c10d::TCPStoreOptions options;
     options.port = world_.master_port;
@@ -180,10 +215,62 @@ class TorchProcessGroup final : public ProcessGroup {
     options.timeout = milliseconds(options_.join_timeout_s);
     options.multiTenant = world_.listen_fd < 0;
     if (options.isServer && world_.listen_fd >= 0) options.masterListenFd = world_.listen_fd;
-    const StorePtr store = c10::make_intrusive<c10d::TCPStore>(world_.master_addr, options);
+    AERIE_RETURN_IF_ERROR(wait_for_store(options.isServer));
+    StorePtr store;
+    const QuietTorch quiet;
+    try {
+      store = c10::make_intrusive<c10d::TCPStore>(world_.master_addr, options);
+    } catch (const std::exception& error) {
+      return store_failure(torch_error(error), options.isServer);
+    }
     store_ = c10::make_intrusive<c10d::PrefixStore>(str_cat("aerie/", world_.restart_count), store);
     return ok_status();
   }
+
+  // Until rank 0 is there, which may take long and must not look like a hang; torch would report
+  // every attempt and wait twice as long.
+  Status wait_for_store(bool is_server) const {
+    constexpr double kQuietS = 10.0;
+    const double quiet_s = std::min(kQuietS, options_.join_timeout_s);
+    const auto wait = [&](double seconds) -> Status {
+      if (is_server) return wait_for_name(world_.master_addr, seconds);
+      AERIE_ASSIGN_OR_RETURN(const int fd,
+                             connect_to(world_.master_addr, world_.master_port, seconds));
+      close(fd);
+      return ok_status();
+    };
+    Status reached = wait(quiet_s);
+    if (!reached.ok() && quiet_s < options_.join_timeout_s) {
+      log_warn("dist", "rank ", world_.rank, " waits for rank 0 at ", store_place(), ": ",
+               reached.message());
+      reached = wait(options_.join_timeout_s - quiet_s);
+    }
+    if (reached.ok()) return reached;
+    return unavailable(str_cat("rank ", world_.rank, " of ", world_.size,
+                               " did not reach rank 0 at ", store_place(), " within ",
+                               options_.join_timeout_s, " s: ", reached.message()))
+        .with_hint(
+            "start rank 0 too; MASTER_ADDR and MASTER_PORT must name its host and a port that is "
+            "open from here");
+  }
+
+  Status store_failure(const Status& error, bool is_server) const {
+    if (error.message().find("EADDRINUSE") != std::string::npos)
+      return unavailable(str_cat("rank 0 cannot meet the others at ", store_place(), ": port ",
+                                 world_.master_port, " of ", host_name(),
+                                 " is in use by another program"))
+          .with_hint("set MASTER_PORT to a free port, the same one for all ranks");
+    if (is_server)
+      return unavailable(str_cat("rank 0 on ", host_name(), " cannot meet the others at ",
+                                 store_place(), ": ", error.message()))
+          .with_hint("MASTER_ADDR must be a name or an address of the host of rank 0");
+    return unavailable(str_cat("rank ", world_.rank, " of ", world_.size,
+                               " found no rank 0 of a training at ", store_place(), ": ",
+                               error.message()))
+        .with_hint("MASTER_ADDR and MASTER_PORT must name the host of rank 0 and its port");
+  }
+
+  std::string store_place() const { return str_cat(world_.master_addr, ":", world_.master_port); }
 
   static LogTap board_tap() {
     Board* board = Board::inherited();
@@ -194,7 +281,7 @@ class TorchProcessGroup final : public ProcessGroup {
   // Rank 0 waits for the others and tells all of them who is where, and how to reach its watch.
   Status meet() {
     const auto here = [](int rank) { return str_cat("here/", rank); };
-    store_->set(here(world_.rank), bytes_of(host_name()));
+    store_->set(here(world_.rank), bytes_of(str_cat(world_.size, " ", host_name())));
     std::string told;
     if (world_.rank == 0) {
       AERIE_ASSIGN_OR_RETURN(watch_address_, address_towards(world_.master_addr, world_.master_port,
@@ -208,9 +295,16 @@ class TorchProcessGroup final : public ProcessGroup {
       } catch (const std::exception&) {
         return tell_missing(keys);
       }
-      for (const std::string& key : keys) {
-        const std::vector<uint8_t> host = store_->get(key);
-        told.append(host.begin(), host.end()).append("\n");
+      for (int rank = 0; rank < world_.size; ++rank) {
+        const std::vector<uint8_t> got = store_->get(keys[rank]);
+        const std::string text(got.begin(), got.end());
+        const size_t space = std::min(text.find(' '), text.size() - 1);
+        if (text.substr(0, space) != std::to_string(world_.size))
+          return tell_all(invalid_argument(str_cat("rank ", rank, " was started as one of ",
+                                                   printable(text.substr(0, space)),
+                                                   " ranks, rank 0 as one of ", world_.size))
+                              .with_hint("all ranks must be started with the same WORLD_SIZE"));
+        told.append(text.substr(space + 1)).append("\n");
       }
       store_->set("hosts", bytes_of(told));
     } else {
@@ -219,14 +313,17 @@ class TorchProcessGroup final : public ProcessGroup {
       told.assign(got.begin(), got.end());
     }
     std::vector<std::string> lines = split(told, '\n');
+    if (lines.size() >= 4 && lines[0] == kNotMet)
+      return Status(lines[1] == kWrongUse ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
+                    lines[2])
+          .with_hint(lines[3]);
     if (lines.size() < 4) return unavailable("the store holds something else than aerie put there");
     token_ = lines[0];
     watch_address_ = lines[1];
     AERIE_ASSIGN_OR_RETURN(watch_port_, parse_int<uint16_t>(lines[2], 1));
     hosts_.assign(lines.begin() + 3, lines.end() - 1);
     if (static_cast<int>(hosts_.size()) != world_.size)
-      return unavailable(str_cat("rank 0 counts ", hosts_.size(), " ranks, this one ", world_.size))
-          .with_hint("all ranks must be started with the same WORLD_SIZE");
+      return unavailable("the store holds something else than aerie put there");
     return ok_status();
   }
 
@@ -235,6 +332,7 @@ class TorchProcessGroup final : public ProcessGroup {
     options.rank = world_.rank;
     options.size = world_.size;
     options.heartbeat_s = options_.heartbeat_s;
+    options.timeout_s = options_.timeout_s;
     options.hosts = hosts_;
     options.token = token_;
     // For the launcher, should this process be killed.
@@ -267,14 +365,23 @@ class TorchProcessGroup final : public ProcessGroup {
     return ok_status();
   }
 
+  // The others, who wait for the hosts, end with the same reason.
+  Status tell_all(Status why) {
+    const char* kind = why.code() == StatusCode::kInvalidArgument ? kWrongUse : "";
+    store_->set("hosts", bytes_of(str_cat(kNotMet, "\n", kind, "\n", why.message(), "\n",
+                                          why.hint(), "\n")));
+    usleep(500'000);  // the store goes with this process
+    return why;
+  }
+
   Status tell_missing(const std::vector<std::string>& keys) {
     std::vector<std::string> missing;
     for (int rank = 0; rank < world_.size; ++rank)
       if (!store_->check({keys[rank]})) missing.push_back(std::to_string(rank));
-    return unavailable(str_cat(missing.size(), " of ", world_.size, " ranks did not come within ",
-                               options_.join_timeout_s, " s: ", aerie::join(missing, ", ")))
-        .with_hint(str_cat("start all of them, and let them reach ", world_.master_addr, ":",
-                           world_.master_port));
+    return tell_all(
+        unavailable(str_cat(missing.size(), " of ", world_.size, " ranks did not come within ",
+                            options_.join_timeout_s, " s: ", aerie::join(missing, ", ")))
+            .with_hint(str_cat("start all of them, and let them reach ", store_place())));
   }
 
   Result<std::shared_ptr<gloo::transport::Device>> gloo_device() const {
@@ -390,6 +497,7 @@ class TorchProcessGroup final : public ProcessGroup {
   std::shared_ptr<Watch> watch_;
   Board* board_ = nullptr;
   std::atomic<bool> broken_{false};
+  bool shut_down_ = false;  // NCCL
   StorePtr store_;
   GlooPtr values_;
   struct Tensors {
@@ -427,6 +535,9 @@ Result<std::shared_ptr<ProcessGroup>> join_ranks(const World& world, const Group
         .with_hint("gloo or nccl");
   if (options.backend == "nccl" && options.gpu_index < 0)
     return invalid_argument("NCCL needs a GPU; on the CPU the process group's backend is gloo");
+  // Torch's warnings are about single attempts, with call stacks; what matters is told here.
+  setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
+  c10::initLogging();
   auto group = std::make_shared<TorchProcessGroup>(world, options);
   AERIE_RETURN_IF_ERROR(group->join());
   return std::shared_ptr<ProcessGroup>(group);
