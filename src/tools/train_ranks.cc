@@ -166,13 +166,11 @@ Result<std::shared_ptr<dist::ProcessGroup>> TrainRanks::join(
 
 void TrainRanks::end_badly(dist::ProcessGroup& group, const Status& status) const {
   Status why = status;
-  // Every rank gets the same answer about a collective that failed: the rank behind it.
-  if (status.code() == StatusCode::kUnavailable) why = group.explain(status);
   if (const auto loss = group.loss(); loss) {
     dist::report_loss(*loss, *world_);
     why = loss->status;
   } else {
-    log_error("train", error_text(why));
+    dist::report_failure(error_text(why));
     group.fail(why);
   }
   dist::write_elastic_error(why);

@@ -200,6 +200,25 @@ def rank_processes(launcher):
     return ranks
 
 
+def expect_one_error(name, text):
+    """What went wrong is said once, on a console that all ranks share, and in our words."""
+    errors = [line for line in log_of(name).splitlines() if 'error:' in line]
+    expect(len(errors) == 1 and text in errors[0], f'errors {errors}, one with "{text}" expected', name)
+
+
+def refused(name='refused'):
+    """What all ranks find wrong; then what only one of them does, without a launcher around them."""
+    process = start(name, command(name, STEPS, 'trainer.devices=3', f'model.train_ds.manifest_filepath={WORK}/none.json'), environment())
+    expect(finish(name, [process]) == [3], 'exit codes', name)
+    expect_one_error(name, 'none.json')
+    port, codes = free_port(), []
+    for rank, width in ((0, 16), (1, 32)):
+        env = environment(RANK=rank, WORLD_SIZE=2, MASTER_ADDR='127.0.0.1', MASTER_PORT=port)
+        codes.append(start('other_model', command('other_model', STEPS, 'trainer.devices=2', f'model.encoder.d_model={width}'), env))
+    expect(finish('other_model', codes) == [2, 2], 'exit codes', 'other_model')
+    expect('another model than rank 0' in log_of('other_model'), 'the other model is not told', 'other_model')
+
+
 def killed(name='killed'):
     process = start(name, command(name, 100000, 'trainer.devices=2'), environment())
     wait_for_step(name, 2, [process])
@@ -211,6 +230,7 @@ def killed(name='killed'):
     expect(seconds < 8 * patience(), f'took {seconds:.1f} s', name)
     for text in ('rank 1 on ', 'SIGKILL', 'in phase ', 'last lines of rank 1'):
         expect(text in log_of(name), f'no "{text}"', name)
+    expect_one_error(name, 'SIGKILL')
 
 
 def stopped(name='stopped'):
@@ -222,7 +242,8 @@ def stopped(name='stopped'):
     seconds = time.time() - began
     expect(codes == [1], f'exit codes {codes}', name)
     expect(seconds <= HEARTBEAT * patience(), f'took {seconds:.1f} s', name)
-    expect('rank 1 on ' in log_of(name) and 'has said nothing' in log_of(name), 'the silent rank is not named', name)
+    expect('rank 1 on ' in log_of(name), 'the silent rank is not named', name)
+    expect_one_error(name, 'has said nothing')
 
 
 def slowed(name='slowed'):
@@ -347,7 +368,7 @@ def may_make_namespaces():
 
 def main():
     same = {f.__name__: f for f in (by_itself, by_variables, by_slurm, by_mpi, by_nodes, by_namespaces)}
-    faults = {f.__name__: f for f in (killed, stopped, slowed, restarted, sharded, other_worlds, requeued, cut)}
+    faults = {f.__name__: f for f in (refused, killed, stopped, slowed, restarted, sharded, other_worlds, requeued, cut)}
     wanted = sys.argv[3:] or [*same, *faults]
     namespaces = may_make_namespaces()
     failures = 0

@@ -25,6 +25,7 @@ constexpr size_t kLineBytes = 400;
 struct Board::Place {
   std::atomic<int32_t> phase;
   std::atomic<int32_t> ended_for_other;
+  std::atomic<int32_t> said_why;
   std::atomic<int32_t> given_up;
   std::atomic<uint32_t> lines_said;
   char lines[kLines][kLineBytes];
@@ -128,6 +129,14 @@ bool Board::ended_for_other(int rank) const {
   return place(rank).ended_for_other.load(std::memory_order_relaxed) != 0;
 }
 
+void Board::say_why(int rank) {
+  place(rank).said_why.store(1, std::memory_order_relaxed);
+}
+
+bool Board::said_why(int rank) const {
+  return place(rank).said_why.load(std::memory_order_relaxed) != 0;
+}
+
 void Board::give_up(int rank) {
   place(rank).given_up.store(1, std::memory_order_relaxed);
 }
@@ -151,6 +160,7 @@ void Board::clear() {
     Place& at = place(rank);
     at.phase = 0;
     at.ended_for_other = 0;
+    at.said_why = 0;
     at.given_up = 0;
     at.lines_said = 0;
   }

@@ -32,6 +32,9 @@ class Board final {
   // The rank ends because another one did.
   void end_for_other(int rank);
   bool ended_for_other(int rank) const;
+  // The rank has said on its console why it ends.
+  void say_why(int rank);
+  bool said_why(int rank) const;
   // Other ranks have heard nothing of it for too long: it hangs.
   void give_up(int rank);
   bool given_up(int rank) const;

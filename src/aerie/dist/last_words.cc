@@ -10,12 +10,22 @@
 
 namespace aerie::dist {
 
+void report_failure(const std::string& why) {
+  log_error("train", why);
+  flush_logs();
+  if (Board* board = Board::inherited(); board != nullptr) board->say_why(board->own_rank());
+}
+
 void report_loss(const RankLoss& loss, const World& world) {
   if (Board* board = Board::inherited(); board != nullptr) board->end_for_other(board->own_rank());
   // The first rank of each machine, or the next one when it is the one that is lost.
   const int first = world.rank - world.local_rank;
   const int speaker = loss.rank == first ? first + 1 : first;
-  if (world.rank == speaker)
+  // On a console that all of them share, one that failed has said so itself, and of one that died
+  // the launcher tells.
+  const bool told = world.launcher == Launcher::kSelf && loss.kind != RankLoss::Kind::kSilent &&
+                    loss.rank >= first && loss.rank < first + world.local_size;
+  if (world.rank == speaker && !told)
     log_error("dist", loss.status.to_string());
   else
     log_info("dist", loss.status.to_string());

@@ -278,8 +278,10 @@ Result<int> launch_ranks(const LaunchOptions& options) {
       const int local_rank = *ranks.bad();
       const int status = ranks.status_of(local_rank);
       if (WIFEXITED(status)) code = WEXITSTATUS(status);
-      log_error("launch", describe_end(ranks, board, local_rank,
-                                       options.node * options.local_size + local_rank));
+      // Of a rank that has told why it ends nothing is left to say.
+      if (!WIFEXITED(status) || !board.said_why(local_rank))
+        log_error("launch", describe_end(ranks, board, local_rank,
+                                         options.node * options.local_size + local_rank));
       // What is wrong with the command line or the data is so the next time too.
       again = again && code != kExitUsage && code != kExitData;
     }

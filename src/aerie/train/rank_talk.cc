@@ -53,7 +53,7 @@ Result<std::string> from_first_rank(dist::ProcessGroup* ranks,
     if (made.ok()) bytes = *made;
   }
   AERIE_RETURN_IF_ERROR(ranks->broadcast(error, 0));
-  if (!error.empty()) return leads(ranks) ? made.status() : unpack_status(error);
+  if (!error.empty()) return leads(ranks) ? made.status() : ranks->explain(unpack_status(error));
   AERIE_RETURN_IF_ERROR(ranks->broadcast(bytes, 0));
   return bytes;
 }
@@ -65,7 +65,7 @@ Status all_succeeded(dist::ProcessGroup* ranks, const Status& own) {
   AERIE_RETURN_IF_ERROR(all.status());
   for (size_t rank = 0; rank < all->size(); ++rank)
     if (!(*all)[rank].empty())
-      return unpack_status((*all)[rank]).with_context(str_cat("rank ", rank));
+      return ranks->explain(unpack_status((*all)[rank]).with_context(str_cat("rank ", rank)));
   return ok_status();
 }
 

@@ -19,11 +19,12 @@ inline bool leads(const dist::ProcessGroup* ranks) {
   return ranks == nullptr || ranks->rank() == 0;
 }
 
-// What rank 0 makes, on all of them; its error is everybody's.
+// What rank 0 makes, on all of them; its error is everybody's. The others wait a moment for what it
+// says itself, so that they know whose error it is.
 Result<std::string> from_first_rank(dist::ProcessGroup* ranks,
                                     const std::function<Result<std::string>()>& make);
 
-// The error of the first rank that has one, on all of them; ok when nobody has.
+// The error of the first rank that has one, on all of them; ok when nobody has. As above.
 Status all_succeeded(dist::ProcessGroup* ranks, const Status& own);
 
 // `work` on one rank of every machine, then on the others: what the first ones leave on the disk

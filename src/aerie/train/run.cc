@@ -405,9 +405,15 @@ Result<RunResult> run_rank(Job& job, const RunOptions& options) {
 
 Result<RunResult> run_training(Job& job, const RunOptions& options) {
   auto out = run_rank(job, options);
+  if (out.ok() || options.ranks == nullptr) return out;
+  // Every rank gets the same answer about a collective that failed: the rank behind it. Inside a
+  // pass torch makes an error of its own of it.
+  Status why = out.status();
+  if (why.code() == StatusCode::kUnavailable || why.code() == StatusCode::kInternal)
+    why = options.ranks->explain(std::move(why));
   // The others need not find out by waiting.
-  if (!out.ok() && options.ranks != nullptr) options.ranks->fail(out.status());
-  return out;
+  options.ranks->fail(why);
+  return why;
 }
 
 }  // namespace aerie::train

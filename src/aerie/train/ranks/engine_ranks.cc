@@ -90,7 +90,7 @@ Result<std::unique_ptr<EngineRanks>> EngineRanks::create(std::shared_ptr<dist::P
       AERIE_ASSIGN_OR_RETURN(const auto sums, dist::another_torch_group(*group, "sums"));
       const std::shared_ptr<RankGroup> ranks = make_rank_group(sums, group.get());
       out->exchange_recordable_ = ranks->recordable(device);
-      out->exchange_ = make_exchange(ranks, device);
+      out->exchange_ = make_exchange(ranks, device, buckets.explain);
     }
     out->broadcasts_buffers_ = !settings.sync_batchnorm && settings.broadcast_buffers;
     return out;

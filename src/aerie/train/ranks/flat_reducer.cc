@@ -232,8 +232,10 @@ std::unique_ptr<GradientReducer> make_flat_reducer(std::shared_ptr<RankGroup> gr
   return std::make_unique<FlatReducer>(std::move(group), device, std::move(options));
 }
 
-kernels::ExchangeSums make_exchange(std::shared_ptr<RankGroup> group, at::Device device) {
-  return [group = std::move(group), device](const kernels::ExchangedSums& sums, void* stream) {
+kernels::ExchangeSums make_exchange(std::shared_ptr<RankGroup> group, at::Device device,
+                                    std::function<Status(Status)> explain) {
+  return [group = std::move(group), device, explain = std::move(explain)](
+             const kernels::ExchangedSums& sums, void* stream) {
     try {
       const at::NoGradGuard no_grad;
       const OnStream on(device, stream);
@@ -242,7 +244,11 @@ kernels::ExchangeSums make_exchange(std::shared_ptr<RankGroup> group, at::Device
           RankGroup::Op::kSum)();
       return 0;
     } catch (const std::exception& error) {
-      log_error("train", "exchanging BatchNorm's sums: ", torch_status(error).message());
+      // Behind a rank that was lost nobody needs to know what else broke.
+      const Status found = torch_status(error);
+      const Status why = explain ? explain(found) : found;
+      if (why.message() == found.message())
+        log_error("train", "exchanging BatchNorm's sums: ", found.message());
       return 1;
     }
   };

@@ -36,6 +36,8 @@ std::unique_ptr<GradientReducer> make_flat_reducer(std::shared_ptr<RankGroup> gr
 
 // BatchNorm's sums over all ranks, one collective a call. The group is the exchange's own: its
 // calls come in an order that has nothing to do with that of the gradients.
-kernels::ExchangeSums make_exchange(std::shared_ptr<RankGroup> group, at::Device device);
+// `explain`: as above.
+kernels::ExchangeSums make_exchange(std::shared_ptr<RankGroup> group, at::Device device,
+                                    std::function<Status(Status)> explain = {});
 
 }  // namespace aerie::train
