@@ -70,6 +70,8 @@ TEST(PlanCommandTest, RefusesWhatItCannotPlan) {
                                              {"--gpus", "8,x"},
                                              {"--model", "Q"},
                                              {"--batch", "3"},
+                                             {"--batch", "1.5"},
+                                             {"--gpus-per-node", "1.5"},
                                              {"--measured", "/nonexistent/file"},
                                              {"--bandwidth", "-1"},
                                              {"--bandwidth", "0"},
@@ -82,6 +84,7 @@ TEST(PlanCommandTest, RefusesWhatItCannotPlan) {
     EXPECT_FALSE(status.ok()) << join(args, " ");
     EXPECT_NE(status.code(), StatusCode::kInternal) << join(args, " ");
     EXPECT_LT(status.message().size(), 200u) << status.message();
+    EXPECT_EQ(status.message().find("Could not convert"), std::string::npos) << status.message();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <type_traits>
 
 #include "aerie/advisor/plan_input.h"
 #include "aerie/advisor/plan_text.h"
@@ -111,7 +112,9 @@ std::string plan_number_error(const std::string& text, bool positive) {
 
 void add_plan_options(CLI::App& app, PlanArgs& args) {
   const auto checked = [&](const char* name, auto& value, const char* text, bool positive) {
-    app.add_option(name, value, text)->check([positive](const std::string& given) {
+    constexpr bool kWhole = std::is_integral_v<std::remove_reference_t<decltype(value)>>;
+    app.add_option(name, value, text)->check([positive](const std::string& given) -> std::string {
+      if (kWhole && !parse_int64(given).ok()) return str_cat("'", given, "' is not a whole number");
       return plan_number_error(given, positive);
     });
   };
