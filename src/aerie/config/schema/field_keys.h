@@ -4,10 +4,10 @@
 // on other keys) brings its own texts and its own way to be read, in the same row.
 //
 //   const FieldKeys<EmaConfig>& ema_keys() {
-//     static const FieldKeys<EmaConfig> kKeys("exp_manager.ema", [](FieldKeys<EmaConfig>& keys) {
+//     static const FieldKeys<EmaConfig> table("exp_manager.ema", [](FieldKeys<EmaConfig>& keys) {
 //       keys.key("decay", &EmaConfig::decay, works("Share that is kept.").range("[0,1]"));
 //     });
-//     return kKeys;
+//     return table;
 //   }
 #pragma once
 

@@ -37,7 +37,7 @@ void read_every_n_epochs(const NodeReader& node, std::string_view key,
 
 const FieldKeys<CheckpointCallbackConfig>& checkpoint_keys() {
   using T = CheckpointCallbackConfig;
-  static const FieldKeys<T> kKeys("exp_manager.checkpoint_callback_params", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("exp_manager.checkpoint_callback_params", [](FieldKeys<T>& keys) {
     keys.row("filepath", "str|null", "null", works("Deprecated: dirpath and filename in one."),
              read_filepath);
     keys.key("dirpath", &T::dirpath, works("Folder; null: checkpoints in the run's folder."));
@@ -85,12 +85,12 @@ const FieldKeys<CheckpointCallbackConfig>& checkpoint_keys() {
                  .range(">=-1")
                  .nullable());
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<EarlyStoppingConfig>& early_stopping_keys() {
   using T = EarlyStoppingConfig;
-  static const FieldKeys<T> kKeys(
+  static const FieldKeys<T> table(
       "exp_manager.early_stopping_callback_params", [](FieldKeys<T>& keys) {
         keys.key("monitor", &T::monitor, works("Metric that early stopping watches."));
         keys.choice("mode", &T::mode_max, {{"min", false}, {"max", true}},
@@ -112,12 +112,12 @@ const FieldKeys<EarlyStoppingConfig>& early_stopping_keys() {
                        "where val_check_interval and check_val_every_n_epoch are 1."));
         keys.row("log_rank_zero_only", "bool", "false", no_effect("One process speaks."));
       });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<EmaConfig>& ema_keys() {
   using T = EmaConfig;
-  static const FieldKeys<T> kKeys("exp_manager.ema", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("exp_manager.ema", [](FieldKeys<T>& keys) {
     keys.flag(
         "enable", &T::enable,
         works("Keep a moving average of the weights; it is validated and saved beside them."));
@@ -132,14 +132,14 @@ const FieldKeys<EmaConfig>& ema_keys() {
     keys.key("every_n_steps", &T::every_n_steps,
              works("Optimizer steps from one update of the average to the next.").range(">=1"));
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace
 
 const FieldKeys<ExpManagerConfig>& exp_manager_fields() {
   using T = ExpManagerConfig;
-  static const FieldKeys<T> kKeys("exp_manager", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("exp_manager", [](FieldKeys<T>& keys) {
     keys.key("explicit_log_dir", &T::explicit_log_dir,
              works("The run's folder itself; not together with exp_dir, name, version."));
     keys.key("exp_dir", &T::exp_dir,
@@ -265,7 +265,7 @@ const FieldKeys<ExpManagerConfig>& exp_manager_fields() {
     keys.row("log_tflops_per_sec_per_gpu", "bool|null", "true",
              no_effect("Throughput is always logged."));
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace aerie::config

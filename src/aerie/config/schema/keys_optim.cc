@@ -40,7 +40,7 @@ void read_decoupled(const NodeReader& node, std::string_view key, OptimConfig& o
 
 const FieldKeys<ParamGroupConfig>& group_keys() {
   using T = ParamGroupConfig;
-  static const FieldKeys<T> kKeys("model.optim_param_groups.*", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim_param_groups.*", [](FieldKeys<T>& keys) {
     keys.key("lr", &T::lr, works("Learning rate of this group.").range(">=0").not_null());
     keys.key("betas", &T::betas, works("Decay of this group's moments.").range("[0,1)").not_null());
     keys.key("eps", &T::eps,
@@ -56,12 +56,12 @@ const FieldKeys<ParamGroupConfig>& group_keys() {
              works("adam, adamw: AMSGrad in this group (the largest second moment so far divides).")
                  .not_null());
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<OptimConfig>& optimizer_keys() {
   using T = OptimConfig;
-  static const FieldKeys<T> kKeys("model.optim", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim", [](FieldKeys<T>& keys) {
     keys.row("name", "str|null", "adam",
              works("Which optimizer updates the weights.")
                  .choices(optimizer_names())
@@ -71,12 +71,12 @@ const FieldKeys<OptimConfig>& optimizer_keys() {
     keys.key("lr", &T::lr,
              works("Learning rate. NoamAnnealing multiplies it by d_model^-0.5.").range(">=0"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<OptimConfig>& optimizer_arguments() {
   using T = OptimConfig;
-  static const FieldKeys<T> kKeys("model.optim", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim", [](FieldKeys<T>& keys) {
     keys.key("betas", &T::betas,
              works("Decay of the moments; novograd's default is [0.95, 0.98].").range("[0,1)"));
     keys.key("eps", &T::eps,
@@ -113,12 +113,12 @@ const FieldKeys<OptimConfig>& optimizer_arguments() {
     keys.key("luc_eps", &T::luc_eps,
              works("novograd with luc: floor of the update's norm.").range(">=0"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<OptimConfig>& optimizer_args_keys() {
   using T = OptimConfig;
-  static const FieldKeys<T> kKeys("model.optim", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim", [](FieldKeys<T>& keys) {
     keys.row("args", "map|null", "null",
              works("NeMo's older style: `{name: auto, params: {betas: ...}}`. With it an absent "
                    "weight_decay is "
@@ -129,12 +129,12 @@ const FieldKeys<OptimConfig>& optimizer_args_keys() {
     keys.row("args.params", "map|null", "null", works("Arguments of the optimizer, by name."));
     keys.row("args.params.*", "any", "", works("Any argument of model.optim; the same rules."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<SchedulerConfig>& schedule_keys() {
   using T = SchedulerConfig;
-  static const FieldKeys<T> kKeys("model.optim.sched", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim.sched", [](FieldKeys<T>& keys) {
     keys.row("name", "str", "",
              works("Which schedule sets the learning rate.").choices(schedule_names()).required());
     keys.key("max_steps", &T::max_steps,
@@ -142,12 +142,12 @@ const FieldKeys<SchedulerConfig>& schedule_keys() {
                    "schedule.")
                  .range(">=-1"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<SchedulerConfig>& schedule_arguments() {
   using T = SchedulerConfig;
-  static const FieldKeys<T> kKeys("model.optim.sched", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim.sched", [](FieldKeys<T>& keys) {
     keys.key("warmup_steps", &T::warmup_steps,
              works("Optimizer steps in which the rate rises from 0.").range(">=0"));
     keys.key(
@@ -212,12 +212,12 @@ const FieldKeys<SchedulerConfig>& schedule_arguments() {
     keys.key("max_momentum", &T::max_momentum,
              works("CyclicLR: momentum where the rate is lowest.").range(">=0"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<SchedulerConfig>& schedule_other_keys() {
   using T = SchedulerConfig;
-  static const FieldKeys<T> kKeys("model.optim.sched", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim.sched", [](FieldKeys<T>& keys) {
     keys.key("monitor", &T::monitor,
              works("What ReduceLROnPlateau watches; `loss` is the training loss.").nullable());
     keys.row("reduce_on_plateau", "bool", "false", no_effect("Follows from the schedule's name."));
@@ -235,7 +235,7 @@ const FieldKeys<SchedulerConfig>& schedule_other_keys() {
     keys.row("args.params.*", "any", "",
              works("Any argument of model.optim.sched; the same rules."));
   });
-  return kKeys;
+  return table;
 }
 
 constexpr KeySpec kOptim = {"model.optim",

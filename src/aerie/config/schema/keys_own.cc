@@ -51,7 +51,7 @@ void read_compat(const NodeReader& node, std::string_view key, AerieConfig& out)
 
 const FieldKeys<AerieDataConfig>& data_keys() {
   using T = AerieDataConfig;
-  static const FieldKeys<T> kKeys("aerie.data", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie.data", [](FieldKeys<T>& keys) {
     keys.key(
         "virtual_ranks", &T::virtual_ranks,
         works("Fixes the global sample order so that it does not depend on the number of devices.")
@@ -65,19 +65,19 @@ const FieldKeys<AerieDataConfig>& data_keys() {
                    "few shapes.")
                  .range(">=1"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<AerieDistConfig>& dist_keys() {
   using T = AerieDistConfig;
-  static const FieldKeys<T> kKeys("aerie.dist", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie.dist", [](FieldKeys<T>& keys) {
     keys.key("heartbeat_s", &T::heartbeat_s,
              works("Several devices: when a process falls silent all have ended within so many "
                    "seconds, with a message that names it.")
                  .range(">=1")
                  .whole());
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ std::span<const KeySpec> top_level_keys() {
 
 const FieldKeys<AerieConfig>& own_fields() {
   using T = AerieConfig;
-  static const FieldKeys<T> kKeys("aerie", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie", [](FieldKeys<T>& keys) {
     keys.key(
         "seed", &T::seed,
         works("Everything random hangs off it: initial weights, masks, dropout, shuffling, mixing.")
@@ -162,7 +162,7 @@ const FieldKeys<AerieConfig>& own_fields() {
     keys.child("data", &T::data, data_keys());
     keys.child("dist", &T::dist, dist_keys());
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace aerie::config

@@ -52,7 +52,7 @@ void read_deterministic(const NodeReader& node, std::string_view key, TrainerCon
 
 const FieldKeys<StrategyConfig>& strategy_keys() {
   using T = StrategyConfig;
-  static const FieldKeys<T> kKeys("trainer.strategy", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("trainer.strategy", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "",
              works("Class of the strategy: lightning.pytorch.strategies.DDPStrategy.").required(),
              read_strategy_target);
@@ -97,14 +97,14 @@ const FieldKeys<StrategyConfig>& strategy_keys() {
     keys.row("ddp_comm_wrapper", "any", "null", refused("A hook around the hook.", kPython));
     keys.row("check_reduction", "bool", "false", no_effect("Unused in torch."));
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace
 
 const FieldKeys<TrainerConfig>& trainer_fields() {
   using T = TrainerConfig;
-  static const FieldKeys<T> kKeys("trainer", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("trainer", [](FieldKeys<T>& keys) {
     keys.parsed(
         "devices", &T::devices, parse_devices, "int|str|list[int]", "auto",
         works("How many, which (`[0,2]`), `auto` or -1 for all GPUs; without a GPU `auto` and -1 "
@@ -240,7 +240,7 @@ const FieldKeys<TrainerConfig>& trainer_fields() {
     keys.row("callbacks", "any", "null", refused("Python callbacks.", kPython));
     keys.row("plugins", "any", "null", refused("Python plug-ins.", kPython));
   });
-  return kKeys;
+  return table;
 }
 
 const char* precision_name(Precision precision) {

@@ -188,7 +188,7 @@ struct Tile {
 
 const FieldKeys<Tile>& tile_keys() {
   using T = Tile;
-  static const FieldKeys<T> kKeys("tile", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("tile", [](FieldKeys<T>& keys) {
     keys.key("count", &T::count, works("How many.").range(">=1").absent_is_null());
     keys.key("gap", &T::gap, works("Between two.").whole());
     keys.flag("glossy", &T::glossy, works("They shine."));
@@ -204,7 +204,7 @@ const FieldKeys<Tile>& tile_keys() {
                out.count += 2 * more;
              });
   });
-  return kKeys;
+  return table;
 }
 
 TEST(FieldKeysTest, RowsComeFromTheFields) {

@@ -139,7 +139,7 @@ Status AutogradCore::set_exchange(kernels::ExchangeSums exchange, bool recordabl
   return ok_status();
 }
 
-Result<int64_t> AutogradCore::over_ranks(int64_t count) {
+Result<int64_t> AutogradCore::over_ranks(int64_t count) const {
   if (reducer() != nullptr) {
     auto all = static_cast<double>(count);
     AERIE_RETURN_IF_ERROR(reducer()->add_up_on_host(std::span(&all, 1)));

@@ -83,7 +83,7 @@ class AutogradCore {
   void set_global_loss(bool on) { global_loss_ = on; }
   bool global_loss() const { return global_loss_; }
   // `count` of this rank, added up over all; at least 1.
-  Result<int64_t> over_ranks(int64_t count);
+  Result<int64_t> over_ranks(int64_t count) const;
   // Where the optimizer is sharded: whole moments, for a snapshot to read (`gather`) or a
   // checkpoint to be read into, and back.
   Status show_state(bool gather);

@@ -56,7 +56,7 @@ void read_data_root(const NodeReader& node, std::string_view key, DataConfig& ou
 
 const FieldKeys<ImageConfig>& image_keys() {
   using T = ImageConfig;
-  static const FieldKeys<T> kKeys("model.<ds>.image", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.image", [](FieldKeys<T>& keys) {
     keys.key("size", &T::size,
              works("Height and width of the pictures that the model sees.")
                  .range("[1,8192]")
@@ -91,12 +91,12 @@ const FieldKeys<ImageConfig>& image_keys() {
                     .no_default());
     keys.key("augment", &T::augment, works("Draw the values above; null: in train_ds only."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<BevConfig>& bev_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys("model.<ds>.bev", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.bev", [](FieldKeys<T>& keys) {
     keys.key("scale_lim", &T::scale_lim,
              works("The view from above is scaled by a factor between these two.").range("(0,10]"));
     keys.key("rot_lim", &T::rot_lim,
@@ -108,12 +108,12 @@ const FieldKeys<BevConfig>& bev_keys() {
     keys.key("augment", &T::augment,
              works("Draw the values above; null: in train_ds only (profile lss: never)."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<GtConfig>& gt_keys() {
   using T = GtConfig;
-  static const FieldKeys<T> kKeys("model.<ds>.gt", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.gt", [](FieldKeys<T>& keys) {
     keys.choice(
         "compat", &T::compat,
         {{"devkit", GtCompatChoice::kDevkit}, {"exact", GtCompatChoice::kExact}},
@@ -138,12 +138,12 @@ const FieldKeys<GtConfig>& gt_keys() {
     keys.key("xbound", &T::xbound, works("From, to and size of a cell, metres."));
     keys.key("ybound", &T::ybound, works("From, to and size of a cell, metres."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<SamplerConfig>& sampler_keys() {
   using T = SamplerConfig;
-  static const FieldKeys<T> kKeys("model.<ds>.sampler", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.sampler", [](FieldKeys<T>& keys) {
     keys.choice("type", &T::type, {{"random", SamplerType::kRandom}, {"cbgs", SamplerType::kCbgs}},
                 works("`cbgs` repeats samples so that rare classes come more often.")
                     .nullable()
@@ -154,14 +154,14 @@ const FieldKeys<SamplerConfig>& sampler_keys() {
                    "(mm's RepeatDataset).")
                  .range("[1,1000000]"));
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace
 
 const FieldKeys<DataConfig>& data_fields() {
   using T = DataConfig;
-  static const FieldKeys<T> kKeys("model.<ds>", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>", [](FieldKeys<T>& keys) {
     keys.key("root", &T::root, works("Folder with samples, maps and the tables' folder."));
     keys.row("data_root", "str|null", "null", works("The same, as mm-style files spell it."),
              read_data_root);
@@ -254,7 +254,7 @@ const FieldKeys<DataConfig>& data_fields() {
     keys.key("max_bad_fraction", &T::max_bad_fraction,
              works("Stop when more than this share of the samples was bad.").range("[0,1]"));
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace aerie::nuscenes

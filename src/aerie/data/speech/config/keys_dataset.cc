@@ -92,7 +92,7 @@ void read_kind(const NodeReader& node, std::string_view key, BatchAugmentorConfi
 
 const FieldKeys<BatchAugmentorConfig>& batch_augmentor_keys() {
   using T = BatchAugmentorConfig;
-  static const FieldKeys<T> kKeys("model.<ds>.batch_augmentor", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.batch_augmentor", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str",
              "nemo.collections.asr.modules.ssl_modules.MultiSpeakerNoiseAugmentation",
              works("Class of the augmentation: SpeakerNoiseAugmentation or "
@@ -124,12 +124,12 @@ const FieldKeys<BatchAugmentorConfig>& batch_augmentor_keys() {
     keys.key("max_num_speakers", &T::max_num_speakers,
              works("Largest number of other speakers in a mixture (Multi only).").range("[1,1e9]"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<SpeedPerturbation>& speed_keys() {
   using T = SpeedPerturbation;
-  static const FieldKeys<T> kKeys("model.<ds>.augmentor.speed", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.augmentor.speed", [](FieldKeys<T>& keys) {
     keys.row("prob", "float", "",
              works("Share of utterances whose speed is changed.").range("[0,1]").required());
     keys.key("sr", &T::sr, works("Sample rate of the audio in Hz.").range("[1,1e9]"));
@@ -141,41 +141,41 @@ const FieldKeys<SpeedPerturbation>& speed_keys() {
     keys.key("num_rates", &T::num_rates,
              works("Evenly spaced rates to choose from; negative: any rate."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<GainPerturbation>& gain_keys() {
   using T = GainPerturbation;
-  static const FieldKeys<T> kKeys("model.<ds>.augmentor.gain", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.augmentor.gain", [](FieldKeys<T>& keys) {
     keys.row("prob", "float", "",
              works("Share of utterances that get a gain.").range("[0,1]").required());
     keys.key("min_gain_dbfs", &T::min_gain_dbfs, works("Least gain, in dB.").whole());
     keys.key("max_gain_dbfs", &T::max_gain_dbfs, works("Largest gain, in dB.").whole());
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<ShiftPerturbation>& shift_keys() {
   using T = ShiftPerturbation;
-  static const FieldKeys<T> kKeys("model.<ds>.augmentor.shift", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.augmentor.shift", [](FieldKeys<T>& keys) {
     keys.row("prob", "float", "",
              works("Share of utterances that are shifted.").range("[0,1]").required());
     keys.key("min_shift_ms", &T::min_shift_ms,
              works("Least shift in milliseconds; negative: to the left."));
     keys.key("max_shift_ms", &T::max_shift_ms, works("Largest shift in milliseconds."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<WhiteNoisePerturbation>& white_noise_keys() {
   using T = WhiteNoisePerturbation;
-  static const FieldKeys<T> kKeys("model.<ds>.augmentor.white_noise", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>.augmentor.white_noise", [](FieldKeys<T>& keys) {
     keys.row("prob", "float", "",
              works("Share of utterances that get noise.").range("[0,1]").required());
     keys.key("min_level", &T::min_level, works("Lowest level of the noise, in dB."));
     keys.key("max_level", &T::max_level, works("Highest level of the noise, in dB (excluded)."));
   });
-  return kKeys;
+  return table;
 }
 
 void read_batch_augmentor(const NodeReader& node, std::string_view key, DatasetConfig& out) {
@@ -221,7 +221,7 @@ void read_augmentor(const NodeReader& node, std::string_view key, DatasetConfig&
 
 const FieldKeys<DatasetConfig>& dataset_fields() {
   using T = DatasetConfig;
-  static const FieldKeys<T> kKeys("model.<ds>", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.<ds>", [](FieldKeys<T>& keys) {
     // Manifest, decoding, loader.
     keys.row("manifest_filepath", kPaths, "null",
              works("JSON-lines manifest: one, a comma-separated list, a list, or a list of lists "
@@ -502,7 +502,7 @@ const FieldKeys<DatasetConfig>& dataset_fields() {
     keys.row("min_tpt", "float", "-1", no_effect(kText));
     keys.row("max_tpt", "any", ".inf", no_effect(kText));
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace aerie::config

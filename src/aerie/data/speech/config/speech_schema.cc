@@ -8,7 +8,7 @@ namespace {
 
 const FieldKeys<AudioConfig>& audio_data_keys() {
   using T = AudioConfig;
-  static const FieldKeys<T> kKeys("aerie.data", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie.data", [](FieldKeys<T>& keys) {
     keys.key("cache_dir", &T::cache_dir, works("Folder of the packed audio cache; null: none."));
     keys.key("build_cache", &T::build_cache,
              works("Fill cache_dir during the first epoch; audio is delivered in 16 bits from the "
@@ -47,12 +47,12 @@ const FieldKeys<AudioConfig>& audio_data_keys() {
             "How audio travels to the GPU: 16-bit samples are half the bytes and exact for 16-bit "
             "recordings at the model's rate. `auto`: float32."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<SpeechAerieConfig>& audio_keys() {
   using T = SpeechAerieConfig;
-  static const FieldKeys<T> kKeys("aerie", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie", [](FieldKeys<T>& keys) {
     keys.choice(
         "on_bad_audio", &T::on_bad_audio,
         {{"skip", OnBadAudio::kSkip}, {"zero", OnBadAudio::kZero}, {"fail", OnBadAudio::kFail}},
@@ -61,7 +61,7 @@ const FieldKeys<SpeechAerieConfig>& audio_keys() {
              works("Stop when more than this share of the recordings was bad.").range("[0,1]"));
     keys.child("data", &T::audio, audio_data_keys());
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ void read_output_scope(const NodeReader& node, std::string_view key, BevConfig& 
 
 const FieldKeys<SwinConfig>& swin_keys() {
   using T = SwinConfig;
-  static const FieldKeys<T> kKeys("model.encoders.camera.backbone", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.encoders.camera.backbone", [](FieldKeys<T>& keys) {
     keys.row(
         "type", "str|null", "SwinTransformer",
         works("The network that reads pictures; Swin is built in.").choices("SwinTransformer"));
@@ -153,22 +153,22 @@ const FieldKeys<SwinConfig>& swin_keys() {
     keys.row("init_cfg.checkpoint", "str|null", "null",
              works("A .pth or .safetensors file in any of four naming dialects of Swin."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<BevConfig>& backbone_keys() {
-  static const FieldKeys<BevConfig> kKeys(
+  static const FieldKeys<BevConfig> table(
       "model.encoders.camera.backbone", [](FieldKeys<BevConfig>& keys) {
         keys.row("out_indices", "list[int]|null", "",
                  sized("Stages that the neck reads, ending with the last.").range("[0,7]"),
                  read_out_indices);
       });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<BevConfig>& neck_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys("model.encoders.camera.neck", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.encoders.camera.neck", [](FieldKeys<T>& keys) {
     keys.row(
         "type", "str|null", "GeneralizedLSSFPN",
         works("The network that joins the stages; one is built in.").choices("GeneralizedLSSFPN"));
@@ -182,12 +182,12 @@ const FieldKeys<BevConfig>& neck_keys() {
       keys.row(name, "any", "null",
                no_effect("BatchNorm, ReLU and bilinear upsampling are built in."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<BevConfig>& view_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys("model.encoders.camera.vtransform", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.encoders.camera.vtransform", [](FieldKeys<T>& keys) {
     keys.row("type", "str|null", "LSSTransform",
              works("The way from pictures to the ground; Lift-Splat is built in.")
                  .choices("LSSTransform"));
@@ -216,12 +216,12 @@ const FieldKeys<BevConfig>& view_keys() {
     keys.row("fp32", "bool|null", "false",
              works("Depth net and lifting in float32 under mixed precision, as BEVFusion."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<BevConfig>& decoder_backbone_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys("model.decoder.backbone", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.decoder.backbone", [](FieldKeys<T>& keys) {
     keys.row("type", "str|null", "",
              sized("The network on the grid: GeneralizedResNet with a neck (BEVFusion), or "
                    "BevEncode with a head of its own (Lift-Splat-Shoot).")
@@ -233,12 +233,12 @@ const FieldKeys<BevConfig>& decoder_backbone_keys() {
     keys.row("blocks", "list[list[int]]|null", "",
              sized("GeneralizedResNet: [2, width, stride] of each stage."), read_blocks);
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<BevConfig>& decoder_neck_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys("model.decoder.neck", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.decoder.neck", [](FieldKeys<T>& keys) {
     keys.row("type", "str|null", "LSSFPN",
              works("The network that joins the decoder's stages.").choices("LSSFPN"));
     keys.row("in_indices", "list[int]|null", "[-1, 0]",
@@ -249,12 +249,12 @@ const FieldKeys<BevConfig>& decoder_neck_keys() {
     keys.row("scale_factor", "int|null", "2",
              refused("Upsampling behind it.", "a factor of 2 is built in"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<BevConfig>& head_keys() {
   using T = BevConfig;
-  static const FieldKeys<T> kKeys("model.heads.map", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.heads.map", [](FieldKeys<T>& keys) {
     keys.row("type", "str|null", "BEVSegmentationHead",
              works("What classifies cells; one is built in.").choices("BEVSegmentationHead"));
     keys.row("in_channels", "int|null", "", implied("Width of the decoder's map."));
@@ -278,7 +278,7 @@ const FieldKeys<BevConfig>& head_keys() {
     keys.key("pos_weight", &T::positive_weight,
              works("Loss vehicle: weight of occupied cells.").range(">0"));
   });
-  return kKeys;
+  return table;
 }
 
 constexpr KeySpec kFirst[] = {

@@ -136,17 +136,17 @@ FieldKeys<MmPolicyConfig> policy_keys(std::string_view node, bool momentum) {
 }
 
 const FieldKeys<MmPolicyConfig>& rate_keys() {
-  static const FieldKeys<MmPolicyConfig> kKeys = policy_keys("model.optim.sched", false);
-  return kKeys;
+  static const FieldKeys<MmPolicyConfig> table = policy_keys("model.optim.sched", false);
+  return table;
 }
 const FieldKeys<MmPolicyConfig>& momentum_keys() {
-  static const FieldKeys<MmPolicyConfig> kKeys = policy_keys("model.optim.momentum_sched", true);
-  return kKeys;
+  static const FieldKeys<MmPolicyConfig> table = policy_keys("model.optim.momentum_sched", true);
+  return table;
 }
 
 const FieldKeys<LrScalingConfig>& scaling_keys() {
   using T = LrScalingConfig;
-  static const FieldKeys<T> kKeys("model.optim.lr_scaling", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim.lr_scaling", [](FieldKeys<T>& keys) {
     keys.choice("rule", &T::rule,
                 {{"none", LrScalingRule::kNone},
                  {"linear", LrScalingRule::kLinear},
@@ -158,7 +158,7 @@ const FieldKeys<LrScalingConfig>& scaling_keys() {
     keys.key("count_accumulation", &T::count_accumulation,
              works("Accumulated micro-batches count as one larger batch."));
   });
-  return kKeys;
+  return table;
 }
 
 void read_custom_keys(const NodeReader& node, std::string_view key, ParamGroupsConfig& out) {
@@ -177,7 +177,7 @@ void read_custom_keys(const NodeReader& node, std::string_view key, ParamGroupsC
 
 const FieldKeys<ParamGroupsConfig>& group_keys() {
   using T = ParamGroupsConfig;
-  static const FieldKeys<T> kKeys("model.optim.param_groups", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.optim.param_groups", [](FieldKeys<T>& keys) {
     keys.row("custom_keys", "map|null", "null",
              works("Parts of parameter names with own multipliers; the longest that fits wins."),
              read_custom_keys);
@@ -194,7 +194,7 @@ const FieldKeys<ParamGroupsConfig>& group_keys() {
     keys.key("dwconv_decay_mult", &T::dwconv_decay_mult,
              works("Multiplies the weight decay of depthwise convolutions.").range(">=0"));
   });
-  return kKeys;
+  return table;
 }
 
 constexpr KeySpec kNodes[] = {

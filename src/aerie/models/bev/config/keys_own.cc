@@ -33,7 +33,7 @@ void read_loss_scale(const NodeReader& node, std::string_view key, BevOwnConfig&
 
 const FieldKeys<CompileConfig>& compile_keys() {
   using T = CompileConfig;
-  static const FieldKeys<T> kKeys("aerie.compile", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie.compile", [](FieldKeys<T>& keys) {
     keys.key("enabled", &T::enabled,
              later("Capture the step as a CUDA graph: the first steps are slower, the others wait "
                    "less for launches.",
@@ -44,12 +44,12 @@ const FieldKeys<CompileConfig>& compile_keys() {
         later("torch.compile's name of it; the others are accepted and mean the same.", kFastEngine)
             .choices("default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<MmCheckpointConfig>& checkpoint_keys() {
   using T = MmCheckpointConfig;
-  static const FieldKeys<T> kKeys("aerie.checkpoints", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie.checkpoints", [](FieldKeys<T>& keys) {
     keys.choice("keep", &T::newest, {{"best", false}, {"newest", true}},
                 works("What exp_manager.checkpoint_callback_params.save_top_k counts: the best by "
                       "the monitor (Lightning), or the newest of those made every so many steps or "
@@ -62,12 +62,12 @@ const FieldKeys<MmCheckpointConfig>& checkpoint_keys() {
                    "checkpoint."));
     keys.key("latest", &T::latest, works("And `latest.pth`, a link to the newest of them."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<BevOwnConfig>& own_keys() {
   using T = BevOwnConfig;
-  static const FieldKeys<T> kKeys("aerie", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie", [](FieldKeys<T>& keys) {
     keys.row("loss_scale", "float|str|map|null", "null",
              works("16-mixed: a constant scale, `dynamic` (null is the same: from 65536, doubled "
                    "after 2000 good steps, halved when one overflows), or a mapping of "
@@ -88,7 +88,7 @@ const FieldKeys<BevOwnConfig>& own_keys() {
              works("Log steps in mmcv's words and keep them in `<time>.log.json` "
                    "(mmcv's TextLoggerHook)."));
   });
-  return kKeys;
+  return table;
 }
 
 // Read into what all families share.

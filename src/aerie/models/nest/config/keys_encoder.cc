@@ -53,7 +53,7 @@ void read_conv_context(const NodeReader& node, std::string_view key, EncoderConf
 
 const FieldKeys<EncoderConfig>& encoder_fields() {
   using T = EncoderConfig;
-  static const FieldKeys<T> kKeys("model.encoder", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.encoder", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.ConformerEncoder",
              works("Class of the encoder; one of NeMo's spellings."));
     keys.key(
@@ -187,7 +187,7 @@ const FieldKeys<EncoderConfig>& encoder_fields() {
     keys.row("rope_base", "float", "10000", refused("Later NeMo.", kRopeNote).range(">0"));
     keys.row("rotary_fraction", "float", "1.0", refused("Later NeMo.", kRopeNote).range("(0,1]"));
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace aerie::config

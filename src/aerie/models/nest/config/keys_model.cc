@@ -68,7 +68,7 @@ void read_init_mode(const NodeReader& node, std::string_view key, DecoderConfig&
 
 const FieldKeys<PreprocessorConfig>& preprocessor_keys() {
   using T = PreprocessorConfig;
-  static const FieldKeys<T> kKeys("model.preprocessor", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.preprocessor", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor",
              works("Class that turns audio into log-mel features; one of NeMo's spellings."));
     keys.key("sample_rate", &T::sample_rate,
@@ -141,12 +141,12 @@ const FieldKeys<PreprocessorConfig>& preprocessor_keys() {
     keys.row("stft_conv", "bool", "false", no_effect("Deprecated in NeMo."));
     keys.row("stft_exact_pad", "bool", "false", no_effect("Deprecated in NeMo."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<SpecAugmentConfig>& spec_augment_keys() {
   using T = SpecAugmentConfig;
-  static const FieldKeys<T> kKeys("model.spec_augment", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.spec_augment", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.SpectrogramAugmentation",
              no_effect("The class."));
     keys.key("freq_masks", &T::freq_masks, no_effect("Unused.").range("[0,1e9]"));
@@ -161,12 +161,12 @@ const FieldKeys<SpecAugmentConfig>& spec_augment_keys() {
     keys.row("use_vectorized_spec_augment", "bool", "true", no_effect("Unused."));
     keys.row("use_numba_spec_augment", "bool", "false", no_effect("Unused."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<MaskingConfig>& masking_keys() {
   using T = MaskingConfig;
-  static const FieldKeys<T> kKeys("model.masking", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.masking", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.RandomBlockMasking",
              works("Class that masks blocks of frames; one of NeMo's spellings."));
     keys.key(
@@ -188,12 +188,12 @@ const FieldKeys<MaskingConfig>& masking_keys() {
              works("Clips for which a block is longer than this share get the short-clip rule.")
                  .range("(0,1]"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<QuantizerConfig>& quantizer_keys() {
   using T = QuantizerConfig;
-  static const FieldKeys<T> kKeys("model.quantizer", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.quantizer", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.RandomProjectionVectorQuantizer",
              works("Class that makes the training targets; one of NeMo's spellings."));
     keys.key(
@@ -225,12 +225,12 @@ const FieldKeys<QuantizerConfig>& quantizer_keys() {
              works("Frames stacked into one target; the subsampling factor, 1 for post_conv.")
                  .range("[1,1e9]"));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<DecoderConfig>& decoder_keys() {
   using T = DecoderConfig;
-  static const FieldKeys<T> kKeys("model.decoder", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.decoder", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.modules.MultiSoftmaxDecoder",
              works("Class that predicts the codes; one of NeMo's spellings."));
     keys.key("feat_in", &T::feat_in,
@@ -249,12 +249,12 @@ const FieldKeys<DecoderConfig>& decoder_keys() {
     keys.key("squeeze_single", &T::squeeze_single,
              works("Drop the codebook axis when there is one."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<LossConfig>& loss_keys() {
   using T = LossConfig;
-  static const FieldKeys<T> kKeys("model.loss", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model.loss", [](FieldKeys<T>& keys) {
     keys.row("_target_", "str", "nemo.collections.asr.losses.MultiMLMLoss",
              works("Class of the loss; one of NeMo's spellings."));
     keys.key("combine_time_steps", &T::combine_time_steps,
@@ -266,14 +266,14 @@ const FieldKeys<LossConfig>& loss_keys() {
     keys.key("squeeze_single", &T::squeeze_single,
              works("Drop the codebook axis when there is one."));
   });
-  return kKeys;
+  return table;
 }
 
 }  // namespace
 
 const FieldKeys<ModelConfig>& model_fields() {
   using T = ModelConfig;
-  static const FieldKeys<T> kKeys("model", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model", [](FieldKeys<T>& keys) {
     keys.key("sample_rate", &T::sample_rate,
              works("Hz. The data sets take it where they name none.").range("[1,1e9]"));
     keys.key("num_classes", &T::num_classes,
@@ -293,12 +293,12 @@ const FieldKeys<ModelConfig>& model_fields() {
     keys.row("nemo_version", "str|null", "null",
              no_effect("Version that NeMo writes into saved configs."));
   });
-  return kKeys;
+  return table;
 }
 
 const FieldKeys<ModelConfig>& model_part_fields() {
   using T = ModelConfig;
-  static const FieldKeys<T> kKeys("model", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("model", [](FieldKeys<T>& keys) {
     keys.child("preprocessor", &T::preprocessor, preprocessor_keys());
     keys.row("spec_augment", "map|null", "",
              no_effect("NeMo demands the node for NEST and never applies it."));
@@ -308,7 +308,7 @@ const FieldKeys<ModelConfig>& model_part_fields() {
     keys.child("decoder", &T::decoder, decoder_keys());
     keys.child("loss", &T::loss, loss_keys());
   });
-  return kKeys;
+  return table;
 }
 
 void build_model_parts(const NodeReader& model, ModelConfig& out) {

@@ -9,7 +9,7 @@ namespace {
 
 const FieldKeys<NestAerieConfig>& own_keys() {
   using T = NestAerieConfig;
-  static const FieldKeys<T> kKeys("aerie", [](FieldKeys<T>& keys) {
+  static const FieldKeys<T> table("aerie", [](FieldKeys<T>& keys) {
     keys.choice("tokens_precision", &T::tokens_precision,
                 {{"float32", TokensPrecision::kFloat32}, {"autocast", TokensPrecision::kAutocast}},
                 works("Precision of the quantizer's projection; `autocast` is NeMo's and makes "
@@ -28,7 +28,7 @@ const FieldKeys<NestAerieConfig>& own_keys() {
                       "NeMo, or valid "
                       "ones only."));
   });
-  return kKeys;
+  return table;
 }
 
 std::vector<TargetClass> model_targets() {
