@@ -10,23 +10,13 @@
 
 #include "aerie/base/log.h"
 #include "aerie/base/thread_group.h"
+#include "aerie/metrics/nvml_types.h"
 
 namespace aerie::metrics {
 
 namespace {
 
-// The part of nvml.h that is used, declared by hand: the header may be absent where this is
-// compiled.
 using Device = void*;
-struct Utilization {
-  unsigned gpu;
-  unsigned memory;
-};
-struct Memory {
-  unsigned long long total;
-  unsigned long long free;
-  unsigned long long used;
-};
 constexpr int kSuccess = 0;
 constexpr int kTemperatureGpu = 0;
 constexpr double kGib = 1073741824.0;
@@ -36,8 +26,8 @@ struct Api {
   int (*shutdown)() = nullptr;
   int (*by_index)(unsigned, Device*) = nullptr;
   int (*by_pci)(const char*, Device*) = nullptr;
-  int (*utilization)(Device, Utilization*) = nullptr;
-  int (*memory)(Device, Memory*) = nullptr;
+  int (*utilization)(Device, NvmlUtilization*) = nullptr;
+  int (*memory)(Device, NvmlMemory*) = nullptr;
   int (*power)(Device, unsigned*) = nullptr;
   int (*temperature)(Device, int, unsigned*) = nullptr;
   int (*mig_mode)(Device, unsigned*, unsigned*) = nullptr;  // null: a driver without MIG
@@ -113,8 +103,8 @@ class Sampler final : public NvmlSampler {
   // Takes NVML's time: without the lock, which the training loop may wait for.
   std::optional<GpuSample> ask() const {
     GpuSample sample;
-    Utilization utilization{};
-    Memory memory{};
+    NvmlUtilization utilization{};
+    NvmlMemory memory{};
     unsigned milliwatts = 0, celsius = 0;
     // Some drivers (virtual GPUs, WSL2) know memory and count no utilisation.
     if (api_.memory(device_, &memory) != kSuccess) return std::nullopt;

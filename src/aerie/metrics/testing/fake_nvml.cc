@@ -2,17 +2,15 @@
 // that is divided, or whose driver counts no utilisation.
 #include <atomic>
 
+#include "aerie/metrics/nvml_types.h"
+
+using aerie::metrics::NvmlMemory;
+using aerie::metrics::NvmlUtilization;
+
 namespace {
 
 constexpr int kSuccess = 0, kNotSupported = 3;
 std::atomic<bool> divided{false}, counts{true};
-
-struct Utilization {
-  unsigned gpu, memory;
-};
-struct Memory {
-  unsigned long long total, free, used;
-};
 
 }  // namespace
 
@@ -36,12 +34,12 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char*, void** device) {
   *device = nullptr;
   return kSuccess;
 }
-int nvmlDeviceGetUtilizationRates(void*, Utilization* out) {
+int nvmlDeviceGetUtilizationRates(void*, NvmlUtilization* out) {
   if (!counts || divided) return kNotSupported;
   *out = {75, 10};
   return kSuccess;
 }
-int nvmlDeviceGetMemoryInfo(void*, Memory* out) {
+int nvmlDeviceGetMemoryInfo(void*, NvmlMemory* out) {
   *out = {80ull << 30, 60ull << 30, 20ull << 30};
   return kSuccess;
 }
