@@ -92,9 +92,7 @@ Result<GpuModule*> load_module() {
     return unavailable(str_cat("the NVIDIA driver does not work: ", info.problem))
         .with_hint("check `nvidia-smi`");
   if (info.gpus.empty()) return unavailable("no GPU on this machine");
-  const char* folder = std::getenv("AERIE_MODULE_DIR");
-  const std::string path =
-      str_cat(folder != nullptr ? std::string(folder) : executable_folder(), "/libaerie_cuda.so");
+  const std::string path = module_path("libaerie_cuda.so");
   if (access(path.c_str(), R_OK) != 0)
     return unavailable(str_cat("this build has no CUDA module (", path, ")"))
         .with_hint("build with a CUDA toolkit: `scripts/setup.sh --cuda && make`");
@@ -119,6 +117,11 @@ Result<GpuModule*> load_module() {
 const DriverInfo& driver() {
   static const DriverInfo info = ask_driver();
   return info;
+}
+
+std::string module_path(const std::string& library) {
+  const char* folder = std::getenv("AERIE_MODULE_DIR");
+  return str_cat(folder != nullptr ? std::string(folder) : executable_folder(), "/", library);
 }
 
 Result<GpuModule*> gpu_module() {

@@ -89,6 +89,9 @@ class GpuModule {
 // module in this build, or the module does not load.
 Result<GpuModule*> gpu_module();
 
+// Where a module of this program is looked for: beside the executable, or in AERIE_MODULE_DIR.
+std::string module_path(const std::string& library);
+
 // Of a visible GPU, as NVML takes it; empty: not known.
 std::string pci_bus_id(int64_t gpu_index);
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "aerie/base/log.h"
-#include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/device/gpu.h"
 #include "aerie/dist/join.h"
@@ -16,19 +15,12 @@ namespace aerie::dist {
 
 namespace {
 
-std::string module_path() {
-  char buffer[4096];
-  const ssize_t length = readlink("/proc/self/exe", buffer, sizeof(buffer) - 1);
-  const std::string executable(buffer, length > 0 ? static_cast<size_t>(length) : 0);
-  return str_cat(parent_path(executable), "/libaerie_nccl.so");
-}
-
 struct NcclModule {
   NcclModuleEntry* make_backend = nullptr;
 };
 
 Result<NcclModule> load_module() {
-  const std::string path = module_path();
+  const std::string path = device::module_path("libaerie_nccl.so");
   if (access(path.c_str(), R_OK) != 0)
     return unavailable(str_cat("this build reduces no gradients over NCCL (no ", path, ")"))
         .with_hint(

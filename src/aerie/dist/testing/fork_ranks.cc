@@ -10,6 +10,19 @@
 #include "aerie/dist/join.h"
 
 namespace aerie::dist {
+namespace {
+
+// Of the running test: what has failed before a child came into being is not its failure.
+int num_failures() {
+  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+  if (test == nullptr) return 0;
+  int count = 0;
+  for (int i = 0; i < test->result()->total_part_count(); ++i)
+    count += test->result()->GetTestPartResult(i).failed() ? 1 : 0;
+  return count;
+}
+
+}  // namespace
 
 std::vector<int> fork_ranks(int size, const std::function<int(const World&)>& body) {
   Listener listener = listen_anywhere("127.0.0.1").value();
@@ -30,12 +43,13 @@ std::vector<int> fork_ranks(int size, const std::function<int(const World&)>& bo
       else
         close(listener.fd);
       int code = 102;
+      const int failed_before = num_failures();
       try {
         code = body(world);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
       }
-      if (testing::Test::HasFailure()) code = 100;
+      if (num_failures() > failed_before) code = 100;
       std::fflush(nullptr);
       _exit(code);
     }
