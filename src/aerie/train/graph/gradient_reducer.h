@@ -70,6 +70,9 @@ class GradientReducer {
   // Whether ranks have the sums of all gradients behind finish(), or those of their own range
   // alone.
   virtual bool sums_everywhere() const { return !shards(); }
+  // Whether every gradient is to the bit what it was before: one rank adds up nothing, and what the
+  // backward pass knows of its gradients holds for the sums.
+  virtual bool keeps_gradients() const { return false; }
   // Everybody's own range of a flat buffer, in all ranks' buffers.
   virtual int gather(const at::Tensor& flat, void* stream);
   // As add_up().

@@ -64,8 +64,9 @@ class C10dGroup final : public RankGroup {
 
   c10d::ReduceOp torch_op(at::Device device, Op op) const {
     if (op == Op::kMax) return c10d::ReduceOp::MAX;
-    // NCCL divides as it adds up; Gloo cannot.
-    if (op == Op::kMean && is_nccl(device)) return c10d::ReduceOp::AVG;
+    // NCCL divides as it adds up; Gloo cannot. The mean of one rank is its sum, for which NCCL need
+    // not touch the values.
+    if (op == Op::kMean && is_nccl(device) && size() > 1) return c10d::ReduceOp::AVG;
     return c10d::ReduceOp::SUM;
   }
   double divisor(const c10d::ReduceOp& used, Op op) const {

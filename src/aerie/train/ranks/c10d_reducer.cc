@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -22,21 +26,56 @@ namespace {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// torch's bf16_compress_hook: divided, added up and handed back.
-class Bf16Hook final : public c10d::CppCommHookInterface<Group> {
+std::optional<at::ScalarType> narrow_type(Compression compression) {
+  switch (compression) {
+    case Compression::kFp16:
+      return at::kHalf;
+    case Compression::kBf16:
+      return at::kBFloat16;
+    case Compression::kNone:
+      break;
+  }
+  return std::nullopt;
+}
+
+// Divides a bucket, in 16 bits where asked for (as torch's compression hooks do), adds it up over
+// the ranks and hands it back.
+class BucketHook final : public c10d::CppCommHookInterface<Group> {
  public:
-  explicit Bf16Hook(Group group) : CppCommHookInterface(std::move(group)) {}
+  BucketHook(Group group, std::optional<at::ScalarType> narrow, bool by_gloo)
+      : CppCommHookInterface(std::move(group)), narrow_(narrow), by_gloo_(by_gloo) {}
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    at::Tensor whole = bucket.getBufferRef();
-    at::Tensor narrow = whole.to(at::kBFloat16).div_(state_->getSize());
-    std::vector<at::Tensor> tensors{narrow};
-    return state_->allreduce(tensors)->getFuture()->then(
-        [whole, narrow](c10::ivalue::Future&) {
-          whole.copy_(narrow);
+    const at::Tensor whole = bucket.getBufferRef();
+    at::Tensor sent = narrow_ ? whole.to(*narrow_) : whole;
+    sent.div_(state_->getSize());
+    std::vector<at::Tensor> tensors{sent};
+    const auto work = state_->allreduce(tensors);
+    const bool staged = by_gloo_ && whole.is_cuda();
+    return work->getFuture()->then(
+        [whole, sent, work, staged](c10::ivalue::Future&) {
+          std::optional<c10::DeviceGuard> guard;
+          if (staged) {
+            guard.emplace(whole.device());
+            work->synchronize();
+          }
+          if (!sent.is_same(whole)) whole.copy_(sent);
+          if (staged) wait_for_stream(whole.device());
           return c10::IValue(whole);
         },
         c10::TensorType::get());
   }
+
+ private:
+  // Gloo's future is complete before its copy back to the device is, and nobody who waits for the
+  // future waits for that copy.
+  static void wait_for_stream(at::Device device) {
+    c10::Event copied(device.type());
+    copied.record(at::accelerator::getCurrentStream(device.index()));
+    copied.synchronize();
+  }
+
+  std::optional<at::ScalarType> narrow_;
+  bool by_gloo_;
 };
 
 class C10dReducer final : public GradientReducer {
@@ -79,10 +118,14 @@ class C10dReducer final : public GradientReducer {
     logger_ = std::make_shared<c10d::Logger>(reducer_);
     reducer_->set_logger(logger_);
     if (options_.static_graph) reducer_->set_static_graph();
-    if (options_.compression == Compression::kFp16)
+    const bool staged =
+        registry.device().is_cuda() &&
+        group->getBackend(registry.device().type())->getBackendName() != std::string("nccl");
+    if (options_.compression == Compression::kFp16 && !staged)
       reducer_->register_builtin_comm_hook(c10d::BuiltinCommHookType::FP16_COMPRESS);
-    if (options_.compression == Compression::kBf16)
-      reducer_->register_comm_hook(std::make_unique<Bf16Hook>(group));
+    else if (options_.compression != Compression::kNone || staged)
+      reducer_->register_comm_hook(
+          std::make_unique<BucketHook>(group, narrow_type(options_.compression), staged));
     // Values and flags take the same way as with flat gradients.
     FlatReducerOptions others;
     others.explain = options_.explain;

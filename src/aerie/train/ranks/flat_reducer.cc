@@ -97,6 +97,9 @@ class FlatReducer final : public GradientReducer {
   ReducerCounters counters() const override { return counters_; }
 
   bool shards() const override { return options_.shard; }
+  bool keeps_gradients() const override {
+    return group_->size() == 1 && !options_.shard && options_.compression == Compression::kNone;
+  }
   bool sums_everywhere() const override {
     return !options_.shard || !group_->reduces_to_one(device_);
   }

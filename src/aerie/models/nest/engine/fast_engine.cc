@@ -507,7 +507,7 @@ Status FastEngine::finish_step(const StepRequest& request) {
                                                   static_cast<double>(window_frames_));
   // Sums of squares that came with the gradients are those of this rank's.
   std::span<const double> squares(static_cast<const double*>(square_partials_->data()),
-                                  reduces || scaled ? 0 : window_square_partials_);
+                                  !sums_squares() || scaled ? 0 : window_square_partials_);
   FlatOptimizer::Squared squared = window_squared_;
   if (shards() && !core_->reducer()->sums_everywhere()) {
     // Of all gradients, each rank having those of its own.

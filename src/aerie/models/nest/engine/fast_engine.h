@@ -164,6 +164,10 @@ class FastEngine final : public CoreEngine {
   Result<int64_t> masked_frames(const data::SpeechBatch& batch, const nn::RandomKey& key,
                                 int64_t parts);
   bool shards() const { return core_->reducer() != nullptr && core_->reducer()->shards(); }
+  // Whether the backward pass's own sums of squares are those of the step's gradients.
+  bool sums_squares() const {
+    return core_->reducer() == nullptr || core_->reducer()->keeps_gradients();
+  }
   Status gather_weights();
   Status gather(const at::Tensor& flat);
   Status reduce_gradients();

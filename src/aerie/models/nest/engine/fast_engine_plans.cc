@@ -304,7 +304,7 @@ Status FastEngine::run_plan(Plan& plan, bool accumulate, bool last) {
     code = plan.step[which]->run(
         memory_->data(), inputs,
         {reinterpret_cast<float*>(outputs), reinterpret_cast<int32_t*>(outputs + sizeof(float)),
-         reducer == nullptr ? static_cast<double*>(square_partials_->data()) : nullptr},
+         sums_squares() ? static_cast<double*>(square_partials_->data()) : nullptr},
         stream);
     if (code != kernels::kOk || !reduces) return code;
     code = device_phase_->mark(dist::Phase::kAllReduce);

@@ -387,6 +387,7 @@ std::vector<double> engine_numbers(const Way& way) {
   config.trainer.accumulate_grad_batches = 2;
   config.trainer.gradient_clip_val = 1.0;
   config.trainer.precision = way.precision;
+  config.aerie.tf32 = config::Tf32::kNone;  // the CPU has none
   Numbers out;
   dist::GroupOptions options{.backend = way.backend, .timeout_s = 60, .join_timeout_s = 60};
   options.gpu_index = way.gpu ? 0 : -1;
