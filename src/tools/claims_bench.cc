@@ -228,7 +228,7 @@ Result<ClaimResult> ClaimsBench::measure(const ClaimRow& row) {
   } else {
     also.push_back("trainer.devices=1");
   }
-  if (row.missing.empty() && !(row.gpus == 1 && !result.needs.empty())) {
+  if (row.gpus != 1 || result.needs.empty()) {
     const Status status = run_rounds(row, also, result);
     if (status.code() == StatusCode::kCancelled) return status;
     if (!status.ok()) {

@@ -47,7 +47,6 @@ struct ClaimRow {
   int64_t steps = 0;                        // a trial has exactly so many; 0: as long as others
   int64_t least_steps = 0;                  // beside the time that others take
   std::string note = {};                    // what no measurement shows
-  std::string missing = {};                 // why it cannot be measured anywhere yet
 };
 
 // The sizes that rows are measured with.

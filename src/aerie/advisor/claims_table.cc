@@ -237,8 +237,7 @@ std::vector<ClaimRow> bev_rows(bool small) {
        .what = "eager → compile, reduce-overhead",
        .claim = "slow first step, then faster",
        .settings = values_of("aerie.compile.enabled", {"false", "true"}),
-       .gpus = 1,
-       .missing = "this family has no captured step yet"});
+       .gpus = 1});
   add({.name = "accumulation",
        .what = "accumulative_counts 1 → 2",
        .claim = "batch 4 acts as 8, no more memory",

@@ -42,6 +42,9 @@ struct ForwardContext {
   // Of a recomputed layer: where its first run leaves the exchanged sums for the second, which
   // exchanges nothing.
   std::shared_ptr<at::Tensor> exchanged_sums;
+  // Stochastic depth's factors of all sites and items [sites, items], float32 on the device;
+  // undefined: a model that has such sites makes them.
+  at::Tensor path_factors;
   // Receives named intermediate tensors, for tests and tools.
   std::function<void(const std::string& name, const at::Tensor& value)> tap;
 

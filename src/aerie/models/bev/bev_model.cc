@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sigmoid.h>
@@ -35,10 +36,15 @@ Status from_exception(const std::exception& error) {
   return internal_error(std::move(text));
 }
 
-at::Tensor channel_values(const float (&values)[3], const at::Tensor& like) {
-  at::Tensor out = at::empty({3, 1, 1}, at::kFloat);
-  std::copy(values, values + 3, out.data_ptr<float>());
-  return nn::sent_to(like.device(), out.to(like.scalar_type()));
+// `kept`: as an earlier call made it.
+const at::Tensor& channel_values(const float (&values)[3], const at::Tensor& like,
+                                 at::Tensor& kept) {
+  if (kept.defined() && kept.device() == like.device() && kept.scalar_type() == like.scalar_type())
+    return kept;
+  at::Tensor made = at::empty({3, 1, 1}, at::kFloat);
+  std::copy(values, values + 3, made.data_ptr<float>());
+  kept = nn::sent_to(like.device(), made.to(like.scalar_type()));
+  return kept;
 }
 
 std::string sizes_text(const at::Tensor& t) {
@@ -87,9 +93,10 @@ MapLosses map_losses(const BevConfig& config, const at::Tensor& logits, const at
   }
   at::Tensor per_class = cells.mean(at::IntArrayRef{0, 2, 3});
   if (!config.class_weights.empty()) {
-    at::Tensor weights = at::empty({config.num_classes()}, at::kDouble);
-    std::copy(config.class_weights.begin(), config.class_weights.end(), weights.data_ptr<double>());
-    per_class = per_class * nn::sent_to(z.device(), weights.to(z.scalar_type()));
+    std::vector<at::Tensor> weights;  // made where they are needed, without a copy
+    for (const double weight : config.class_weights)
+      weights.push_back(at::full({1}, weight, z.options()));
+    per_class = per_class * at::cat(weights);
   }
   out.total = per_class.sum();
   const at::Tensor values = per_class.detach();
@@ -164,6 +171,7 @@ Status BevModel::check(const BevBatch& batch) const {
                                     config_.image_width, "] is needed"));
   const int64_t samples = images.size(0), cameras = images.size(1);
   if (cameras < 1) return invalid_argument("the batch has no camera");
+  if (batch.rays.defined()) return ok_status();  // made of matrices that were looked at
   const ViewMatrices& m = batch.matrices;
   AERIE_RETURN_IF_ERROR(check_matrix("camera2lidar", m.camera_to_lidar, {samples, cameras, 4, 4}));
   AERIE_RETURN_IF_ERROR(check_matrix("intrinsics", m.intrinsics, {samples, cameras, 4, 4}));
@@ -175,8 +183,27 @@ Status BevModel::check(const BevBatch& batch) const {
 Result<std::shared_ptr<const SplatPlan>> BevModel::plan(const BevBatch& batch) const {
   AERIE_RETURN_IF_ERROR(check(batch));
   try {
+    if (batch.rays.defined())
+      return view_->plan_of(batch.rays, batch.images.size(1), config_.feature_height(),
+                            config_.feature_width());
     return view_->plan(batch.matrices, config_.feature_height(), config_.feature_width(),
                        registry_->device());
+  } catch (const std::exception& error) {
+    return from_exception(error);
+  }
+}
+
+Result<bool> BevModel::derive(BevBatch& batch) const {
+  if (!view_->uses_tensors(registry_->device())) return false;
+  AERIE_RETURN_IF_ERROR(check(batch));
+  try {
+    AERIE_ASSIGN_OR_RETURN(batch.rays, ViewTransform::rays(batch.matrices, registry_->device()));
+    const int64_t cameras = batch.images.size(1);
+    nn::RandomKey random = batch.random;
+    random.rows_per_item = static_cast<uint64_t>(cameras);
+    batch.path_factors = backbone_->path_factors(random, batch.images.size(0) * cameras,
+                                                 registry_->device(), registry_->dtype());
+    return true;
   } catch (const std::exception& error) {
     return from_exception(error);
   }
@@ -193,12 +220,13 @@ Result<at::Tensor> BevModel::forward(const BevBatch& batch, const ForwardOptions
     ctx.random = batch.random;
     ctx.random.rows_per_item = static_cast<uint64_t>(cameras);  // draws are for pictures
     ctx.injected = options.injected;
+    ctx.path_factors = batch.path_factors;
     ctx.exchange = options.exchange;
     ctx.tap = options.tap;
     at::Tensor x = batch.images;
     if (x.scalar_type() == at::kByte) {
       x = x.to(registry_->dtype() == at::kDouble ? at::kDouble : at::kFloat);
-      x = (x / 255.0 - channel_values(kMean, x)) / channel_values(kDeviation, x);
+      x = (x / 255.0 - channel_values(kMean, x, mean_)) / channel_values(kDeviation, x, deviation_);
     }
     const std::vector<at::Tensor> maps = backbone_->forward(ctx, x.flatten(0, 1));
     // Behind the backbone only BatchNorm cares.

@@ -31,6 +31,10 @@ struct BevBatch {
   ViewMatrices matrices;
   at::Tensor truth;      // (B,K,x,y) uint8, 0 or 1; may be undefined where no loss is wanted
   nn::RandomKey random;  // first_item counts samples
+  // What matrices and random keys become on the model's device (BevModel::derive); undefined: the
+  // pass makes them.
+  at::Tensor rays;
+  at::Tensor path_factors;
 };
 
 struct ForwardOptions {
@@ -74,6 +78,9 @@ class BevModel {
   // Logits (B,K,x,y). A batch that does not fit the configuration is an error, as are exceptions
   // of the library.
   Result<at::Tensor> forward(const BevBatch& batch, const ForwardOptions& options) const;
+  // Fills `rays` and `path_factors` of a batch that forward() will train on: what is left of the
+  // pass takes nothing from the host. False: this model or device works another way.
+  Result<bool> derive(BevBatch& batch) const;
   // The part that depends on calibration alone: which cell every point lies in.
   Result<std::shared_ptr<const SplatPlan>> plan(const BevBatch& batch) const;
 
@@ -94,6 +101,7 @@ class BevModel {
   std::optional<Neck> neck_;
   std::optional<ViewTransform> view_;
   std::unique_ptr<BevHead> head_;
+  mutable at::Tensor mean_, deviation_;  // of pictures, as the last pass needed them
 };
 
 }  // namespace aerie::bev

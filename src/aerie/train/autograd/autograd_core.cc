@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -9,6 +10,8 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
@@ -108,9 +111,36 @@ void AutogradCore::set_up(std::unique_ptr<optim::Optimizer> optimizer,
   has_grad_ = watch_gradients(registry_);
   for (int64_t i = 0; i < registry_.size(); ++i)
     if (is_statistic(registry_.entries()[static_cast<size_t>(i)])) statistics_.push_back(i);
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  for (const int64_t i : statistics_)
+    by_dtype[registry_.tensor(i).scalar_type()].push_back(registry_.tensor(i));
+  for (auto& [dtype, tensors] : by_dtype) statistics_by_dtype_.push_back(std::move(tensors));
 }
 
-void AutogradCore::empty_cache() const {
+std::vector<at::Tensor> AutogradCore::read_statistics() const {
+  std::vector<at::Tensor> out;
+  for (const std::vector<at::Tensor>& tensors : statistics_by_dtype_) {
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& t : tensors) rows.push_back(t.detach().view({-1}));
+    out.push_back(at::cat(rows));
+  }
+  return out;
+}
+
+void AutogradCore::write_statistics(const std::vector<at::Tensor>& values) const {
+  for (size_t k = 0; k < statistics_by_dtype_.size(); ++k) {
+    const std::vector<at::Tensor>& tensors = statistics_by_dtype_[k];
+    std::vector<at::Tensor> parts;
+    int64_t at = 0;
+    for (const at::Tensor& t : tensors) {
+      parts.push_back(values[k].narrow(0, at, t.numel()).view(t.sizes()));
+      at += t.numel();
+    }
+    at::_foreach_copy_(tensors, parts);
+  }
+}
+
+void AutogradCore::release_memory() {
   if (device().is_cuda()) at::accelerator::emptyCache();
 }
 
@@ -186,22 +216,21 @@ AutogradCore::Mark AutogradCore::mark() const {
   out.divisor = window_divisor_;
   out.count = window_count_;
   out.has_grad = *has_grad_;
-  for (const int64_t i : statistics_) out.statistics.push_back(registry_.tensor(i).clone());
+  out.statistics = read_statistics();
   if (window_open_) out.grads = registry_.flat_grads().clone();
   return out;
 }
 
 void AutogradCore::roll_back(const Mark& mark) {
   const at::NoGradGuard no_grad;
-  for (size_t k = 0; k < statistics_.size(); ++k)
-    registry_.tensor(statistics_[k]).copy_(mark.statistics[k]);
+  write_statistics(mark.statistics);
   if (mark.grads.defined()) registry_.flat_grads().copy_(mark.grads);
   *has_grad_ = mark.has_grad;
   passes_.open_window();
   window_divisor_ = mark.divisor;
   window_count_ = mark.count;
   if (!mark.window_open) drop_window();
-  empty_cache();
+  release_memory();
 }
 
 Status AutogradCore::in_window(const std::function<Status()>& passes, int64_t count,
@@ -213,7 +242,7 @@ Status AutogradCore::in_window(const std::function<Status()>& passes, int64_t co
     if (!window_open_) open_window(before.statistics);
   } catch (const std::exception& error) {
     // Nothing but copies was made.
-    empty_cache();
+    release_memory();
     return torch_status(error).with_context("training step");
   }
   Status status;
@@ -229,7 +258,7 @@ Status AutogradCore::in_window(const std::function<Status()>& passes, int64_t co
     status = torch_status(error);
   }
   if (reducer() != nullptr) {
-    if (status.code() == StatusCode::kOutOfMemory) empty_cache();
+    if (status.code() == StatusCode::kOutOfMemory) release_memory();
     status = passes_.agree(std::move(status), count, ends_window, *has_grad_, vote);
   }
   if (status.ok()) return status;
@@ -316,10 +345,10 @@ void AutogradCore::update(std::span<const double> learning_rates, const at::Tens
   }
   if (ema_) ema_->update(found);
   const at::Tensor skipped = found != 0;
-  for (size_t k = 0; k < statistics_.size(); ++k) {
-    const at::Tensor& now = registry_.tensor(statistics_[k]);
-    now.copy_(at::where(skipped, statistics_at_open_[k], now));
-  }
+  std::vector<at::Tensor> statistics = read_statistics();
+  for (size_t k = 0; k < statistics.size(); ++k)
+    statistics[k] = at::where(skipped, statistics_at_open_[k], statistics[k]);
+  write_statistics(statistics);
   if (scaler_) scaler_->update(found);
 }
 

@@ -60,6 +60,8 @@ class AutogradCore {
   optim::GradScaler* scaler() { return scaler_.get(); }  // null: no scaling
   optim::Ema* ema() { return ema_.get(); }               // null: off
   FlatState flat_state() { return {registry_, *optimizer_, scaler_.get(), ema_.get()}; }
+  // What the device holds for later use is given back, since memory is short.
+  virtual void release_memory();
   // Where the phases of a step are timed.
   DeviceSpans& spans() { return spans_; }
 
@@ -99,8 +101,8 @@ class AutogradCore {
               const optim::ClipSettings& clip);
 
   // Makes the passes of a request as part of a window, which begins where there is none. Whatever
-  // fails leaves gradients gathered before it and BatchNorm statistics as they were, and empties
-  // the device's cache. `count`: the passes that every rank makes; `vote`: StepRequest::agree.
+  // fails leaves gradients gathered before it and BatchNorm statistics as they were, and
+  // releases memory. `count`: the passes that every rank makes; `vote`: StepRequest::agree.
   using Vote = std::function<Status(const Status& own)>;
   Status in_window(const std::function<Status()>& passes, int64_t count, bool ends_window,
                    const Vote& vote);
@@ -113,8 +115,6 @@ class AutogradCore {
   }
   // `last`: of the window. `whole`: as RankedPasses has it.
   Status backward(const at::Tensor& loss, bool last, bool whole);
-  void empty_cache() const;
-
   // The end of a window, in this order. Where ranks do not come together, it is dropped.
   Status check_rates(std::span<const double> learning_rates) const;
   Status reduce();                          // gradients over ranks
@@ -136,6 +136,8 @@ class AutogradCore {
   bool detect_anomaly_ = false;
   bool global_loss_ = false;
   std::vector<int64_t> statistics_;  // registry entries that a forward pass changes
+  // Which trainable parameters got a gradient in this window; hooks on the parameters write it.
+  std::shared_ptr<std::vector<uint8_t>> has_grad_;
 
  private:
   struct Mark;
@@ -143,6 +145,9 @@ class AutogradCore {
   Mark mark() const;
   void roll_back(const Mark& mark);
   void open_window(const std::vector<at::Tensor>& statistics);
+  // BatchNorm statistics: one flat tensor of each dtype, a copy.
+  std::vector<at::Tensor> read_statistics() const;
+  void write_statistics(const std::vector<at::Tensor>& values) const;
 
   optim::GradScaler::Settings scaling_;
   optim::ClipSettings clip_;
@@ -150,8 +155,7 @@ class AutogradCore {
   std::function<Status(std::vector<at::Tensor>)> broadcast_statistics_;
   bool window_open_ = false;
   int64_t window_divisor_ = 0, window_count_ = 0;  // of a global loss: used so far, known now
-  // Which trainable parameters got a gradient in this window; hooks on the parameters write it.
-  std::shared_ptr<std::vector<uint8_t>> has_grad_;
+  std::vector<std::vector<at::Tensor>> statistics_by_dtype_;
   std::vector<at::Tensor> statistics_at_open_;  // their values when the window began
 };
 

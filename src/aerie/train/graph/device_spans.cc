@@ -27,7 +27,7 @@ c10::Event DeviceSpans::mark() {
 }
 
 size_t DeviceSpans::begin(const char* name) {
-  if (!device_.is_cuda() || !spans_on()) return kNone;
+  if (!device_.is_cuda() || paused_ > 0 || !spans_on()) return kNone;
   if (!base_) {
     base_ = mark();
     base_->synchronize();

@@ -33,6 +33,18 @@ class DeviceSpans {
     size_t index_;  // of the device's span; none: no device
   };
 
+  // While it lives the device's spans are left out: what is being captured cannot be timed.
+  class Pause {
+   public:
+    explicit Pause(DeviceSpans& spans) : spans_(spans) { ++spans_.paused_; }
+    ~Pause() { --spans_.paused_; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    DeviceSpans& spans_;
+  };
+
   // Hands over what the device has finished; not inside a Scope.
   void flush();
 
@@ -48,6 +60,7 @@ class DeviceSpans {
   c10::Event mark();
 
   at::Device device_;
+  int paused_ = 0;
   std::vector<Pending> pending_;
   std::optional<c10::Event> base_;  // a mark whose time on the host is known
   int64_t base_ns_ = 0;

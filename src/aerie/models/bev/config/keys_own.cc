@@ -12,8 +12,6 @@ using config::NodeReader;
 using config::Value;
 using config::works;
 
-constexpr std::string_view kFastEngine = "a fast engine for this family";
-
 // A number, `dynamic`, or the settings of torch's GradScaler.
 void read_loss_scale(const NodeReader& node, std::string_view key, BevOwnConfig& out) {
   const Value* value = node.find(key);
@@ -31,18 +29,27 @@ void read_loss_scale(const NodeReader& node, std::string_view key, BevOwnConfig&
   all.read("growth_interval", scale.growth_interval);
 }
 
+void read_compile(const NodeReader& node, std::string_view key, CompileConfig& out) {
+  if (const Value* value = node.find(key); value != nullptr && value->is_bool())
+    out.enabled = value->as_bool() ? Compile::kYes : Compile::kNo;
+  else
+    node.read_enum(key, out.enabled, {{"auto", Compile::kAuto}});
+}
+
 const FieldKeys<CompileConfig>& compile_keys() {
   using T = CompileConfig;
   static const FieldKeys<T> table("aerie.compile", [](FieldKeys<T>& keys) {
-    keys.key("enabled", &T::enabled,
-             later("Capture the step as a CUDA graph: the first steps are slower, the others wait "
-                   "less for launches.",
-                   kFastEngine)
-                 .warn());
-    keys.key(
-        "mode", &T::mode,
-        later("torch.compile's name of it; the others are accepted and mean the same.", kFastEngine)
-            .choices("default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"));
+    keys.row("enabled", "bool|str", "auto",
+             works("Forward and backward as one CUDA graph a shape of batch: captured when the "
+                   "shape comes for the third time, which takes a moment, and replayed from then "
+                   "on, without a launch for every operation; the same bits. Without ranks, "
+                   "activation_checkpointing and detect_anomaly. auto: on a GPU; true: the same, "
+                   "with a warning where it cannot be; false: never.")
+                 .choices("auto"),
+             read_compile);
+    keys.key("mode", &T::mode,
+             works("torch.compile's name of it; the others are accepted and mean the same.")
+                 .choices("default|reduce-overhead|max-autotune|max-autotune-no-cudagraphs"));
   });
   return table;
 }

@@ -27,9 +27,10 @@ struct LossScaleConfig {
   bool operator==(const LossScaleConfig&) const = default;
 };
 
-// aerie.compile: the step as one CUDA graph.
+// aerie.compile: forward and backward as one CUDA graph.
+enum class Compile { kAuto, kNo, kYes };
 struct CompileConfig {
-  bool enabled = false;
+  Compile enabled = Compile::kAuto;
   std::string mode = "reduce-overhead";
   bool operator==(const CompileConfig&) const = default;
 };

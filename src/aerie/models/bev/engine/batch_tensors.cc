@@ -64,6 +64,7 @@ BevBatch batch_samples(const BevBatch& batch, int64_t begin, int64_t end) {
   out.matrices.bev_augmentation = rows(batch.matrices.bev_augmentation);
   out.truth = rows(batch.truth);
   out.random = batch.random.from(begin);
+  out.rays = out.path_factors = at::Tensor();
   return out;
 }
 

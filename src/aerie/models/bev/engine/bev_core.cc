@@ -16,12 +16,14 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include "aerie/base/strings.h"
 #include "aerie/models/bev/engine/batch_tensors.h"
 #include "aerie/models/bev/engine/param_groups.h"
 #include "aerie/train/graph/batch_key.h"
 #include "aerie/train/graph/torch_status.h"
+#include "aerie/train/measure.h"
 
 namespace aerie::bev {
 
@@ -48,6 +50,7 @@ Result<std::unique_ptr<BevCore>> BevCore::create(const BevRunConfig& config, at:
         [self = core.get()](const kernels::ExchangeSums& note) { return self->rehearse(note); });
     core->seed_ = config.aerie.seed;
     core->recompute_ = config.aerie.activation_checkpointing;
+    core->capture_ = device.is_cuda() && config.compile.enabled != Compile::kNo;
     core->part_names_ = map_loss_names(sizes);
     return core;
   } catch (const std::exception& error) {
@@ -65,6 +68,14 @@ Status with_advice(Status status) {
 void BevCore::drop_window() {
   AutogradCore::drop_window();
   window_.clear();
+}
+
+void BevCore::release_memory() {
+  if (recorded_.num_graphs() > 0) {
+    at::accelerator::synchronizeDevice(device().index());
+    recorded_.clear();
+  }
+  AutogradCore::release_memory();
 }
 
 Status BevCore::add(const train::StepRequest& request) {
@@ -122,6 +133,8 @@ Result<BevCore::Micro> BevCore::run_micro(const BevBatch& batch, double weight, 
   const int64_t parts = num_passes(split, samples);
   Micro out;
   if (parts == 1) {
+    AERIE_ASSIGN_OR_RETURN(std::optional<Micro> replayed, replay(batch, factor));
+    if (replayed) return *std::move(replayed);
     AERIE_ASSIGN_OR_RETURN(out, run_part(batch, 1.0, factor, recompute_, last));
     out.samples = samples;
     return out;
@@ -144,6 +157,41 @@ Result<BevCore::Micro> BevCore::run_micro(const BevBatch& batch, double weight, 
   }
   out.samples = samples;
   return out;
+}
+
+// Ranks add up gradients while the backward pass goes on, which is not captured; taps look at
+// values from the host.
+Result<std::optional<BevCore::Micro>> BevCore::replay(const BevBatch& given,
+                                                      const at::Tensor& factor) {
+  if (!capture_ || recompute_ || detect_anomaly_ || reducer() != nullptr || exchange())
+    return std::optional<Micro>();
+  BevBatch batch = given;
+  AERIE_ASSIGN_OR_RETURN(const bool derived, model_->derive(batch));
+  if (!derived) return std::optional<Micro>();
+  const std::vector<at::Tensor> inputs = {batch.images, batch.truth, batch.rays, batch.path_factors,
+                                          factor};
+  const auto work = [this](const std::vector<at::Tensor>& in) {
+    const train::DeviceSpans::Pause pause(spans_);
+    const at::AutoGradMode enable(true);
+    BevBatch own;
+    own.images = in[0];
+    own.truth = in[1];
+    own.rays = in[2];
+    own.path_factors = in[3];
+    const Result<Micro> micro = run_part(own, 1.0, in[4], /*recompute=*/false, /*last=*/true);
+    TORCH_CHECK(micro.ok(), micro.status().to_string());
+    return std::vector<at::Tensor>{micro->loss, micro->parts};
+  };
+  train::RecordedWork::Graph* graph =
+      recorded_.find(inputs, static_cast<int64_t>(precision_), work, *has_grad_);
+  if (graph == nullptr) return std::optional<Micro>();
+  const train::DeviceSpans::Scope span(spans_, train::kPhaseForwardBackward);
+  const std::vector<at::Tensor> outputs = graph->replay(inputs, *has_grad_);
+  Micro out;
+  out.loss = outputs[0];
+  out.parts = outputs[1];
+  out.samples = batch.images.size(0);
+  return std::optional<Micro>(std::move(out));
 }
 
 Result<BevCore::Micro> BevCore::run_part(const BevBatch& batch, double share,

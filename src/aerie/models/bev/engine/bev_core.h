@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "aerie/models/bev/bev_model.h"
 #include "aerie/models/bev/config/run_config.h"
 #include "aerie/train/autograd/autograd_core.h"
+#include "aerie/train/autograd/recorded_work.h"
 #include "aerie/train/engine.h"
 
 namespace aerie::bev {
@@ -35,6 +37,8 @@ class BevCore final : public train::AutogradCore {
   // Ends the window.
   Result<train::StepOutcome> finish(const train::StepRequest& request);
   void drop_window() override;
+  void release_memory() override;
+  int64_t num_graphs() const { return recorded_.num_graphs(); }
   // In eval mode, cut into parts. `probability`: [B][K][nx][ny] of the batch; null: not asked for.
   Result<train::EvalOutcome> evaluate(const BevBatch& batch, int64_t parts,
                                       std::vector<float>* probability);
@@ -48,12 +52,16 @@ class BevCore final : public train::AutogradCore {
   };
 
   explicit BevCore(std::shared_ptr<BevModel> model)
-      : AutogradCore(model, model->parameters()), model_(std::move(model)) {}
+      : AutogradCore(model, model->parameters()),
+        model_(std::move(model)),
+        recorded_(model_->parameters().device()) {}
   Status run_all(const train::StepRequest& request);
   // The weights of a request's micro-batches in the step's loss.
   Result<std::vector<double>> weigh(const train::StepRequest& request);
   // `last`: of the window.
   Result<Micro> run_micro(const BevBatch& batch, double weight, int64_t split, bool last);
+  // Forward and backward of a whole micro-batch by the graph of its shape; nothing: there is none.
+  Result<std::optional<Micro>> replay(const BevBatch& batch, const at::Tensor& factor);
   // Forward and backward of samples that make `share` of a micro-batch, times `factor`.
   Result<Micro> run_part(const BevBatch& batch, double share, const at::Tensor& factor,
                          bool recompute, bool last);
@@ -65,9 +73,10 @@ class BevCore final : public train::AutogradCore {
 
   const std::shared_ptr<BevModel> model_;
   uint64_t seed_ = 0;
-  bool recompute_ = false;
+  bool recompute_ = false, capture_ = false;
   std::vector<Micro> window_;
   std::vector<std::string> part_names_;  // of Micro::parts
+  train::RecordedWork recorded_;
 };
 
 // What to try after running out of memory, in this family's keys.

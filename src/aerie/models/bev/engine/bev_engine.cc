@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/DeviceAccelerator.h>
-
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/batch_tensors.h"
 #include "aerie/train/graph/batch_key.h"
@@ -53,7 +51,7 @@ Result<train::EvalOutcome> BevEngine::evaluate(const data::Batch& batch, uint64_
     if (outcome.ok()) return outcome;
     if (outcome.status().code() != StatusCode::kOutOfMemory || parts >= samples)
       return with_advice(outcome.status());
-    if (core_->device().is_cuda()) at::accelerator::emptyCache();
+    core_->release_memory();
   }
 }
 

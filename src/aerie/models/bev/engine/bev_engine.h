@@ -29,6 +29,7 @@ class BevEngine final : public train::AutogradEngine {
   BevModel& model() { return core_->model(); }
   optim::Optimizer& optimizer() { return core_->optimizer(); }
   optim::GradScaler* scaler() { return core_->scaler(); }  // null: no scaling
+  int64_t num_graphs() const { return core_->num_graphs(); }
   // Who sees the predictions of evaluate(); null: nobody. Outlives the evaluations.
   void set_prediction_sink(PredictionSink* sink) { sink_ = sink; }
 

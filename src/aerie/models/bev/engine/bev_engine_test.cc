@@ -351,7 +351,8 @@ class FailingAllocator final : public c10::Allocator {
   FailingAllocator() : real_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 100); }
   ~FailingAllocator() override { c10::SetCPUAllocator(real_, 100); }
   c10::DataPtr allocate(size_t bytes) override {
-    if (left.load() >= 0 && left.fetch_sub(1) == 0)
+    // Twice: where one of oneDNN's primitives finds no memory, torch takes a kernel of its own.
+    if (left.load() > 0 && left.fetch_sub(1) <= 2)
       C10_THROW_ERROR(OutOfMemoryError, "fake: out of memory");
     ++count;
     return real_->allocate(bytes);
@@ -361,7 +362,7 @@ class FailingAllocator final : public c10::Allocator {
     real_->copy_data(to, from, bytes);
   }
 
-  std::atomic<int64_t> left = -1;  // allocations until one fails; -1: none does
+  std::atomic<int64_t> left = 0;  // allocations until two have failed; 0: none does
   std::atomic<int64_t> count = 0;
 
  private:
@@ -387,10 +388,10 @@ TEST(BevEngineTest, OutOfMemoryLeavesEverythingAsItWas) {
   // In the copies before the step, in the forward pass, in the backward pass.
   for (const int64_t after : {int64_t{1}, needed / 4, needed / 2, needed * 3 / 4}) {
     const Steps saved = steps;
-    memory.left = after;
+    memory.left = after + 2;
     const Status status = steps.submit({&b.get()}, 2, /*finish=*/true);
-    EXPECT_EQ(memory.left.load(), -1) << "nothing failed";
-    memory.left = -1;
+    EXPECT_LT(memory.left.load(), 2) << "nothing failed";
+    memory.left = 0;
     EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << status.to_string();
     EXPECT_NE(status.to_string().find("fake"), std::string::npos) << status.to_string();
     for (const char* word : {"batch", "workers", "fp16", "accumulation"})
@@ -426,11 +427,11 @@ TEST(BevEngineTest, PlansWithoutMemoryAreAnErrorToo) {
   engine->model().use_tensor_splat(true);
   const BevBatch batch = to_bev_batch(a.get(), {}, at::kCPU).value();
   FailingAllocator memory;
-  memory.left = 3;
+  memory.left = 5;
   const auto plan = engine->model().plan(batch);
-  EXPECT_EQ(memory.left.load(), -1) << "nothing failed";
+  EXPECT_LT(memory.left.load(), 2) << "nothing failed";
   EXPECT_EQ(plan.status().code(), StatusCode::kOutOfMemory) << plan.status().to_string();
-  memory.left = -1;
+  memory.left = 0;
   EXPECT_TRUE(engine->model().plan(batch).ok());
 }
 
@@ -460,6 +461,52 @@ TEST(BevEngineGpuTest, RepeatsAndGoesOnToTheBit) {
     Steps three{*resumed, one.step, one.micro};
     for (Steps* steps : {&one, &three}) steps->run({&a.get()});
     EXPECT_EQ(difference(state_of(*first), state_of(*resumed)), "");
+  }
+}
+
+// Whether steps are launched operation by operation or as graphs: the same bits, whatever comes
+// between them.
+TEST(BevEngineGpuTest, GraphsChangeNoBit) {
+  if (device::driver().gpus.empty() || !device::load_torch_cuda().ok()) GTEST_SKIP() << "no GPU";
+  const at::Device gpu(at::kCUDA, 0);
+  BevRunConfig run = tiny();
+  run.trainer.deterministic = config::Deterministic::kYes;
+  run.model.swin.drop_path_rate = 0.5;
+  for (const auto precision : {config::Precision::k32, config::Precision::k16Mixed}) {
+    run.trainer.precision = precision;
+    run.loss_scale.initial = 512.0;
+    TestBatch a(run.model, 2, 1), b(run.model, 2, 2), ragged(run.model, 3, 3);
+    run.compile.enabled = Compile::kNo;
+    const auto launched = make(run, gpu);
+    run.compile.enabled = Compile::kYes;
+    const auto captured = make(run, gpu);
+    Steps one{*launched}, two{*captured};
+    const auto same = [&](std::vector<const data::Batch*> batches, int64_t accumulate = 1,
+                          int64_t split = 1) {
+      const train::StepOutcome x = one.run(batches, accumulate, split),
+                               y = two.run(batches, accumulate, split);
+      EXPECT_EQ(x.loss, y.loss);
+      EXPECT_EQ(x.grad_norm, y.grad_norm);
+      EXPECT_EQ(x.micro_losses, y.micro_losses);
+    };
+    for (int i = 0; i < 4; ++i) same({&a.get()});
+    EXPECT_EQ(launched->num_graphs(), 0);
+    EXPECT_EQ(captured->num_graphs(), 1);
+    same({&a.get(), &b.get()}, 2);
+    for (int i = 0; i < 3; ++i) same({&ragged.get()});
+    EXPECT_EQ(captured->num_graphs(), 2);
+    const auto x = launched->evaluate(a.get(), 1, 0), y = captured->evaluate(a.get(), 1, 0);
+    ASSERT_TRUE(x.ok() && y.ok());
+    EXPECT_EQ(x->sums, y->sums);
+    same({&b.get()}, 1, /*split=*/2);
+    same({&b.get()});
+    same({&ragged.get(), &a.get()}, 2);
+    EXPECT_EQ(difference(state_of(*launched), state_of(*captured)), "");
+    if (precision != config::Precision::k16Mixed) continue;
+    for (const auto& engine : {launched.get(), captured.get()})
+      ASSERT_TRUE(engine->fall_back_precision().ok());
+    for (int i = 0; i < 4; ++i) same({&b.get()});
+    EXPECT_EQ(difference(state_of(*launched), state_of(*captured)), "");
   }
 }
 
@@ -536,11 +583,13 @@ TEST(BevEngineGpuTest, AStepWaitsForTheDeviceNoMoreThanItMust) {
       TestBatch a(run.model, 2, 1), b(run.model, 2, 2);
       const auto engine = make(run, at::Device(at::kCUDA, 0));
       Steps steps{*engine};
-      steps.run({&a.get(), &b.get()}, 2);  // what is made once
+      // What is made once; the second time graphs are captured.
+      for (int i = 0; i < 2; ++i) steps.run({&a.get(), &b.get()}, 2);
+      EXPECT_EQ(engine->num_graphs(), recompute ? 0 : 1);
       const DeviceWaits waits;
       steps.run({&a.get(), &b.get()}, 2);
-      const std::map<std::string, int> expected = {
-          {"_local_scalar_dense", 2}, {"copy to the device", 4}, {"copy to the host", 1}};
+      const std::map<std::string, int> expected = {{"copy to the device", 4},
+                                                   {"copy to the host", 1}};
       EXPECT_EQ(waits.counts(), expected);
     }
   }
@@ -633,9 +682,10 @@ TEST(BevEngineGpuTest, GoesOnAfterRunningOutOfMemory) {
   const auto undisturbed = make(run, gpu), engine = make(run, gpu);
   Steps expected{*undisturbed}, steps{*engine};
   for (Steps* one : {&expected, &steps}) {
-    one->run({&b.get()});
+    for (int i = 0; i < 3; ++i) one->run({&b.get()});
     ASSERT_TRUE(one->submit({&a.get()}, 2, /*finish=*/false).ok());
   }
+  EXPECT_EQ(engine->num_graphs(), 1);
   const auto before = state_of(*engine);
   const auto scores = engine->evaluate(b.get(), 1, 0);
   ASSERT_TRUE(scores.ok()) << scores.status().to_string();
@@ -659,6 +709,7 @@ TEST(BevEngineGpuTest, GoesOnAfterRunningOutOfMemory) {
     done = status.ok();
     if (done) break;
     ++failed;
+    EXPECT_EQ(engine->num_graphs(), 0) << "graphs keep memory that is short";
     ASSERT_EQ(status.code(), StatusCode::kOutOfMemory) << left << ": " << status.to_string();
     EXPECT_NE(status.hint().find("batch"), std::string::npos) << left << ": " << status.hint();
     EXPECT_EQ(difference(before, state_of(*engine)), "") << left;
@@ -739,11 +790,13 @@ TEST(PrecisionTableTest, NamesWhatAStepDid) {
   const auto narrow = rows(config::Precision::k16Mixed);
   ASSERT_TRUE(narrow.contains("float16") && narrow.contains("float32")) << narrow.size();
   const std::string& half = narrow.at("float16");
-  for (const char* name : {"forward", "backward", "conv", "mm "})
+  // On a CPU without half precision torch's convolutions are made of products.
+  for (const char* name : {"forward", "backward", "mm "})
     EXPECT_NE(half.find(name), std::string::npos) << name << "\n" << half;
   for (const char* name : {"native_layer_norm", "native_batch_norm", "softmax", "update"})
     EXPECT_EQ(half.find(name), std::string::npos) << name << "\n" << half;
   const std::string& wide = narrow.at("float32");
+  EXPECT_EQ(wide.find("conv"), std::string::npos) << wide;
   for (const char* name : {"native_layer_norm", "native_batch_norm", "_softmax", "update"})
     EXPECT_NE(wide.find(name), std::string::npos) << name << "\n" << wide;
   EXPECT_NE(narrow.at("conversions").find("conversion to float16"), std::string::npos);

@@ -33,6 +33,21 @@ std::vector<double> places(const Bound& in, int64_t count, const Bound& out, con
   return at;
 }
 
+CameraMatrices matrices_of(const ViewMatrices& matrices) {
+  CameraMatrices out;
+  out.batch = matrices.camera_to_lidar.size(0);
+  out.cameras = matrices.camera_to_lidar.size(1);
+  out.camera_to_lidar = values_of(matrices.camera_to_lidar);
+  out.intrinsics = values_of(matrices.intrinsics);
+  out.image_augmentation = values_of(matrices.image_augmentation);
+  out.bev_augmentation = values_of(matrices.bev_augmentation);
+  return out;
+}
+
+Result<FrustumAxes> axes_of(const BevConfig& config, int64_t height, int64_t width) {
+  return frustum_axes(config.image_height, config.image_width, height, width, config.dbound);
+}
+
 class BevEncode final : public BevHead {
  public:
   BevEncode(const nn::Scope& scope, const BevConfig& config) {
@@ -181,34 +196,49 @@ ViewTransform::ViewTransform(const nn::Scope& scope, const BevConfig& config)
 Result<std::shared_ptr<const SplatPlan>> ViewTransform::plan(const ViewMatrices& matrices,
                                                              int64_t height, int64_t width,
                                                              at::Device device) const {
-  AERIE_ASSIGN_OR_RETURN(
-      const FrustumAxes axes,
-      frustum_axes(config_->image_height, config_->image_width, height, width, config_->dbound));
+  if (uses_tensors(device)) {
+    AERIE_ASSIGN_OR_RETURN(const at::Tensor on_device, rays(matrices, device));
+    return plan_of(on_device, matrices.camera_to_lidar.size(1), height, width);
+  }
+  AERIE_ASSIGN_OR_RETURN(const FrustumAxes axes, axes_of(*config_, height, width));
+  const CameraMatrices given = matrices_of(matrices);
+  const kernels::SplatShape shape = shape_of(given.batch, given.cameras, height, width);
+  std::vector<int32_t> cells(static_cast<size_t>(given.batch * given.cameras * axes.points()));
+  AERIE_RETURN_IF_ERROR(frustum_cells(given, axes, config_->grid(), config_->rounding, cells));
+  return SplatPlan::make(shape, height, width, std::move(cells));
+}
+
+Result<at::Tensor> ViewTransform::rays(const ViewMatrices& matrices, at::Device device) {
+  AERIE_ASSIGN_OR_RETURN(const std::vector<CameraRays> all, batch_rays(matrices_of(matrices)));
+  return rays_on(device, all);
+}
+
+Result<std::shared_ptr<const SplatPlan>> ViewTransform::plan_of(const at::Tensor& rays,
+                                                                int64_t cameras, int64_t height,
+                                                                int64_t width) const {
+  const std::array<int64_t, 2> sizes = {height, width};
+  if (!cells_ || cells_of_ != sizes || cells_on_ != rays.device()) {
+    AERIE_ASSIGN_OR_RETURN(const FrustumAxes axes, axes_of(*config_, height, width));
+    cells_.emplace(rays.device(), axes, config_->grid(), config_->rounding);
+    cells_of_ = sizes;
+    cells_on_ = rays.device();
+  }
+  return SplatPlan::of_tensor(shape_of(rays.size(0) / cameras, cameras, height, width), height,
+                              width, cells_->of(rays, cameras));
+}
+
+kernels::SplatShape ViewTransform::shape_of(int64_t batch, int64_t cameras, int64_t height,
+                                            int64_t width) const {
   const BevGrid grid = config_->grid();
-  CameraMatrices given;
-  given.batch = matrices.camera_to_lidar.size(0);
-  given.cameras = matrices.camera_to_lidar.size(1);
-  given.camera_to_lidar = values_of(matrices.camera_to_lidar);
-  given.intrinsics = values_of(matrices.intrinsics);
-  given.image_augmentation = values_of(matrices.image_augmentation);
-  given.bev_augmentation = values_of(matrices.bev_augmentation);
   kernels::SplatShape shape;
-  shape.batch = given.batch;
-  shape.images = given.batch * given.cameras;
+  shape.batch = batch;
+  shape.images = batch * cameras;
   shape.pixels = height * width;
   shape.depths = depths_;
   shape.nx = grid.n[0];
   shape.ny = grid.n[1];
   shape.nz = grid.n[2];
-  if (tensor_splat_ || !device.is_cpu()) {
-    AERIE_ASSIGN_OR_RETURN(const std::vector<CameraRays> rays, batch_rays(given));
-    return SplatPlan::of_tensor(
-        shape, height, width,
-        frustum_cells_on(device, rays, given.cameras, axes, grid, config_->rounding));
-  }
-  std::vector<int32_t> cells(static_cast<size_t>(given.batch * given.cameras * axes.points()));
-  AERIE_RETURN_IF_ERROR(frustum_cells(given, axes, grid, config_->rounding, cells));
-  return SplatPlan::make(shape, height, width, std::move(cells));
+  return shape;
 }
 
 at::Tensor ViewTransform::forward(const nn::ForwardContext& ctx, const at::Tensor& features,

@@ -1,6 +1,7 @@
 // The parts between backbone and map: neck, view transform, the two networks on the grid.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -39,17 +40,28 @@ class ViewTransform {
   // Which cell every point of the batch lies in.
   Result<std::shared_ptr<const SplatPlan>> plan(const ViewMatrices& matrices, int64_t height,
                                                 int64_t width, at::Device device) const;
+  // The same in two steps, of which the second is tensor operations on the rays' device alone.
+  static Result<at::Tensor> rays(const ViewMatrices& matrices, at::Device device);
+  Result<std::shared_ptr<const SplatPlan>> plan_of(const at::Tensor& rays, int64_t cameras,
+                                                   int64_t height, int64_t width) const;
+  bool uses_tensors(at::Device device) const { return tensor_splat_ || !device.is_cpu(); }
   at::Tensor forward(const nn::ForwardContext& ctx, const at::Tensor& features,
                      std::shared_ptr<const SplatPlan> plan) const;
   // Tensor operations on the CPU too, as a GPU runs them.
   void use_tensor_splat(bool on) { tensor_splat_ = on; }
 
  private:
+  kernels::SplatShape shape_of(int64_t batch, int64_t cameras, int64_t height, int64_t width) const;
+
   const BevConfig* config_;
   int64_t depths_;
   Conv2d depthnet_;
   ConvSequence tail_;
   bool tensor_splat_ = false;
+  // As the last call needed them.
+  mutable std::optional<FrustumCells> cells_;
+  mutable std::array<int64_t, 2> cells_of_{};  // height and width of features
+  mutable at::Device cells_on_ = at::kCPU;
 };
 
 // Bilinear sampling of a grid over x and y, of whatever number of cells, at the centres of the

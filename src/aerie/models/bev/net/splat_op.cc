@@ -15,8 +15,6 @@
 #include <ATen/ops/segment_reduce.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "aerie/base/check.h"
@@ -66,12 +64,10 @@ at::Tensor cells_of(const kernels::SplatShape& s, const at::Tensor& map) {
 // depth is (images*pixels, D) in both ways.
 at::Tensor pooled_by_tensors(const SplatPlan& plan, const at::Tensor& depth,
                              const at::Tensor& context) {
-  const at::Tensor rows = rows_of(context);
-  if (plan.points.numel() == 0)
-    return map_of(plan.shape, at::zeros({plan.shape.cells(), rows.size(1)}, rows.options()));
-  const at::Tensor lifted =
-      rows.index_select(0, plan.pixels) * depth.reshape({-1, 1}).index_select(0, plan.points);
-  // The counts need no check, for which the host would wait for the device.
+  at::Tensor lifted = rows_of(context).index_select(0, plan.pixels);
+  lifted.mul_(depth.reshape({-1, 1}).index_select(0, plan.points));
+  // The counts need no check, for which the host would wait for the device. What is behind those
+  // they count, dropped points, is not looked at.
   return map_of(plan.shape, at::segment_reduce(lifted, "sum", plan.counts, /*indices=*/{},
                                                /*offsets=*/{}, /*axis=*/0, /*unsafe=*/true));
 }
@@ -83,9 +79,8 @@ std::pair<at::Tensor, at::Tensor> gradients_by_tensors(const SplatPlan& plan,
   const kernels::SplatShape& s = plan.shape;
   const int64_t channels = context.size(1);
   // (pixels of all images, D, C): the gradient of the cell that a point lies in
-  const at::Tensor g = (cells_of(s, d_pooled).index_select(0, plan.cell_of_point) *
-                        plan.kept.to(d_pooled.scalar_type()).unsqueeze(-1))
-                           .view({-1, s.depths, channels});
+  at::Tensor g = cells_of(s, d_pooled).index_select(0, plan.cell_of_point);
+  g = g.mul_(plan.kept.to(d_pooled.scalar_type()).unsqueeze(-1)).view({-1, s.depths, channels});
   const at::Tensor d_context = at::bmm(depth.unsqueeze(1), g).squeeze(1);
   const at::Tensor d_depth = at::bmm(g, rows_of(context).unsqueeze(-1)).squeeze(-1);
   const at::Tensor mean = (depth * d_depth).sum(-1, /*keepdim=*/true);
@@ -182,61 +177,74 @@ std::shared_ptr<const SplatPlan> SplatPlan::of_tensor(const kernels::SplatShape&
   plan->width = width;
   const at::NoGradGuard no_grad;
   const int64_t cells = shape.cells();
-  const at::Tensor kept = cell >= 0;
   plan->cell_of_point = cell.clamp_min(0);
+  const at::Tensor kept = cell >= 0;
   plan->kept = kept.to(at::kFloat);
   // Dropped points go behind all cells.
-  const auto [sorted, order] =
-      at::sort(at::where(kept, cell, cells), /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor key = cell.masked_fill(kept.logical_not(), cells).to(at::kInt);
+  const auto [sorted, order] = at::sort(key, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   const at::Tensor begin = at::searchsorted(sorted, at::arange(cells + 1, sorted.options()));
   plan->counts = begin.narrow(0, 1, cells) - begin.narrow(0, 0, cells);
-  plan->points = order.narrow(0, 0, begin[cells].item<int64_t>());
+  plan->points = order;
   plan->pixels = at::floor_divide(plan->points, shape.depths);
   return plan;
 }
 
-at::Tensor frustum_cells_on(at::Device device, const std::vector<CameraRays>& rays, int64_t cameras,
-                            const FrustumAxes& axes, const BevGrid& grid, VoxelRounding rounding) {
+namespace {
+
+at::Tensor floats_on(at::Device device, const std::vector<float>& values, at::IntArrayRef shape) {
+  at::Tensor out = at::empty(shape, at::kFloat);
+  std::copy(values.begin(), values.end(), out.data_ptr<float>());
+  return nn::sent_to(device, out);
+}
+
+}  // namespace
+
+FrustumCells::FrustumCells(at::Device device, const FrustumAxes& axes, const BevGrid& grid,
+                           VoxelRounding rounding)
+    : u_(floats_on(device, axes.u, {1, 1, static_cast<int64_t>(axes.u.size()), 1})),
+      v_(floats_on(device, axes.v, {1, static_cast<int64_t>(axes.v.size()), 1, 1})),
+      d_(floats_on(device, axes.d, {1, 1, 1, static_cast<int64_t>(axes.d.size())})),
+      // As tensors of the device: on a GPU ATen multiplies by the reciprocal of a number.
+      low_(floats_on(device, {grid.low.begin(), grid.low.end()}, {3})),
+      size_(floats_on(device, {grid.size.begin(), grid.size.end()}, {3})),
+      grid_(grid),
+      rounding_(rounding) {}
+
+at::Tensor FrustumCells::of(const at::Tensor& rays, int64_t cameras) const {
   const at::NoGradGuard no_grad;
-  const auto tensor_of = [&](const std::vector<float>& values, at::IntArrayRef shape) {
-    at::Tensor out = at::empty(shape, at::kFloat);
-    std::copy(values.begin(), values.end(), out.data_ptr<float>());
-    return nn::sent_to(device, out);
+  const int64_t images = rays.size(0);
+  const auto number = [&](size_t k) {
+    return rays.select(1, static_cast<int64_t>(k)).view({images, 1, 1, 1});
   };
-  const auto images = static_cast<int64_t>(rays.size());
+  at::Tensor inside, index[3];
+  for (size_t axis = 0; axis < 3; ++axis) {
+    const auto at_axis = static_cast<int64_t>(axis);
+    const at::Tensor direction =
+        (number(3 * axis) * u_ + number(3 * axis + 1) * v_) + number(3 * axis + 2);
+    const at::Tensor t = (d_ * direction + number(9 + axis) - low_.narrow(0, at_axis, 1)) /
+                         size_.narrow(0, at_axis, 1);
+    const at::Tensor fits = (rounding_ == VoxelRounding::kTrunc ? t > -1.0 : t >= 0.0) &
+                            (t < static_cast<double>(static_cast<float>(grid_.n[axis])));
+    inside = inside.defined() ? inside & fits : fits;
+    index[axis] = t.masked_fill(fits.logical_not(), 0.0).to(at::kLong);  // toward zero
+  }
+  const at::Tensor sample =
+      at::floor_divide(at::arange(images, at::TensorOptions(rays.device()).dtype(at::kLong)),
+                       cameras)
+          .view({images, 1, 1, 1});
+  const at::Tensor cell =
+      ((sample * grid_.n[2] + index[2]) * grid_.n[0] + index[0]) * grid_.n[1] + index[1];
+  return cell.masked_fill(inside.logical_not(), -1).reshape({-1});
+}
+
+at::Tensor rays_on(at::Device device, const std::vector<CameraRays>& rays) {
   std::vector<float> numbers;
   for (const CameraRays& one : rays) {
     numbers.insert(numbers.end(), one.q.begin(), one.q.end());
     numbers.insert(numbers.end(), one.r.begin(), one.r.end());
   }
-  const at::Tensor all = tensor_of(numbers, {images, 12});
-  const auto number = [&](size_t k) {
-    return all.select(1, static_cast<int64_t>(k)).view({images, 1, 1, 1});
-  };
-  const at::Tensor u = tensor_of(axes.u, {1, 1, static_cast<int64_t>(axes.u.size()), 1});
-  const at::Tensor v = tensor_of(axes.v, {1, static_cast<int64_t>(axes.v.size()), 1, 1});
-  const at::Tensor d = tensor_of(axes.d, {1, 1, 1, static_cast<int64_t>(axes.d.size())});
-  // As tensors of the device: on a GPU ATen multiplies by the reciprocal of a number.
-  const at::Tensor low = tensor_of({grid.low.begin(), grid.low.end()}, {3});
-  const at::Tensor size = tensor_of({grid.size.begin(), grid.size.end()}, {3});
-  at::Tensor inside, index[3];
-  for (size_t axis = 0; axis < 3; ++axis) {
-    const auto at_axis = static_cast<int64_t>(axis);
-    const at::Tensor direction =
-        (number(3 * axis) * u + number(3 * axis + 1) * v) + number(3 * axis + 2);
-    const at::Tensor t =
-        (d * direction + number(9 + axis) - low.narrow(0, at_axis, 1)) / size.narrow(0, at_axis, 1);
-    const at::Tensor fits = (rounding == VoxelRounding::kTrunc ? t > -1.0 : t >= 0.0) &
-                            (t < static_cast<double>(static_cast<float>(grid.n[axis])));
-    inside = inside.defined() ? inside & fits : fits;
-    index[axis] = at::where(fits, t, 0.0).to(at::kLong);  // toward zero
-  }
-  const at::Tensor sample =
-      at::floor_divide(at::arange(images, at::TensorOptions(device).dtype(at::kLong)), cameras)
-          .view({images, 1, 1, 1});
-  const at::Tensor cell =
-      ((sample * grid.n[2] + index[2]) * grid.n[0] + index[0]) * grid.n[1] + index[1];
-  return at::where(inside, cell, -1).reshape({-1});
+  return floats_on(device, numbers, {static_cast<int64_t>(rays.size()), 12});
 }
 
 Splatted splat(const at::Tensor& depth_logits, const at::Tensor& context,

@@ -22,7 +22,7 @@ struct SplatPlan {
   // For tensor operations, on a device; undefined: for the reference.
   at::Tensor cell_of_point;  // int64 [points], -1 replaced by 0
   at::Tensor kept;           // float32 [points], 1 where the point is kept
-  at::Tensor points;         // int64: kept ones by cell, in their order
+  at::Tensor points;         // int64: by cell, in their order, dropped ones last
   at::Tensor pixels;         // int64: theirs
   at::Tensor counts;         // int64 [cells]: points of each
 
@@ -35,9 +35,22 @@ struct SplatPlan {
 };
 
 // frustum_cells() as tensor operations on a device, int64 [points]: the same bits, since every
-// operation rounds by itself there too.
-at::Tensor frustum_cells_on(at::Device device, const std::vector<CameraRays>& rays, int64_t cameras,
-                            const FrustumAxes& axes, const BevGrid& grid, VoxelRounding rounding);
+// operation rounds by itself there too. Nobody waits for the device, and nothing but the rays comes
+// from the host.
+class FrustumCells {
+ public:
+  FrustumCells(at::Device device, const FrustumAxes& axes, const BevGrid& grid,
+               VoxelRounding rounding);
+  // Of rays_on(), sample by sample.
+  at::Tensor of(const at::Tensor& rays, int64_t cameras) const;
+
+ private:
+  at::Tensor u_, v_, d_, low_, size_;
+  BevGrid grid_;
+  VoxelRounding rounding_;
+};
+// Q and r of cameras, float32 [cameras, 12].
+at::Tensor rays_on(at::Device device, const std::vector<CameraRays>& rays);
 
 struct Splatted {
   at::Tensor pooled;  // (B, nz*C, nx, ny)

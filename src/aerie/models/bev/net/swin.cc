@@ -1,5 +1,6 @@
 #include "aerie/models/bev/net/swin.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
@@ -60,30 +61,37 @@ int64_t region(int64_t at, int64_t size, int64_t window, int64_t shift) {
 
 }  // namespace
 
+at::Tensor path_factors(const nn::RandomKey& random, std::span<const double> rates,
+                        int64_t images) {
+  at::Tensor out = at::empty({static_cast<int64_t>(rates.size()), images}, at::kDouble);
+  double* next = out.data_ptr<double>();
+  for (size_t site = 0; site < rates.size(); ++site)
+    for (int64_t i = 0; i < images; ++i) {
+      const double draw = nn::uniform_of_item(
+          random, Purpose::kStochasticDepth, static_cast<uint32_t>(site), static_cast<uint64_t>(i));
+      *next++ = draw >= rates[site] ? 1.0 / (1.0 - rates[site]) : 0.0;
+    }
+  return out;
+}
+
 at::Tensor drop_path(const nn::ForwardContext& ctx, const at::Tensor& x, double rate,
                      uint32_t site) {
   if (!ctx.training || rate <= 0.0) return x;
   const int64_t images = x.size(0);
-  at::Tensor factors = at::empty({images}, at::kDouble);
-  double* values = factors.data_ptr<double>();
-  at::Tensor injected;
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor factors;
   if (ctx.injected != nullptr) {
     AERIE_CHECK(ctx.injected->next_dropout < ctx.injected->dropout_keep.size(),
                 "more dropped paths than injected masks");
-    injected = ctx.injected->dropout_keep[ctx.injected->next_dropout++].to(at::kCPU, at::kDouble);
-    AERIE_CHECK(injected.numel() == images, "an injected mask has ", injected.numel(),
-                " values for ", images, " images");
+    const at::Tensor keep = ctx.injected->dropout_keep[ctx.injected->next_dropout++];
+    AERIE_CHECK(keep.numel() == images, "an injected mask has ", keep.numel(), " values for ",
+                images, " images");
+    factors = (keep.to(at::kCPU, at::kDouble) != 0.0).to(at::kDouble) * (1.0 / (1.0 - rate));
+    factors = nn::sent_to(x.device(), factors.to(wide));
+  } else {
+    factors = ctx.path_factors.select(0, site);
   }
-  for (int64_t i = 0; i < images; ++i) {
-    const bool keep = injected.defined()
-                          ? injected.data_ptr<double>()[i] != 0.0
-                          : nn::uniform_of_item(ctx.random, Purpose::kStochasticDepth, site,
-                                                static_cast<uint64_t>(i)) >= rate;
-    values[i] = keep ? 1.0 / (1.0 - rate) : 0.0;
-  }
-  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor on_device = nn::sent_to(x.device(), factors.to(wide)).view({images, 1, 1, 1});
-  return (x.to(wide) * on_device).to(x.scalar_type());
+  return (x.to(wide) * factors.view({images, 1, 1, 1})).to(x.scalar_type());
 }
 
 WindowAttention::WindowAttention(const nn::Scope& scope, const SwinBlockShape& shape)
@@ -234,6 +242,7 @@ Swin::Swin(const nn::Scope& scope, const SwinConfig& config, int64_t first_outpu
                                    : 0.0;
       shape.zero_shift_single_window = config.zero_shift_single_window;
       shape.index = index;
+      drop_rates_.insert(drop_rates_.end(), 2, shape.drop_path);
       stage.blocks.emplace_back(stage_scope.child(str_cat("blocks.", b)), shape);
     }
     if (s + 1 < config.num_stages())
@@ -253,8 +262,20 @@ at::Tensor Swin::run_block(const nn::ForwardContext& ctx, const SwinBlock& block
   return nn::recomputed(run, x);
 }
 
-std::vector<at::Tensor> Swin::forward(const nn::ForwardContext& ctx,
+at::Tensor Swin::path_factors(const nn::RandomKey& random, int64_t images, at::Device device,
+                              at::ScalarType dtype) const {
+  if (std::all_of(drop_rates_.begin(), drop_rates_.end(), [](double r) { return r <= 0.0; }))
+    return {};
+  return nn::sent_to(device, bev::path_factors(random, drop_rates_, images).to(dtype));
+}
+
+std::vector<at::Tensor> Swin::forward(const nn::ForwardContext& given,
                                       const at::Tensor& images) const {
+  nn::ForwardContext ctx = given;
+  if (ctx.training && ctx.injected == nullptr && !ctx.path_factors.defined())
+    ctx.path_factors = path_factors(
+        ctx.random, images.size(0), images.device(),
+        patch_weight_.tensor().scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   at::Tensor x = images;
   const int64_t height = x.size(2), width = x.size(3);
   if (height % 4 != 0 || width % 4 != 0)

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -34,7 +35,11 @@ struct SwinBlockShape {
 
 // Stochastic depth: a branch is dropped for whole images. One number per image, branch and block
 // (purpose kStochasticDepth, epoch 2*block + branch); kept where it is >= rate, and scaled by
-// 1/(1-rate). Injected keep-masks replace the draws, one for each branch that may be dropped.
+// 1/(1-rate): that is the image's factor, one row for every site 2*block + branch. In float64, on
+// the CPU.
+at::Tensor path_factors(const nn::RandomKey& random, std::span<const double> rates, int64_t images);
+// x times the factors of ctx.path_factors; injected keep-masks replace them, one for each branch
+// that may be dropped.
 at::Tensor drop_path(const nn::ForwardContext& ctx, const at::Tensor& x, double rate,
                      uint32_t site);
 
@@ -90,6 +95,9 @@ class Swin {
   // Pictures (N,3,H,W); maps (N,C,h,w), finest first. Reports patch_embed, swin.<stage>.<block> and
   // l0, l1, ...
   std::vector<at::Tensor> forward(const nn::ForwardContext& ctx, const at::Tensor& images) const;
+  // What a training pass takes as ctx.path_factors; undefined: no branch is ever dropped.
+  at::Tensor path_factors(const nn::RandomKey& random, int64_t images, at::Device device,
+                          at::ScalarType dtype) const;
 
  private:
   static at::Tensor run_block(const nn::ForwardContext& ctx, const SwinBlock& block,
@@ -100,6 +108,7 @@ class Swin {
     std::optional<PatchMerging> downsample;
   };
   int64_t first_output_;
+  std::vector<double> drop_rates_;  // of all sites
   nn::ParamRef patch_weight_, patch_bias_;
   nn::LayerNorm patch_norm_;
   std::vector<Stage> stages_;

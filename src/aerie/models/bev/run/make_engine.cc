@@ -34,6 +34,20 @@ void log_precision(const BevRunConfig& run) {
            scale.dynamic ? "dynamic loss scale from " : "constant loss scale ", scale.initial, ")");
 }
 
+// Who asks for graphs is told why there are none.
+void warn_without_graphs(const BevRunConfig& run, const train::EngineOptions& options) {
+  if (run.compile.enabled != Compile::kYes) return;
+  const char* why = !options.gpu               ? "there is no GPU"
+                    : options.ranks != nullptr ? "ranks add up gradients in the backward pass"
+                    : run.aerie.activation_checkpointing
+                        ? "activation_checkpointing runs blocks twice"
+                    : run.trainer.detect_anomaly ? "detect_anomaly looks at every value"
+                                                 : nullptr;
+  if (why != nullptr)
+    log_warn("train", "aerie.compile.enabled: steps are launched operation by operation, since ",
+             why);
+}
+
 std::string brief(const LoadReport& report) {
   std::string out = str_cat(report.kind, ", ", report.loaded, " tensors");
   const auto add = [&](const char* what, const std::vector<std::string>& names) {
@@ -80,6 +94,7 @@ Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& given,
              "BatchNorm sees every micro-batch by itself: ", run.trainer.accumulate_grad_batches,
              " accumulated ones are not quite one larger batch (model.norm_eval=true freezes its "
              "statistics)");
+  warn_without_graphs(run, options);
   AERIE_ASSIGN_OR_RETURN(auto engine, BevEngine::create(run, device));
   AERIE_RETURN_IF_ERROR(engine->join_ranks(options, run.trainer, run.aerie, run.optim.kind,
                                            /*autograd_alone=*/true));

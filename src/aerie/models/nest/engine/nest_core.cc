@@ -369,7 +369,7 @@ Result<EvalOutcome> NestCore::evaluate(const nest::NestBatch& batch) {
     }
     if (status.code() != StatusCode::kOutOfMemory || parts >= rows)
       return std::move(status).with_context("evaluation");
-    empty_cache();
+    release_memory();
   }
 }
 
