@@ -16,7 +16,7 @@ Parts, in this order; what a call did not reach, the next one with the same --ou
 for. What it says of speed and learning means nothing then.
 
 DIR/README.md says what held and what did not, DIR/state.json the same for programs. Exit status: 0 all parts are done and held, 1 something did not hold, 3 call
-again. Standard library only; the towns are made by `aerie data synth`.
+again. Standard library only; the towns are made by `aerie data synth` in --towns.
 """
 import argparse
 import glob
@@ -60,7 +60,7 @@ class Proofs(Resumable):
         return known[name]
 
     def town(self, size):
-        root = os.path.abspath(os.path.join(self.args.out, "town_" + size))
+        root = os.path.join(self.args.towns, "town_" + size)
         text, status = self.run("town_" + size, self.aerie, "data", "synth", "--kind", "nuscenes", "--out", root, "--size", size)
         if status != 0:
             sys.exit(f"the town could not be made:\n{text[-2000:]}")
@@ -211,6 +211,7 @@ PARTS = ["tests", "parity", "presets", "resume", "bench", "learning"]
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
+    parser.add_argument("--towns", help="folder of the towns (default: --out)")
     parser.add_argument("--build", default=f"{ROOT}/build", help="folder with aerie, bev_parity and the test executables")
     parser.add_argument("--minutes", type=float, default=9.0, help="stop after so long; the next call goes on")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
@@ -218,7 +219,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="repeat parts of which something did not hold")
     parser.add_argument("--rehearse", action="store_true", help="the smallest sizes, without a GPU too")
     args = parser.parse_args()
-    args.out = os.path.abspath(args.out)
+    args.out, args.towns = os.path.abspath(args.out), os.path.abspath(args.towns or args.out)
     proofs = Proofs(args)
     if not os.access(proofs.aerie, os.X_OK):
         sys.exit(f"there is no {proofs.aerie}: build it, or name the folder in --build")
