@@ -16,6 +16,8 @@ namespace {
 // Libraries load kernels, choose algorithms and make workspaces, constants are made: none of that
 // may happen in a capture.
 constexpr int64_t kRunsBefore = 2;
+// After a capture for which there was no memory; a failing one takes about as long as a step.
+constexpr int64_t kRunsBetween = 100;
 // Batches of other shapes are the last of an epoch, and parts where memory is short.
 constexpr size_t kMostShapes = 8;
 
@@ -61,9 +63,13 @@ RecordedWork::Graph* RecordedWork::find(const Tensors& inputs, int64_t kind, con
   try {
     at->graph = capture(inputs, work, flags);
   } catch (const std::exception& error) {
-    refused_ = true;
+    const Status status = refine_torch_status(torch_status(error));
+    // What takes the memory now may be an evaluation, or another process.
+    const bool again = status.code() == StatusCode::kOutOfMemory;
+    at->runs = kRunsBefore - kRunsBetween;
+    refused_ = !again;
     log_warn("train", "steps are launched operation by operation, which is slower: no CUDA graph (",
-             torch_status(error).message(), ")");
+             status.message(), ")", again ? "; tried again later" : "");
   }
   flags = before;
   return at->graph.get();
@@ -71,12 +77,12 @@ RecordedWork::Graph* RecordedWork::find(const Tensors& inputs, int64_t kind, con
 
 std::unique_ptr<RecordedWork::Graph> RecordedWork::capture(const Tensors& inputs, const Work& work,
                                                            std::vector<uint8_t>& flags) const {
-  auto made = make_torch_graph(device_);
+  auto made = make_(device_);
   if (!made.ok()) throw std::runtime_error(made.status().message());
   auto out = std::make_unique<Graph>();
   out->graph_ = std::move(made).value();
   // What steps before have used would be held beside the graph's own.
-  at::accelerator::emptyCache();
+  if (!device_.is_cpu()) at::accelerator::emptyCache();
   for (const at::Tensor& input : inputs)
     out->inputs_.push_back(input.defined()
                                ? at::empty_strided(input.sizes(), input.strides(), input.options())

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -33,12 +34,15 @@ class RecordedWork {
     std::unique_ptr<TorchGraph> graph_;
   };
 
-  explicit RecordedWork(at::Device device) : device_(device) {}
+  using MakeGraph = std::function<Result<std::unique_ptr<TorchGraph>>(at::Device)>;
+  explicit RecordedWork(at::Device device, MakeGraph make = make_torch_graph)
+      : device_(device), make_(std::move(make)) {}
 
   // The graph for inputs of these shapes, captured now if it is time for it. Null: the caller does
   // the work by itself this time, since the shapes have come too rarely, are too many, or cannot be
-  // captured. `kind`: what the work depends on beside shapes. `flags`: set by the host's part of
-  // the work; capturing leaves them alone, a replay sets those that the capture has set.
+  // captured: never, or not while memory is short. `kind`: what the work depends on beside shapes.
+  // `flags`: set by the host's part of the work; capturing leaves them alone, a replay sets those
+  // that the capture has set.
   Graph* find(const Tensors& inputs, int64_t kind, const Work& work, std::vector<uint8_t>& flags);
 
   // Graphs hold addresses and settings; nothing of them is under way.
@@ -55,6 +59,7 @@ class RecordedWork {
                                  std::vector<uint8_t>& flags) const;
 
   at::Device device_;
+  MakeGraph make_;
   std::vector<Shape> shapes_;
   bool refused_ = false;  // a capture has failed: others would too
 };

@@ -689,6 +689,7 @@ TEST(BevEngineGpuTest, GoesOnAfterRunningOutOfMemory) {
   const auto before = state_of(*engine);
   const auto scores = engine->evaluate(b.get(), 1, 0);
   ASSERT_TRUE(scores.ok()) << scores.status().to_string();
+  const auto cells = static_cast<double>(8 * run.model.map_height() * run.model.map_width());
   bool done = false;
   int failed = 0, scored = 0;
   for (int64_t left = 0; !done && left < int64_t{256} << 20; left += left / 4 + (256 << 10)) {
@@ -698,7 +699,10 @@ TEST(BevEngineGpuTest, GoesOnAfterRunningOutOfMemory) {
       const ScarceMemory scarce(gpu, left);
       const auto evaluated = engine->evaluate(b.get(), 1, 0);
       if (evaluated.ok()) {
-        EXPECT_EQ(evaluated->sums, scores->sums) << left;
+        // Smaller parts go through other algorithms, which turn cells at a threshold.
+        ASSERT_EQ(evaluated->sums.size(), scores->sums.size());
+        for (size_t i = 0; i < scores->sums.size(); ++i)
+          EXPECT_NEAR(evaluated->sums[i], scores->sums[i], 0.01 * cells) << left << ", sum " << i;
         ++scored;
       } else {
         ASSERT_EQ(evaluated.status().code(), StatusCode::kOutOfMemory)
