@@ -4,7 +4,7 @@ namespace aerie::train {
 
 Result<RankSettings> rank_settings(const config::TrainerConfig& trainer,
                                    const config::AerieConfig& aerie,
-                                   config::OptimizerKind optimizer, bool autograd) {
+                                   config::OptimizerKind optimizer, bool autograd, int world) {
   const config::StrategyConfig& strategy = trainer.strategy;
   RankSettings out;
   out.autograd = autograd;
@@ -18,8 +18,8 @@ Result<RankSettings> rank_settings(const config::TrainerConfig& trainer,
   out.bucket_cap_mb = strategy.bucket_cap_mb;
   out.compression = strategy.comm_hook;
   out.shard = aerie.shard_optimizer;
-  out.sync_batchnorm = trainer.sync_batchnorm;
-  out.broadcast_buffers = strategy.broadcast_buffers;
+  out.sync_batchnorm = trainer.sync_batchnorm && world > 1;
+  out.broadcast_buffers = strategy.broadcast_buffers && world > 1;
   if (out.shard && optimizer == config::OptimizerKind::kNovograd)
     return unsupported("aerie.shard_optimizer: novograd's moments are those of whole tensors")
         .with_hint("use adamw, adam or sgd, or set aerie.shard_optimizer=false");

@@ -9,9 +9,10 @@
 
 namespace aerie::train {
 
-// `autograd`: as RankSettings has it. Refuses what cannot be done together.
+// `autograd`: as RankSettings has it. `world`: the number of ranks; one alone neither exchanges
+// statistics nor takes over buffers. Refuses what cannot be done together.
 Result<RankSettings> rank_settings(const config::TrainerConfig& trainer,
                                    const config::AerieConfig& aerie,
-                                   config::OptimizerKind optimizer, bool autograd);
+                                   config::OptimizerKind optimizer, bool autograd, int world);
 
 }  // namespace aerie::train

@@ -22,6 +22,7 @@
 #include "aerie/train/ranks/c10d_group.h"
 #include "aerie/train/ranks/c10d_reducer.h"
 #include "aerie/train/ranks/engine_ranks.h"
+#include "aerie/train/ranks/rank_settings.h"
 
 namespace aerie::train::reducers_test {
 namespace {
@@ -395,6 +396,20 @@ TEST(BucketPlanTest, ShardsAreChunksAndCoverEverything) {
       }
       EXPECT_EQ(at, count);
     }
+}
+
+// Nobody is there to exchange statistics with, and kernels for it would only cost time.
+TEST(RankSettingsTest, ARankAloneExchangesNothing) {
+  config::TrainerConfig trainer;
+  trainer.sync_batchnorm = true;
+  const config::AerieConfig aerie;
+  for (const int world : {1, 2}) {
+    const auto settings = rank_settings(trainer, aerie, config::OptimizerKind::kAdamW,
+                                        /*autograd=*/false, world);
+    ASSERT_TRUE(settings.ok()) << settings.status().to_string();
+    EXPECT_EQ(settings->sync_batchnorm, world > 1);
+    EXPECT_EQ(settings->broadcast_buffers, world > 1);
+  }
 }
 
 }  // namespace
