@@ -65,6 +65,9 @@ struct EngineOptions {
   std::string precision;
   // The processes that train this model together; null: this one alone.
   std::shared_ptr<dist::ProcessGroup> ranks;
+  // False: each rank keeps its own gradients and does everything else with the others. For
+  // measuring what adding up costs.
+  bool reduces = true;
 };
 
 // A top-level part of the model, as Lightning's summary counts it.

@@ -152,6 +152,7 @@ Result<Measurement> measure_steps(Engine& engine, BatchSource& source,
   for (int64_t i = 0; i < options.warmup && !stopped(); ++i) AERIE_RETURN_IF_ERROR(runner.step());
   AERIE_RETURN_IF_ERROR(runner.collect(/*wait=*/true));
   out.warmup_s = clock.monotonic_s() - begin;
+  if (options.after_warmup) AERIE_RETURN_IF_ERROR(options.after_warmup());
   (void)take_thread_spans();
   (void)take_device_spans();
 

@@ -38,11 +38,12 @@ struct MeasureOptions {
   // True: the results of a step are awaited before the next one begins, as Python loops do. False:
   // an engine that works ahead may do so; the time of a step is then the time between results.
   bool wait_for_results = true;
-  int64_t split = 1;                    // as StepRequest
-  std::vector<double> learning_rates;   // one per parameter group
-  Clock* clock = nullptr;               // null: the real one
-  std::function<bool()> stop;           // may be empty; ends the measurement early
-  std::string amount_name = "samples";  // TaskInfo::amount
+  int64_t split = 1;                     // as StepRequest
+  std::vector<double> learning_rates;    // one per parameter group
+  Clock* clock = nullptr;                // null: the real one
+  std::function<bool()> stop;            // may be empty; ends the measurement early
+  std::function<Status()> after_warmup;  // may be empty
+  std::string amount_name = "samples";   // TaskInfo::amount
 };
 
 // Medians over the steps; milliseconds of one step.

@@ -187,8 +187,9 @@ Status AutogradEngine::join_ranks(const EngineOptions& options,
                                   bool autograd_alone) {
   if (options.ranks == nullptr) return ok_status();
   AERIE_ASSIGN_OR_RETURN(
-      const RankSettings settings,
+      RankSettings settings,
       rank_settings(trainer, aerie, optimizer, autograd_alone, options.ranks->size()));
+  settings.reduces = options.reduces;
   AERIE_ASSIGN_OR_RETURN(auto ranks,
                          EngineRanks::create(options.ranks, autograd().registry(), settings));
   return set_ranks(std::move(ranks));

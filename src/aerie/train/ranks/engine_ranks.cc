@@ -74,7 +74,8 @@ Result<std::unique_ptr<EngineRanks>> EngineRanks::create(std::shared_ptr<dist::P
     buckets.explain = [group = group.get()](Status error) {
       return group->explain(std::move(error));
     };
-    if (settings.autograd && !settings.gradient_as_bucket_view && !settings.shard) {
+    if (settings.reduces && settings.autograd && !settings.gradient_as_bucket_view &&
+        !settings.shard) {
       C10dReducerOptions options;
       static_cast<BucketOptions&>(options) = buckets;
       options.find_unused = settings.find_unused;
@@ -82,7 +83,8 @@ Result<std::unique_ptr<EngineRanks>> EngineRanks::create(std::shared_ptr<dist::P
       options.values = out->tensors_;
       AERIE_ASSIGN_OR_RETURN(out->reducer_, make_c10d_reducer(torch, registry, options));
     } else {
-      out->reducer_ = make_flat_reducer(out->tensors_, device, {buckets, settings.shard});
+      out->reducer_ =
+          make_flat_reducer(out->tensors_, device, {buckets, settings.shard, settings.reduces});
     }
     if (settings.sync_batchnorm) {
       // In an order of its own: sums of a layer do not wait behind buckets, nor for ranks whose

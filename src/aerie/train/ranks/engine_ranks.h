@@ -30,6 +30,7 @@ struct RankSettings {
   bool gradient_as_bucket_view = false;
   double bucket_cap_mb = 25.0;
   Compression compression = Compression::kNone;
+  bool reduces = true;            // FlatReducerOptions
   bool shard = false;             // of the optimizer
   bool sync_batchnorm = false;    // statistics of all ranks
   bool broadcast_buffers = true;  // otherwise: rank 0's, before every step

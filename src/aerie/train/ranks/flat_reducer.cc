@@ -28,6 +28,8 @@ class FlatReducer final : public GradientReducer {
       grads_ = at::from_blob(grads, {parts.count}, at::TensorOptions(device_).dtype(at::kFloat));
       buckets_.clear();
       counters_.buckets = counters_.bytes = 0;
+      next_ = 0;
+      if (!options_.reduces) return ok_status();
       for (Bucket& planned :
            plan_buckets(parts, options_.first_bucket_bytes, options_.bucket_bytes)) {
         Live bucket;
@@ -41,7 +43,6 @@ class FlatReducer final : public GradientReducer {
         ++counters_.buckets;
         buckets_.push_back(std::move(bucket));
       }
-      next_ = 0;
       return ok_status();
     } catch (const std::exception& error) {
       return torch_status(error).with_context("buckets of gradients");
@@ -98,7 +99,8 @@ class FlatReducer final : public GradientReducer {
 
   bool shards() const override { return options_.shard; }
   bool keeps_gradients() const override {
-    return group_->size() == 1 && !options_.shard && options_.compression == Compression::kNone;
+    return !options_.reduces ||
+           (group_->size() == 1 && !options_.shard && options_.compression == Compression::kNone);
   }
   bool sums_everywhere() const override {
     return !options_.shard || !group_->reduces_to_one(device_);

@@ -27,7 +27,8 @@ struct BucketOptions {
   std::function<Status(Status)> explain;
 };
 struct FlatReducerOptions : BucketOptions {
-  bool shard = false;  // every rank has a range of its own (GradientReducer::shards())
+  bool shard = false;   // every rank has a range of its own (GradientReducer::shards())
+  bool reduces = true;  // false: gradients stay what they are; all else is as with others
 };
 
 // Gradients become their mean over the ranks. The group is the gradients' own.

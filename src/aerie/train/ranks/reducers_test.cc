@@ -1,9 +1,11 @@
 // Both reducers over Gloo, in processes that meet on the loopback interface: gradients of a small
 // model are the mean of what the ranks have, however a step is made up.
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -21,6 +23,7 @@
 #include "aerie/train/ranks/bucket_plan.h"
 #include "aerie/train/ranks/c10d_group.h"
 #include "aerie/train/ranks/c10d_reducer.h"
+#include "aerie/train/ranks/collective_times.h"
 #include "aerie/train/ranks/engine_ranks.h"
 #include "aerie/train/ranks/rank_settings.h"
 
@@ -333,6 +336,63 @@ TEST(EngineRanksTest, FlagsValuesAndStatesAreShared) {
     return 0;
   });
   EXPECT_EQ(codes, std::vector<int>(2, 0));
+}
+
+// For measuring what reducing costs: all else goes on as with it.
+TEST(EngineRanksTest, GradientsStayWhereNothingIsReduced) {
+  const std::vector<int> codes = dist::fork_groups(2, [&](dist::ProcessGroup& group) {
+    const std::shared_ptr<dist::ProcessGroup> shared(&group, [](dist::ProcessGroup*) {});
+    for (const bool autograd : {false, true}) {
+      nn::ParameterRegistry registry;
+      add_parameters(registry);
+      RankSettings settings;
+      settings.autograd = autograd;
+      settings.sync_batchnorm = true;
+      settings.reduces = false;
+      auto ranks = EngineRanks::create(shared, registry, settings);
+      EXPECT_TRUE(ranks.ok()) << ranks.status().to_string();
+      GradientReducer& reducer = (*ranks)->reducer();
+      EXPECT_FALSE(reducer.watches_backward());
+      EXPECT_TRUE(reducer.keeps_gradients());
+      const FlatParts parts = parts_of(registry);
+      EXPECT_TRUE(reducer.attach(registry.flat_grads().mutable_data_ptr<float>(), parts).ok());
+      BackwardWatch watch(registry, parts);
+      EXPECT_TRUE(run_step(reducer, watch, registry, group.rank(), 0, {Pass{}}).ok());
+      const at::Tensor got = registry.flat_grads().clone();
+      registry.zero_grad();
+      loss_of(registry, group.rank(), 0, true).backward();
+      EXPECT_TRUE(at::equal(got, registry.flat_grads()));
+      EXPECT_EQ(reducer.counters().buckets, 0);
+      EXPECT_EQ(reducer.counters().bytes, 0);
+      double sums[1] = {1.0 + group.rank()};
+      kernels::ExchangedSums exchanged;
+      exchanged.values = sums;
+      exchanged.count = 1;
+      EXPECT_EQ((*ranks)->exchange()(exchanged, nullptr), 0);
+      EXPECT_EQ(sums[0], 3.0);
+    }
+    return 0;
+  });
+  EXPECT_EQ(codes, std::vector<int>(2, 0));
+}
+
+// Ranks that stop at different moments make the same calls.
+TEST(CollectiveTimesTest, ALoadEndsOnAllRanksTogether) {
+  const std::vector<int> codes = dist::fork_groups(3, [&](dist::ProcessGroup& group) {
+    for (const int64_t piece : {int64_t{1} << 12, int64_t{1} << 30}) {  // larger than all: all
+      auto load = ReductionLoad::start(group, int64_t{1} << 16, piece);
+      EXPECT_TRUE(load.ok()) << load.status().to_string();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20 * group.rank()));
+      const auto seconds = (*load)->stop();
+      EXPECT_TRUE(seconds.ok()) << seconds.status().to_string();
+      EXPECT_GT(*seconds, 0.0);
+    }
+    const auto copies = time_copies(group, int64_t{1} << 16, 3);
+    EXPECT_TRUE(copies.ok()) << copies.status().to_string();
+    EXPECT_GT(*copies, 0.0);
+    return 0;
+  });
+  EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
 TEST(EngineRanksTest, AnotherModelIsRefused) {

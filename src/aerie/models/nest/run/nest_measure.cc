@@ -99,6 +99,7 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   engine_options.gpu = devices.gpu;
   engine_options.gpu_index = devices.own;
   engine_options.ranks = options.ranks;
+  engine_options.reduces = options.reduces;
   AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, make_nest_engine(config, engine_options));
   // From here on: what an earlier measurement held has been given back.
   const std::unique_ptr<metrics::NvmlSampler> nvml =
@@ -120,6 +121,7 @@ Result<NestMeasurement> measure(const config::RunConfig& config,
   measure_options.accumulate = config.trainer.accumulate_grad_batches;
   measure_options.wait_for_results = options.wait_for_results;
   measure_options.stop = options.stop;
+  measure_options.after_warmup = options.after_warmup;
   // The rate of the first step of the schedule; its value does not change the time.
   auto schedule = optim::Schedule::make(config.model.optim.sched, engine.base_rates,
                                         std::max<int64_t>(config.trainer.max_steps, 1'000'000));

@@ -22,9 +22,11 @@ struct NestMeasureOptions {
   double shortest = 0.8;  // the shortest, as a share of it; lengths are spread evenly
   int64_t batches = 2;    // different batches, used in turn
   bool wait_for_results = true;
-  std::function<bool()> stop;  // may be empty
+  std::function<bool()> stop;            // may be empty
+  std::function<Status()> after_warmup;  // as MeasureOptions has it
   // Who trains this model together, each with batches of its own; null: this process alone.
   std::shared_ptr<dist::ProcessGroup> ranks;
+  bool reduces = true;  // as EngineOptions has it
 };
 
 struct NestMeasurement {
