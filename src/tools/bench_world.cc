@@ -26,7 +26,11 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int kAllReduceCalls = 15;  // of every size of all-reduce
+constexpr int kCopies = 5;
+constexpr int64_t kLoadBytes = int64_t{256} << 20;  // more than caches hold
 constexpr const char* kAlonePart = "alone";
+// As kAlonePart, beside reductions that never pause.
+constexpr const char* kLoadedPart = "loaded";
 constexpr const char* kAsConfigured = "as configured";
 
 // Keys of trainer.strategy, each alone beside the configured ones.
@@ -83,6 +87,15 @@ std::string backend_of(const WorldBench& bench, bool gpu) {
   return !wanted.empty() ? wanted : gpu ? "nccl" : "gloo";
 }
 
+// Whether ranks compute on the processors that reduce, so that each costs the other time.
+bool shares_processors(bool gpu, int world) {
+  return !gpu && world > 1;
+}
+
+int64_t bucket_bytes(const config::StrategyConfig& strategy) {
+  return std::max<int64_t>(4, static_cast<int64_t>(strategy.bucket_cap_mb * 1048576.0));
+}
+
 advisor::PlanOptions world_plan_options(const WorldBench& bench,
                                         const config::StrategyConfig& strategy,
                                         const std::string& backend) {
@@ -101,9 +114,11 @@ advisor::PlanOptions world_plan_options(const WorldBench& bench,
 // Of a row: what it should have taken, and how far that is from what it took.
 Status add_world_prediction(const WorldBench& bench, const config::StrategyConfig& strategy,
                             const std::string& backend, const ordered_json& alone,
-                            const ordered_json& calls, ordered_json& row) {
+                            const ordered_json& calls, const ordered_json& busy,
+                            ordered_json& row) {
   const int ranks = row["ranks"].get<int>();
-  ordered_json document{{"steps", ordered_json::array({alone})}, {"all_reduce", calls}};
+  const ordered_json document{
+      {"steps", ordered_json::array({alone})}, {"all_reduce", calls}, {"busy", busy}};
   AERIE_ASSIGN_OR_RETURN(const advisor::PlanInput input,
                          advisor::read_plan_input(document.dump(), "the measured step"));
   advisor::PlanOptions options = world_plan_options(bench, strategy, backend);
@@ -111,7 +126,7 @@ Status add_world_prediction(const WorldBench& bench, const config::StrategyConfi
     AERIE_ASSIGN_OR_RETURN(options.network, advisor::fit_network(input.all_reduces));
   }
   const advisor::Plan plan =
-      advisor::make_plan(input.steps.front(), {ranks}, options, input.all_reduces);
+      advisor::make_plan(input.steps.front(), {ranks}, options, input.all_reduces, input.busy);
   const advisor::StepPrediction& step = plan.rows.front().step;
   const double measured_ms = row["step"]["step_ms"].get<double>();
   const double alone_ms = alone["step_ms"].get<double>();
@@ -139,13 +154,36 @@ void print_world_row(const ordered_json& row) {
 
 void print_world_head(const WorldBench& bench) {
   std::printf(
-      "%lld x %g s a rank; alone: as many busy ranks that do not reduce; reduce: its all-reduces "
-      "as\nmeasured one by one, and the share of them that the step hides; plan: what the formula "
-      "of\n`aerie plan` makes of these, and its error\n",
+      "%lld x %g s a rank; alone: as many busy ranks that reduce no gradients; reduce: its "
+      "all-reduces\nas measured one by one, and the share of them that the step hides; plan: what "
+      "the formula of\n`aerie plan` makes of these and of how steps and reductions slow each other "
+      "down, and its error\n",
       static_cast<long long>(bench.measure.batch_size), bench.measure.seconds);
   std::printf("%5s  %-30s %10s %10s %10s %10s %10s %9s %8s %9s\n", "ranks", "trainer.strategy",
               "step ms", "alone ms", "reduce ms", "hidden", "plan ms", "error", "buckets",
               "GiB/rank");
+}
+
+// What collectives and copies cost where nobody computes.
+Result<ordered_json> measure_calls(const WorldBench& bench, dist::ProcessGroup& group,
+                                   int gpu_index, bool shares) {
+  ordered_json out{{"all_reduce", ordered_json::array()}};
+  if (group.size() == 1) return out;
+  AERIE_ASSIGN_OR_RETURN(
+      const auto times,
+      train::time_all_reduces(group, gpu_index, all_reduce_sizes(), kAllReduceCalls));
+  for (const train::CollectiveTime& time : times)
+    out["all_reduce"].push_back(
+        {{"ranks", group.size()}, {"bytes", time.bytes}, {"seconds", time.seconds}});
+  if (!shares) return out;
+  AERIE_ASSIGN_OR_RETURN(
+      const auto bucket,
+      train::time_all_reduces(group, gpu_index, {bucket_bytes(bench.run.trainer.strategy)},
+                              kAllReduceCalls));
+  out["bucket_ms"] = bucket.front().seconds * 1e3;
+  AERIE_ASSIGN_OR_RETURN(const double seconds, train::time_copies(group, kLoadBytes, kCopies));
+  out["copy_gb_per_s"] = static_cast<double>(kLoadBytes) * 1e-9 / seconds;
+  return out;
 }
 
 }  // namespace
@@ -170,13 +208,27 @@ Status run_bench_world(const WorldBench& bench) {
              " cores: they wait for each other's cores, and the figures say little");
   const TempDir scratch;
   ordered_json steps = ordered_json::array(), calls = ordered_json::array(),
-               rows = ordered_json::array();
+               busy = ordered_json::array(), rows = ordered_json::array();
+  ordered_json first_alone;
   if (!bench.json) print_world_head(bench);
   for (const int world : bench.worlds) {
     AERIE_ASSIGN_OR_RETURN(const ordered_json alone,
                            run_world_part(bench, world, kAlonePart, scratch));
     if (world == 1) steps.push_back(alone["step"]);
+    if (first_alone.is_null()) first_alone = alone["step"];
     for (const ordered_json& call : alone["all_reduce"]) calls.push_back(call);
+    ordered_json together = ordered_json::array();
+    if (shares_processors(gpu, world)) {
+      AERIE_ASSIGN_OR_RETURN(const ordered_json loaded,
+                             run_world_part(bench, world, kLoadedPart, scratch));
+      together.push_back({{"ranks", world},
+                          {"step", alone["step"]},
+                          {"loaded_step", loaded["step"]},
+                          {"reduce_ms", alone["bucket_ms"]},
+                          {"loaded_reduce_ms", loaded["bucket_ms"]},
+                          {"copy_gb_per_s", alone["copy_gb_per_s"]}});
+      busy.push_back(together.back());
+    }
     for (const KeyCase& one : kKeyCases) {
       // One rank reduces nothing: that its step is as fast as without a group is what shows.
       if (one.name != kAsConfigured && (!bench.keys || world == 1)) continue;
@@ -189,17 +241,18 @@ Status run_bench_world(const WorldBench& bench) {
                        {"step", found["step"]},
                        {"buckets", found["buckets"]},
                        {"reduced_bytes", found["reduced_bytes"]}};
-      AERIE_RETURN_IF_ERROR(
-          add_world_prediction(bench, strategy, backend, alone["step"], alone["all_reduce"], row));
+      AERIE_RETURN_IF_ERROR(add_world_prediction(bench, strategy, backend, alone["step"],
+                                                 alone["all_reduce"], together, row));
       if (!bench.json) print_world_row(row);
       rows.push_back(std::move(row));
     }
   }
   // `aerie plan --measured` starts from a step of one rank; without one, from that of busy ones.
-  if (steps.empty()) steps.push_back(rows.front()["step"]);
+  if (steps.empty()) steps.push_back(first_alone);
   if (bench.json)
     print_document(ordered_json{{"steps", steps},
                                 {"all_reduce", calls},
+                                {"busy", busy},
                                 {"cores", cores},
                                 {"threads", bench.threads},
                                 {"backend", backend},
@@ -216,7 +269,7 @@ Status run_bench_rank(const WorldBench& bench, const std::string& part, const st
   config::RunConfig run = bench.run;
   run.trainer.devices = {};
   run.trainer.num_nodes = 1;
-  const bool alone = part == kAlonePart;
+  const bool loaded = part == kLoadedPart, alone = loaded || part == kAlonePart;
   const KeyCase* keys = std::find_if(std::begin(kKeyCases), std::end(kKeyCases),
                                      [&](const KeyCase& one) { return part == one.name; });
   if (!alone && keys == std::end(kKeyCases))
@@ -230,25 +283,36 @@ Status run_bench_rank(const WorldBench& bench, const std::string& part, const st
   options.gpu_index = devices.gpu ? static_cast<int>(devices.own) : -1;
   AERIE_ASSIGN_OR_RETURN(const std::shared_ptr<dist::ProcessGroup> group,
                          dist::join_ranks(*world, options));
-  ordered_json out;
-  if (alone) {
-    out["all_reduce"] = ordered_json::array();
-    if (world->size > 1) {
-      AERIE_ASSIGN_OR_RETURN(
-          const auto times,
-          train::time_all_reduces(*group, options.gpu_index, all_reduce_sizes(), kAllReduceCalls));
-      for (const train::CollectiveTime& time : times)
-        out["all_reduce"].push_back(
-            {{"ranks", world->size}, {"bytes", time.bytes}, {"seconds", time.seconds}});
-    }
-  }
+  const bool shares = shares_processors(devices.gpu, world->size);
   train::NestMeasureOptions measure = bench.measure;
-  if (!alone) measure.ranks = group;
+  ordered_json out;
+  if (part == kAlonePart) {
+    AERIE_ASSIGN_OR_RETURN(out, measure_calls(bench, *group, options.gpu_index, shares));
+  }
+  if (!alone || shares) measure.ranks = group;
+  if (alone) {
+    // Of one micro-batch, with the whole update.
+    run.trainer.accumulate_grad_batches = 1;
+    run.aerie.shard_optimizer = false;
+    measure.reduces = false;
+  }
+  std::unique_ptr<train::ReductionLoad> load;
+  if (loaded)
+    measure.after_warmup = [&]() -> Status {
+      AERIE_ASSIGN_OR_RETURN(load,
+                             train::ReductionLoad::start(*group, kLoadBytes,
+                                                         bucket_bytes(bench.run.trainer.strategy)));
+      return ok_status();
+    };
   AERIE_RETURN_IF_ERROR(group->barrier());
   auto measured = train::measure(run, measure);
   if (!measured.ok()) {
     group->fail(measured.status());
     return measured.status();
+  }
+  if (load != nullptr) {
+    AERIE_ASSIGN_OR_RETURN(const double seconds, load->stop());
+    out["bucket_ms"] = seconds * 1e3;
   }
   AERIE_RETURN_IF_ERROR(group->barrier());
   out["step"] = bench.to_json(*measured);

@@ -26,7 +26,7 @@ struct PlanArgs {
   std::string gpus = "1,8,64,512", model = "L", measured, which, html, hook = "none";
   int64_t batch = 0;
   double bandwidth = 0.0, latency = -1.0, node_bandwidth = 0.0, node_latency = -1.0, call = -1.0;
-  double jitter_percent = -1.0, overlap_slowdown_percent = 0.0;
+  double jitter_percent = -1.0, overlap_slowdown_percent = -1.0;
   int gpus_per_node = 0;
   bool no_sync_batchnorm = false, json = false;
   advisor::PlanOptions options;
@@ -149,7 +149,7 @@ void add_plan_options(CLI::App& app, PlanArgs& args) {
   app.add_flag("--bucket-copies", args.options.bucket_copies,
                "gradients beside their buckets (gradient_as_bucket_view=false, reference engine)");
   number("--overlap-slowdown", args.overlap_slowdown_percent,
-         "percent by which reductions slow the backward pass down (default 0)");
+         "percent by which reductions slow the backward pass down (default: as measured, else 0)");
   number("--jitter", args.jitter_percent,
          "standard deviation of a rank's step in percent (default: as measured, else 0)");
   app.add_option("--html", args.html, "writes a page with the curve");
@@ -183,9 +183,11 @@ Status run_plan(const std::vector<std::string>& arguments) {
   AERIE_RETURN_IF_ERROR(apply_network(args, input.all_reduces));
   args.options.sync_batchnorm = !args.no_sync_batchnorm;
   args.options.gradient_bytes = args.hook == "none" ? 4.0 : 2.0;
-  args.options.overlap_slowdown = args.overlap_slowdown_percent / 100.0;
+  if (args.overlap_slowdown_percent >= 0.0)
+    args.options.overlap_slowdown = args.overlap_slowdown_percent / 100.0;
   if (args.jitter_percent >= 0.0) args.options.jitter_share = args.jitter_percent / 100.0;
-  advisor::Plan plan = advisor::make_plan(step, worlds, args.options, input.all_reduces);
+  advisor::Plan plan =
+      advisor::make_plan(step, worlds, args.options, input.all_reduces, input.busy);
   if (!args.html.empty())
     AERIE_RETURN_IF_ERROR(Env::real().atomic_replace(expand_user(args.html), plan.to_html()));
   if (args.json)

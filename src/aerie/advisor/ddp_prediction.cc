@@ -16,31 +16,30 @@ struct Backward {
   double latency_s = 0.0;  // of it
 };
 
-// One reduction at a time, in the order of the buckets, beside a pass that slows down meanwhile.
+// One reduction at a time, in the order of the buckets, beside a pass; each slows the other down.
 Backward run_backward(const StepModel& model, const AllReduceTime& all_reduce, double scale) {
   Backward out;
+  const double pass_s = model.backward_s + model.copy_in_s;
+  const double slow_pass = 1.0 + std::max(0.0, model.overlap_slowdown);
+  const double slow_reduce = 1.0 + std::max(0.0, model.reduce_slowdown);
   double now = 0.0, done_s = 0.0;  // clock, and how much of the pass has been computed
-  double reducing_until = 0.0;
-  const double slow = 1.0 + std::max(0.0, model.overlap_slowdown);
+  double left_s = 0.0;             // of the reductions that have begun, had they no company
   // Moves the clock to where `target_s` of the pass are computed.
   const auto compute_to = [&](double target_s) {
-    const double left = target_s - done_s;
-    const double slowed = std::max(0.0, reducing_until - now);
-    if (left * slow <= slowed)
-      now += left * slow;
-    else
-      now += slowed + (left - slowed / slow);
+    const double both_s = std::min(left_s * slow_reduce, (target_s - done_s) * slow_pass);
+    left_s = std::max(0.0, left_s - both_s / slow_reduce);
+    now += both_s + (target_s - done_s - both_s / slow_pass);
     done_s = target_s;
   };
   for (const Bucket& bucket : model.buckets) {
-    compute_to(std::max(done_s, bucket.ready * model.backward_s));
+    compute_to(std::max(done_s, bucket.ready * pass_s));
     const Cost cost = all_reduce(bucket.bytes);
-    reducing_until = std::max(now, reducing_until) + scale * cost.total_s();
+    left_s += scale * cost.total_s();
     out.reduce_s += scale * cost.total_s();
     out.latency_s += scale * cost.latency_s;
   }
-  compute_to(std::max(done_s, model.backward_s));
-  out.end_s = std::max(now, reducing_until);
+  compute_to(std::max(done_s, pass_s));
+  out.end_s = now + left_s + model.copy_out_s;
   return out;
 }
 
@@ -112,6 +111,7 @@ double predict_memory_gib(const MemoryModel& model, int ranks) {
 
 Limit limit_of(const StepPrediction& prediction) {
   const std::pair<double, Limit> losses[] = {
+      {prediction.shared_s, Limit::kShared},
       {prediction.exposed_s - prediction.exposed_latency_s, Limit::kBandwidth},
       {prediction.exposed_latency_s, Limit::kLatency},
       {prediction.blocking_s, Limit::kBlocking},
@@ -130,6 +130,8 @@ const char* limit_name(Limit limit) {
   switch (limit) {
     case Limit::kCompute:
       return "compute";
+    case Limit::kShared:
+      return "shared processors";
     case Limit::kBandwidth:
       return "bandwidth";
     case Limit::kLatency:
@@ -148,6 +150,10 @@ std::string limit_advice(Limit limit) {
   switch (limit) {
     case Limit::kCompute:
       return "the ranks cost little: a faster step of one rank is what helps";
+    case Limit::kShared:
+      return "ranks of one machine wait for its processors, its memory and each other: fewer "
+             "ranks, "
+             "or fewer threads each";
     case Limit::kBandwidth:
       return "reductions outlast the backward pass: more work a step (batch_size, "
              "trainer.accumulate_grad_batches), or half the bytes (ddp_comm_hook: "

@@ -36,8 +36,11 @@ struct StepModel {
   // SyncBatchNorm: calls of a micro-batch that nothing overlaps.
   int blocking_calls = 0;
   double blocking_bytes = 0.0;  // of each
-  // The backward pass takes 1 + this times as long while a reduction is under way.
-  double overlap_slowdown = 0.0;
+  // The backward pass takes 1 + this times as long while a reduction is under way, and a reduction
+  // while the pass is.
+  double overlap_slowdown = 0.0, reduce_slowdown = 0.0;
+  // Gradients are brought into their buckets in the backward pass, and taken out behind the last.
+  double copy_in_s = 0.0, copy_out_s = 0.0;
   // Standard deviation of a rank's own time of a step; all wait for the slowest.
   double jitter_s = 0.0;
   // Reduce-scatter instead of all-reduce, an update of 1/W, all-gather of 16-bit weights.
@@ -48,6 +51,7 @@ struct StepModel {
 struct StepPrediction {
   double step_s = 0.0;
   double compute_s = 0.0;          // of a rank without the others
+  double shared_s = 0.0;           // more of it where ranks share processors and memory
   double reduce_s = 0.0;           // all bucket reductions, overlapped or not
   double exposed_s = 0.0;          // of them, what the step waits for, and time lost by overlapping
   double exposed_latency_s = 0.0;  // of exposed_s, by the share of latency in reduce_s
@@ -74,7 +78,7 @@ struct MemoryModel {
 double predict_memory_gib(const MemoryModel& model, int ranks);
 
 // What costs most of the time that other ranks cost, and what would help.
-enum class Limit { kCompute, kBandwidth, kLatency, kBlocking, kStragglers, kGather };
+enum class Limit { kCompute, kShared, kBandwidth, kLatency, kBlocking, kStragglers, kGather };
 Limit limit_of(const StepPrediction& prediction);
 const char* limit_name(Limit limit);
 std::string limit_advice(Limit limit);

@@ -134,6 +134,31 @@ TEST(StepPlanTest, ReductionsSlowThePassDown) {
   EXPECT_NEAR(predict_step(model, 2, half).exposed_s, 0.75, 1e-12);
 }
 
+TEST(StepPlanTest, ThePassSlowsReductionsDown) {
+  // Bucket 1 begins at 1.0; beside the pass a reduction of 0.75 takes 1.5: at 2.0 a quarter is
+  // left, and bucket 2's 0.75 behind it have no company.
+  StepModel model = two_buckets();
+  model.reduce_slowdown = 1.0;
+  const auto three_quarters = [](double) { return Cost{0.75, 0.0}; };
+  EXPECT_NEAR(predict_step(model, 2, three_quarters).exposed_s, 1.0, 1e-12);
+  // One that has ended before the pass does is slowed down, and nobody waits for it.
+  const auto quarter = [](double) { return Cost{0.25, 0.0}; };
+  EXPECT_NEAR(predict_step(model, 2, quarter).exposed_s, 0.25, 1e-12);
+  // Both: the pass at half speed from 1.0 to 2.5 (0.75 of 1.0 done), then alone to 2.75; then 0.75.
+  model.overlap_slowdown = 1.0;
+  EXPECT_NEAR(predict_step(model, 2, three_quarters).exposed_s, 1.5, 1e-12);
+}
+
+TEST(StepPlanTest, CopiesLengthenThePassAndFollowTheLastReduction) {
+  // The pass takes 2.5, bucket 1 is ready at 1.25; 0.5 for bucket 2 and 0.1 to take gradients out.
+  StepModel model = two_buckets();
+  model.copy_in_s = 0.5;
+  model.copy_out_s = 0.1;
+  const auto half = [](double) { return Cost{0.5, 0.0}; };
+  EXPECT_NEAR(predict_step(model, 2, half).exposed_s, 1.1, 1e-12);
+  EXPECT_NEAR(predict_step(model, 1, half).step_s, 3.75, 1e-12);
+}
+
 TEST(StepPlanTest, AccumulationReducesOnce) {
   StepModel model = two_buckets();
   model.accumulate = 3;
@@ -231,6 +256,61 @@ TEST(PlanInputTest, ReadsAllReducesOfWorlds) {
   EXPECT_EQ(input->all_reduces[0].ranks, 2);
 }
 
+// Steps of 10 ms alone and 16 beside another rank; 12 of the 15 outside the optimizer are passes
+// that wait 3 for sums. Beside reductions: 22 ms, and a reduction takes twice as long.
+constexpr const char* kBusy = R"({"steps": [{"step_ms": 10, "parameters": 1e6, "layers": 4,
+    "d_model": 8, "phases": [{"name": "forward", "host_ms": 3}, {"name": "backward", "host_ms": 6},
+                             {"name": "optimizer", "host_ms": 1}]}],
+  "all_reduce": [{"ranks": 2, "bytes": 1000, "seconds": 1e-4},
+                 {"ranks": 2, "bytes": 4000000, "seconds": 4e-3}],
+  "busy": [{"ranks": 2, "reduce_ms": 4, "loaded_reduce_ms": 8, "copy_gb_per_s": 4,
+    "step": {"step_ms": 16, "step_ms_p10": 10, "step_ms_p90": 30, "parameters": 1e6, "layers": 4,
+             "d_model": 8, "phases": [{"name": "forward", "host_ms": 4},
+                                      {"name": "backward", "host_ms": 8},
+                                      {"name": "waiting for ranks", "host_ms": 3},
+                                      {"name": "optimizer", "host_ms": 1}]},
+    "loaded_step": {"step_ms": 23.5, "parameters": 1e6,
+                    "phases": [{"name": "optimizer", "host_ms": 1}]}}]})";
+
+TEST(PlanInputTest, ReadsWhatRanksOfOneMachineCostEachOther) {
+  const auto input = read_plan_input(kBusy, "file");
+  ASSERT_TRUE(input.ok()) << input.status().to_string();
+  ASSERT_EQ(input->busy.size(), 1u);
+  const BusyRanks& busy = input->busy[0];
+  EXPECT_EQ(busy.ranks, 2);
+  EXPECT_NEAR(busy.overlap_slowdown, 0.5, 1e-9);
+  EXPECT_NEAR(busy.reduce_slowdown, 1.0, 1e-9);
+  PlanOptions options;
+  options.bucket_copies = true;
+  const StepModel model = step_model(busy.step, options, &busy);
+  // What passes wait for sums is theirs, so no calls are added; nor is jitter, which they waited
+  // for.
+  EXPECT_NEAR(model.forward_s, 5e-3, 1e-9);
+  EXPECT_NEAR(model.backward_s, 10e-3, 1e-9);
+  EXPECT_EQ(model.blocking_calls, 0);
+  EXPECT_EQ(model.jitter_s, 0.0);
+  EXPECT_NEAR(model.overlap_slowdown, 0.5, 1e-9);
+  EXPECT_NEAR(model.copy_in_s, 1e-3, 1e-9);  // 4 MB at 4 GB/s
+  EXPECT_NEAR(model.copy_out_s, 1e-3, 1e-9);
+  options.bucket_copies = false;
+  EXPECT_EQ(step_model(busy.step, options, &busy).copy_in_s, 0.0);
+  EXPECT_EQ(step_model(busy.step, options, &busy).copy_out_s, 0.0);
+  options.whole_reduces = true;  // Gloo divides sums by the ranks in a pass of its own
+  EXPECT_NEAR(step_model(busy.step, options, &busy).copy_out_s, 1e-3, 1e-9);
+  options.overlap_slowdown = 0.25;  // given on the command line
+  EXPECT_NEAR(step_model(busy.step, options, &busy).overlap_slowdown, 0.25, 1e-12);
+}
+
+TEST(PlanInputTest, RefusesBusyRanksWithoutTheirSteps) {
+  for (const char* busy :
+       {"[{}]", "[{\"ranks\": 2, \"step\": {\"step_ms\": 1, \"parameters\": 5}}]",
+        "[{\"step\": 3, \"loaded_step\": 4}]", "[7]"}) {
+    const std::string text =
+        std::string(R"({"steps": [{"step_ms": 1, "parameters": 5}], "busy": )") + busy + "}";
+    EXPECT_FALSE(read_plan_input(text, "file").ok()) << text;
+  }
+}
+
 TEST(PlanInputTest, RefusesOtherFiles) {
   for (const char* text : {"", "[]", "{}", "[1]", "[{}]", "[{\"step_ms\": -1, \"parameters\": 5}]",
                            "[{\"step_ms\": 1}]", "{\"steps\": 3}", "[{\"step_ms\": 1e999}]"})
@@ -279,6 +359,30 @@ TEST(PlanTextTest, SaysWhatLimitsAndDrawsIt) {
   const std::string page = plan.to_html();
   EXPECT_NE(page.find("<svg"), std::string::npos);
   EXPECT_EQ(page.find("<small>"), std::string::npos);  // escaped
+}
+
+TEST(PlanTextTest, SharedProcessorsAreNamedAsWhatLimits) {
+  const auto input = read_plan_input(kBusy, "file");
+  ASSERT_TRUE(input.ok()) << input.status().to_string();
+  PlanOptions options;
+  const auto network = fit_network(input->all_reduces);
+  ASSERT_TRUE(network.ok());
+  options.network = *network;
+  const auto plan_with = [&](const std::vector<BusyRanks>& busy) {
+    return make_plan(input->steps[0], {1, 2, 3}, options, input->all_reduces, busy);
+  };
+  const Plan plan = plan_with(input->busy);
+  EXPECT_NEAR(plan.rows[0].step.step_s, 10e-3, 1e-9);  // one rank shares with nobody
+  EXPECT_EQ(plan.rows[0].step.shared_s, 0.0);
+  for (const size_t row : {size_t{1}, size_t{2}}) {  // three ranks: the largest that was measured
+    EXPECT_NEAR(plan.rows[row].step.compute_s, 10e-3, 1e-9);
+    EXPECT_NEAR(plan.rows[row].step.shared_s, 6e-3, 1e-9);
+    EXPECT_GT(plan.rows[row].step.step_s, 16e-3);
+  }
+  EXPECT_EQ(plan.rows[1].limit, Limit::kShared);
+  EXPECT_NE(plan.to_text().find("what ranks of one machine cost each other"), std::string::npos);
+  EXPECT_NE(plan.to_json().find("\"limited_by\":\"shared processors\""), std::string::npos);
+  EXPECT_LT(plan_with({}).rows[1].step.step_s, plan.rows[1].step.step_s);
 }
 
 TEST(PlanTextTest, MeasuredCallsReplaceTheModel) {

@@ -54,6 +54,12 @@ Result<MeasuredStep> read_step(const json& one, const std::string& source) {
   out.forward_ms = phase_ms(one, "forward");
   out.backward_ms = phase_ms(one, "backward");
   out.optimizer_ms = phase_ms(one, "optimizer");
+  // Passes wait for other ranks where they exchange sums.
+  if (const double passes_ms = out.forward_ms + out.backward_ms; passes_ms > 0.0) {
+    const double stretch = 1.0 + phase_ms(one, "waiting for ranks") / passes_ms;
+    out.forward_ms *= stretch;
+    out.backward_ms *= stretch;
+  }
   out.jitter_ms =
       std::max(0.0, (number_of(one, "step_ms_p90") - number_of(one, "step_ms_p10")) / kTenToNinety);
   out.layers = static_cast<int>(std::clamp(number_of(one, "layers"), 0.0, 100'000.0));
@@ -64,6 +70,24 @@ Result<MeasuredStep> read_step(const json& one, const std::string& source) {
       out.amount_name = key.substr(0, key.size() - std::string_view("_per_step").size());
       out.amount = value.get<double>();
     }
+  return out;
+}
+
+Result<BusyRanks> read_busy(const json& one, const std::string& source) {
+  const auto step = one.find("step"), loaded = one.find("loaded_step");
+  if (step == one.end() || loaded == one.end())
+    return invalid_argument("busy ranks without a step, or without one beside reductions");
+  BusyRanks out;
+  out.ranks = static_cast<int>(std::clamp(number_of(one, "ranks"), 2.0, 1e6));
+  AERIE_ASSIGN_OR_RETURN(out.step, read_step(*step, source));
+  AERIE_ASSIGN_OR_RETURN(const MeasuredStep beside, read_step(*loaded, source));
+  // Reductions go on beside the passes, not beside the optimizer.
+  const double passes_ms = out.step.step_ms - out.step.optimizer_ms;
+  if (passes_ms > 0.0)
+    out.overlap_slowdown = std::max(0.0, (beside.step_ms - beside.optimizer_ms) / passes_ms - 1.0);
+  if (const double alone_ms = number_of(one, "reduce_ms"); alone_ms > 0.0)
+    out.reduce_slowdown = std::max(0.0, number_of(one, "loaded_reduce_ms") / alone_ms - 1.0);
+  out.copy_gb_per_s = std::max(0.0, number_of(one, "copy_gb_per_s"));
   return out;
 }
 
@@ -89,6 +113,14 @@ Result<PlanInput> read_plan_input(std::string_view text, const std::string& sour
           out.all_reduces.push_back(
               {static_cast<int>(std::clamp(number_of(call, "ranks"), 0.0, 1e6)),
                number_of(call, "bytes"), number_of(call, "seconds")});
+    }
+    if (const auto busy = document.find("busy");
+        busy != document.end() && busy->is_array() && busy->size() <= kMostCases) {
+      for (const json& one : *busy) {
+        auto ranks = read_busy(one, source);
+        if (!ranks.ok()) return wrong(ranks.status().message());
+        out.busy.push_back(std::move(*ranks));
+      }
     }
   }
   if (!steps->is_array() || steps->empty()) return wrong("there are no steps");
@@ -131,7 +163,7 @@ const std::vector<MeasuredStep>& recorded_steps() {
   return steps;
 }
 
-StepModel step_model(const MeasuredStep& step, const PlanOptions& options) {
+StepModel step_model(const MeasuredStep& step, const PlanOptions& options, const BusyRanks* busy) {
   StepModel out;
   const double optimizer_ms = std::min(step.optimizer_ms, step.step_ms);
   double forward_ms = step.forward_ms, backward_ms = step.backward_ms;
@@ -152,13 +184,25 @@ StepModel step_model(const MeasuredStep& step, const PlanOptions& options) {
   const double part_bytes = step.parameters * options.gradient_bytes / parts;
   out.buckets = make_buckets(std::vector<GradientPart>(static_cast<size_t>(parts), {part_bytes}),
                              options.first_bucket_mib * kMib, options.bucket_cap_mib * kMib);
-  if (options.sync_batchnorm && step.layers > 0 && step.d_model > 0.0) {
+  if (options.sync_batchnorm && busy == nullptr && step.layers > 0 && step.d_model > 0.0) {
     out.blocking_calls = 2 * step.layers;
     out.blocking_bytes = 4.0 * (2.0 * step.d_model + 1.0);  // two sums a channel and the count
   }
-  out.overlap_slowdown = options.overlap_slowdown;
-  out.jitter_s =
-      (options.jitter_share >= 0.0 ? options.jitter_share * step.step_ms : step.jitter_ms) * 1e-3;
+  out.overlap_slowdown = std::max(0.0, options.overlap_slowdown);
+  if (options.jitter_share >= 0.0)
+    out.jitter_s = options.jitter_share * step.step_ms * 1e-3;
+  else if (busy == nullptr)
+    out.jitter_s = step.jitter_ms * 1e-3;
+  if (busy != nullptr) {
+    if (options.overlap_slowdown < 0.0) out.overlap_slowdown = busy->overlap_slowdown;
+    out.reduce_slowdown = busy->reduce_slowdown;
+    const double copy_s = busy->copy_gb_per_s > 0.0 ? step.parameters * options.gradient_bytes *
+                                                          1e-9 / busy->copy_gb_per_s
+                                                    : 0.0;
+    // Where gradients are their own buckets Gloo's sums are divided in place.
+    out.copy_in_s = options.bucket_copies ? copy_s : 0.0;
+    out.copy_out_s = options.bucket_copies || options.whole_reduces ? copy_s : 0.0;
+  }
   out.shard_optimizer = options.shard_optimizer;
   out.whole_reduces = options.whole_reduces;
   return out;

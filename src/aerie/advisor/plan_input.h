@@ -27,9 +27,20 @@ struct MeasuredStep {
   std::string amount_name = "samples";
 };
 
+// Ranks of one machine that were busy together: what sharing its processors and memory costs.
+struct BusyRanks {
+  int ranks = 0;
+  // A rank's step beside the others, with everything they do together but the reduction of
+  // gradients: SyncBatchNorm's calls and waiting for the slowest are in it.
+  MeasuredStep step;
+  double overlap_slowdown = 0.0, reduce_slowdown = 0.0;  // StepModel
+  double copy_gb_per_s = 0.0;                            // of a rank; 0: not known
+};
+
 struct PlanInput {
   std::vector<MeasuredStep> steps;
   std::vector<AllReduceSample> all_reduces;
+  std::vector<BusyRanks> busy;
 };
 
 // The output of `aerie bench step --json`: an array of cases, or with --world an object that holds
@@ -48,13 +59,15 @@ struct PlanOptions {
   bool shard_optimizer = false;
   bool whole_reduces = false;  // StepModel
   bool bucket_copies = false;
-  double overlap_slowdown = 0.0;
-  double jitter_share = -1.0;  // of the step; negative: as measured
+  double overlap_slowdown = -1.0;  // negative: as measured, else 0
+  double jitter_share = -1.0;      // of the step; negative: as measured
 };
 
 // Gradients in as many equal parts as the model has layers (16 where that is not known), ready one
 // after the other; where passes are not told apart, the backward one is two thirds of both.
-StepModel step_model(const MeasuredStep& step, const PlanOptions& options);
+// `busy`: such ranks were measured, and `step` is theirs; null: they were not.
+StepModel step_model(const MeasuredStep& step, const PlanOptions& options,
+                     const BusyRanks* busy = nullptr);
 MemoryModel memory_model(const MeasuredStep& step, const PlanOptions& options);
 
 }  // namespace aerie::advisor

@@ -51,6 +51,9 @@ std::string inputs_text(const Plan& plan) {
           : "",
       model.accumulate > 1 ? formatted(", %d micro-batches a step", model.accumulate).c_str() : "",
       model.shard_optimizer ? ", optimizer sharded" : "");
+  if (plan.measured_busy)
+    out +=
+        "what ranks of one machine cost each other (processors, memory, SyncBatchNorm): measured\n";
   return out;
 }
 
@@ -73,20 +76,44 @@ std::vector<std::string> findings(const Plan& plan) {
   return out;
 }
 
+const BusyRanks* busy_of(const std::vector<BusyRanks>& all, int world) {
+  const BusyRanks* out = nullptr;
+  for (const BusyRanks& one : all) {
+    if (world <= 1) continue;
+    const bool fits = one.ranks >= world, best_fits = out != nullptr && out->ranks >= world;
+    if (out == nullptr || (fits && !best_fits) ||
+        (fits == best_fits && (fits ? one.ranks < out->ranks : one.ranks > out->ranks)))
+      out = &one;
+  }
+  return out;
+}
+
 }  // namespace
 
 Plan make_plan(const MeasuredStep& step, const std::vector<int>& ranks, const PlanOptions& options,
-               const std::vector<AllReduceSample>& all_reduces) {
+               const std::vector<AllReduceSample>& all_reduces,
+               const std::vector<BusyRanks>& busy) {
   Plan out;
   out.measured = step;
   out.options = options;
   out.measured_network = !all_reduces.empty();
-  const StepModel model = step_model(step, options);
+  out.measured_busy = !busy.empty();
   const MemoryModel memory = memory_model(step, options);
+  const auto compute_s = [&](const StepModel& model) {
+    return predict_step(model, 1, {}).compute_s;
+  };
   for (const int world : ranks) {
     PlanRow row;
     row.ranks = world;
+    const BusyRanks* together = busy_of(busy, world);
+    const StepModel model =
+        step_model(together != nullptr ? together->step : step, options, together);
     row.step = predict_step(model, world, measured_time(all_reduces, world, options.network));
+    if (together != nullptr) {
+      const double alone_s = std::min(compute_s(step_model(step, options)), row.step.compute_s);
+      row.step.shared_s = row.step.compute_s - alone_s;
+      row.step.compute_s = alone_s;
+    }
     row.memory_gib = step.memory_gib > 0.0 ? predict_memory_gib(memory, world) : 0.0;
     row.per_s = step.amount * options.accumulate * world / row.step.step_s;
     row.limit = limit_of(row.step);
@@ -104,7 +131,7 @@ std::string Plan::to_text() const {
     out += formatted(
         "%7d %10.3f %9.1f%% %12.3f %10.3f %10.3f %9s %14s  %s\n", row.ranks, row.step.step_s * 1e3,
         100.0 * row.step.efficiency(), row.step.reduce_s * 1e3, row.step.exposed_s * 1e3,
-        (row.step.blocking_s + row.step.straggler_s + row.step.gather_s) * 1e3,
+        (row.step.shared_s + row.step.blocking_s + row.step.straggler_s + row.step.gather_s) * 1e3,
         memory_text(row.memory_gib).c_str(),
         row.per_s > 0.0 ? formatted("%.0f", row.per_s).c_str() : "-", limit_name(row.limit));
   for (const std::string& finding : findings(*this)) out += finding + "\n";
@@ -144,6 +171,7 @@ std::string Plan::to_json() const {
                      {"reduce_ms", row.step.reduce_s * 1e3},
                      {"exposed_ms", row.step.exposed_s * 1e3},
                      {"overlap_share", row.step.overlap_share},
+                     {"shared_ms", row.step.shared_s * 1e3},
                      {"sync_batchnorm_ms", row.step.blocking_s * 1e3},
                      {"straggler_ms", row.step.straggler_s * 1e3},
                      {"gather_ms", row.step.gather_s * 1e3}};
@@ -165,8 +193,9 @@ std::string Plan::to_html() const {
   ui::Series compute{"compute", 2, {}, {}, false, true, {}, true};
   ui::Series reduce{"all reductions", 1, {}, {}, true, false, {}, true};
   std::string table = "<div class=\"wide\"><table><tr>";
-  for (const char* head : {"GPUs", "step, ms", "efficiency", "reductions, ms", "exposed, ms",
-                           "SyncBatchNorm, ms", "stragglers, ms", "GiB a rank", "limited by"})
+  for (const char* head :
+       {"GPUs", "step, ms", "efficiency", "reductions, ms", "exposed, ms", "shared, ms",
+        "SyncBatchNorm, ms", "stragglers, ms", "GiB a rank", "limited by"})
     table += str_cat("<th>", head, "</th>");
   table += "</tr>\n";
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -180,10 +209,10 @@ std::string Plan::to_html() const {
     efficiency.x_names.push_back(str_cat(row.ranks));
     table += formatted(
         "<tr><td>%d</td><td>%.3f</td><td>%.1f %%</td><td>%.3f</td><td>%.3f</td><td>%.3f</td>"
-        "<td>%.3f</td><td>%s</td><td class=\"word\">%s</td></tr>\n",
+        "<td>%.3f</td><td>%.3f</td><td>%s</td><td class=\"word\">%s</td></tr>\n",
         row.ranks, row.step.step_s * 1e3, 100.0 * row.step.efficiency(), row.step.reduce_s * 1e3,
-        row.step.exposed_s * 1e3, row.step.blocking_s * 1e3, row.step.straggler_s * 1e3,
-        memory_text(row.memory_gib).c_str(), limit_name(row.limit));
+        row.step.exposed_s * 1e3, row.step.shared_s * 1e3, row.step.blocking_s * 1e3,
+        row.step.straggler_s * 1e3, memory_text(row.memory_gib).c_str(), limit_name(row.limit));
   }
   time.x_names = efficiency.x_names;
   efficiency.series = {curve};

@@ -20,6 +20,7 @@ struct Plan {
   MeasuredStep measured;
   PlanOptions options;
   bool measured_network = false;  // fitted to all-reduces; else given or the defaults
+  bool measured_busy = false;     // what ranks of one machine cost each other was measured
   std::vector<PlanRow> rows;
 
   std::string to_text() const;
@@ -27,8 +28,10 @@ struct Plan {
   std::string to_html() const;
 };
 
-// `all_reduces`: measured calls, which replace the model for their world sizes.
+// `all_reduces`: measured calls, which replace the model for their world sizes. `busy`: ranks of
+// one machine; a world takes those of its size, else the next larger, else the largest.
 Plan make_plan(const MeasuredStep& step, const std::vector<int>& ranks, const PlanOptions& options,
-               const std::vector<AllReduceSample>& all_reduces);
+               const std::vector<AllReduceSample>& all_reduces,
+               const std::vector<BusyRanks>& busy = {});
 
 }  // namespace aerie::advisor
