@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes a fresh Debian 12 or Ubuntu 24.04 machine ready to build aerie: distribution packages, LibTorch, and, where there is
-# a GPU but no CUDA toolkit, the CUDA compiler. Everything already there is left alone; a second run does nothing.
+# Makes a fresh Debian (12 and 13) or Ubuntu (24.04) machine ready to build aerie: distribution packages, LibTorch, and, where there
+# is a GPU but no CUDA toolkit, the CUDA compiler. Everything already there is left alone; a second run does nothing.
 #
 #   scripts/setup.sh                install what is missing
-#   scripts/setup.sh --checks       install also what the sanitizers, fuzz targets and scripts/tidy need: clang 14
+#   scripts/setup.sh --checks       install also what the sanitizers, fuzz targets and scripts/tidy need: clang 14, where the distribution has it
 #   scripts/setup.sh --cuda         fetch the GPU libraries and compiler also where no GPU is seen
 #   scripts/setup.sh --print-torch  only print the folder of torch that a build should use
 #   scripts/setup.sh --print-nvcc   only print the CUDA compiler that a build should use (empty: none)
@@ -75,29 +75,56 @@ if [ "${1:-}" = --cuda ] || have_gpu; then want_cuda=yes; fi
 # --- distribution packages -------------------------------------------------------------------------------------------------
 packages=(build-essential cmake ninja-build ccache mold pkg-config git ca-certificates python3
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libyaml-dev zlib1g-dev libbz2-dev liblzma-dev libxxhash-dev
-  libsndfile1-dev libflac-dev libsoxr-dev libjpeg-dev libpng-dev libsimdjson-dev libgtest-dev libbenchmark-dev clang-format-14)
-if [ "${1:-}" = --checks ]; then packages+=(clang-14 clang-tidy-14 libclang-rt-14-dev); fi
+  libsndfile1-dev libflac-dev libsoxr-dev libjpeg-dev libpng-dev libsimdjson-dev libgtest-dev libbenchmark-dev)
+# Checks of the sources: other versions of clang judge differently, and newer distributions do not have this one.
+optional=(clang-format-14)
+if [ "${1:-}" = --checks ]; then optional+=(clang-14 clang-tidy-14 libclang-rt-14-dev); fi
 
-install_packages() {
-  local missing=() package
+# Those of the packages that are not installed.
+missing_packages() {
+  local package
   for package in "$@"; do
-    dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+    dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || echo "$package"
   done
-  [ ${#missing[@]} -eq 0 ] && return
-  say "installing ${missing[*]}"
-  local sudo=""
+}
+
+# Those of the packages that the distribution has, by the package lists of this machine.
+known_packages() {
+  local package
+  for package in "$@"; do
+    apt-cache --quiet=0 policy "$package" 2>/dev/null | grep -q 'Candidate: [^(]' && echo "$package"
+  done
+  return 0
+}
+
+# install_packages REQUIRED... [-- OPTIONAL...]
+install_packages() {
+  local required=() missing extra sudo=""
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do required+=("$1"); shift; done
+  mapfile -t missing < <(missing_packages "${required[@]}")
+  mapfile -t extra < <(missing_packages "${@:2}")
+  if [ ${#missing[@]} -eq 0 ]; then
+    mapfile -t extra < <(known_packages "${extra[@]}")
+    [ ${#extra[@]} -eq 0 ] && return
+  fi
   if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null || fail "these packages are missing and there is no sudo: ${missing[*]}"
+    if ! command -v sudo >/dev/null; then
+      [ ${#missing[@]} -eq 0 ] && return
+      fail "these packages are missing and there is no sudo: ${missing[*]}"
+    fi
     sudo=sudo
   fi
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  mapfile -t extra < <(known_packages "${extra[@]}")
+  missing+=("${extra[@]}")
+  say "installing ${missing[*]}"
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 }
 
 if [ -n "${AERIE_DEPS:-}" ]; then
   [ -d "$AERIE_DEPS/include" ] || fail "AERIE_DEPS=$AERIE_DEPS is not a folder made by scripts/bundle-deps (no include/)"
 elif command -v apt-get >/dev/null; then
-  install_packages "${packages[@]}"
+  install_packages "${packages[@]}" -- "${optional[@]}"
 else
   say "no apt-get here: expecting the libraries in the system, or AERIE_DEPS (scripts/bundle-deps)"
 fi
