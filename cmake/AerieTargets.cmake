@@ -12,8 +12,10 @@ target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffile-
 target_compile_options(aerie_options INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=2097152 --param=ggc-min-expand=1000>)
 if(AERIE_WERROR)
-  target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
-                                                 $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
+  target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  if(CMAKE_CUDA_COMPILER_VERSION MATCHES "^13\\.0")
+    target_compile_options(aerie_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
+  endif()
 endif()
 if(AERIE_SANITIZE)
   target_compile_options(aerie_options INTERFACE
