@@ -24,17 +24,45 @@ constexpr bool kHaveWgmma = true;
 constexpr bool kHaveWgmma = false;
 #define AERIE_WGMMA_ASM(...) static_cast<void>(0)
 #endif
-#define AERIE_WGMMA_C                                                                      \
-  "+f"(c[0].v[0]), "+f"(c[0].v[1]), "+f"(c[0].v[2]), "+f"(c[0].v[3]), "+f"(c[1].v[0]),     \
-      "+f"(c[1].v[1]), "+f"(c[1].v[2]), "+f"(c[1].v[3]), "+f"(c[2].v[0]), "+f"(c[2].v[1]), \
-      "+f"(c[2].v[2]), "+f"(c[2].v[3]), "+f"(c[3].v[0]), "+f"(c[3].v[1]), "+f"(c[3].v[2]), \
-      "+f"(c[3].v[3]), "+f"(c[4].v[0]), "+f"(c[4].v[1]), "+f"(c[4].v[2]), "+f"(c[4].v[3]), \
-      "+f"(c[5].v[0]), "+f"(c[5].v[1]), "+f"(c[5].v[2]), "+f"(c[5].v[3]), "+f"(c[6].v[0]), \
-      "+f"(c[6].v[1]), "+f"(c[6].v[2]), "+f"(c[6].v[3]), "+f"(c[7].v[0]), "+f"(c[7].v[1]), \
-      "+f"(c[7].v[2]), "+f"(c[7].v[3])
-#define AERIE_WGMMA_REGISTERS                                                               \
-  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
-  "%24,%25,%26,%27,%28,%29,%30,%31}, "
+// clang-format off
+// Accumulators of 8 to 24 groups of four registers as asm operands: their names, and what they are.
+#define AERIE_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define AERIE_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define AERIE_SUMS_8 AERIE_SUMS(0), AERIE_SUMS(4), AERIE_SUMS(8), AERIE_SUMS(12), \
+  AERIE_SUMS(16), AERIE_SUMS(20), AERIE_SUMS(24), AERIE_SUMS(28)
+#define AERIE_NAMES_9 AERIE_NAMES_8 ", %32, %33, %34, %35"
+#define AERIE_SUMS_9 AERIE_SUMS_8, AERIE_SUMS(32)
+#define AERIE_NAMES_10 AERIE_NAMES_9 ", %36, %37, %38, %39"
+#define AERIE_SUMS_10 AERIE_SUMS_9, AERIE_SUMS(36)
+#define AERIE_NAMES_11 AERIE_NAMES_10 ", %40, %41, %42, %43"
+#define AERIE_SUMS_11 AERIE_SUMS_10, AERIE_SUMS(40)
+#define AERIE_NAMES_12 AERIE_NAMES_11 ", %44, %45, %46, %47"
+#define AERIE_SUMS_12 AERIE_SUMS_11, AERIE_SUMS(44)
+#define AERIE_NAMES_13 AERIE_NAMES_12 ", %48, %49, %50, %51"
+#define AERIE_SUMS_13 AERIE_SUMS_12, AERIE_SUMS(48)
+#define AERIE_NAMES_14 AERIE_NAMES_13 ", %52, %53, %54, %55"
+#define AERIE_SUMS_14 AERIE_SUMS_13, AERIE_SUMS(52)
+#define AERIE_NAMES_15 AERIE_NAMES_14 ", %56, %57, %58, %59"
+#define AERIE_SUMS_15 AERIE_SUMS_14, AERIE_SUMS(56)
+#define AERIE_NAMES_16 AERIE_NAMES_15 ", %60, %61, %62, %63"
+#define AERIE_SUMS_16 AERIE_SUMS_15, AERIE_SUMS(60)
+#define AERIE_NAMES_17 AERIE_NAMES_16 ", %64, %65, %66, %67"
+#define AERIE_SUMS_17 AERIE_SUMS_16, AERIE_SUMS(64)
+#define AERIE_NAMES_18 AERIE_NAMES_17 ", %68, %69, %70, %71"
+#define AERIE_SUMS_18 AERIE_SUMS_17, AERIE_SUMS(68)
+#define AERIE_NAMES_20 AERIE_NAMES_18 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define AERIE_SUMS_20 AERIE_SUMS_18, AERIE_SUMS(72), AERIE_SUMS(76)
+#define AERIE_NAMES_22 AERIE_NAMES_20 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define AERIE_SUMS_22 AERIE_SUMS_20, AERIE_SUMS(80), AERIE_SUMS(84)
+#define AERIE_NAMES_24 AERIE_NAMES_22 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define AERIE_SUMS_24 AERIE_SUMS_22, AERIE_SUMS(88), AERIE_SUMS(92)
+// clang-format on
+// The same of fragments.
+#define AERIE_SUM(c) "+f"((c).v[0]), "+f"((c).v[1]), "+f"((c).v[2]), "+f"((c).v[3])
+#define AERIE_WGMMA_C                                                                  \
+  AERIE_SUM(c[0]), AERIE_SUM(c[1]), AERIE_SUM(c[2]), AERIE_SUM(c[3]), AERIE_SUM(c[4]), \
+      AERIE_SUM(c[5]), AERIE_SUM(c[6]), AERIE_SUM(c[7])
 
 // A tile, or its rows from a multiple of 8 on, as an operand: eight rows of 128 bytes follow each
 // other; the order of the pieces is that of 128-byte swizzling. The low half has the address.
@@ -53,14 +81,14 @@ __device__ inline void wgmma_m64n64k16([[maybe_unused]] FragmentC* c,
                                        [[maybe_unused]] const FragmentA& a,
                                        [[maybe_unused]] uint64_t b) {
   if constexpr (is_half<T>) {
-    AERIE_WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " AERIE_WGMMA_REGISTERS
-                    "{%32,%33,%34,%35}, %36, %38, 1, 1, %37;"
+    AERIE_WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" AERIE_NAMES_8
+                    "}, {%32,%33,%34,%35}, %36, %38, 1, 1, %37;"
                     : AERIE_WGMMA_C
                     : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b),
                       "n"(kRows ? 1 : 0), "n"(kAdd ? 1 : 0));
   } else {
-    AERIE_WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " AERIE_WGMMA_REGISTERS
-                    "{%32,%33,%34,%35}, %36, %38, 1, 1, %37;"
+    AERIE_WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" AERIE_NAMES_8
+                    "}, {%32,%33,%34,%35}, %36, %38, 1, 1, %37;"
                     : AERIE_WGMMA_C
                     : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b),
                       "n"(kRows ? 1 : 0), "n"(kAdd ? 1 : 0));
@@ -71,13 +99,13 @@ template <typename T, bool kRows = false, bool kAdd = true>
 __device__ inline void wgmma_m64n64k16([[maybe_unused]] FragmentC* c, [[maybe_unused]] uint64_t a,
                                        [[maybe_unused]] uint64_t b) {
   if constexpr (is_half<T>) {
-    AERIE_WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " AERIE_WGMMA_REGISTERS
-                    "%32, %33, %34, 1, 1, %35, %35;"
+    AERIE_WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" AERIE_NAMES_8
+                    "}, %32, %33, %34, 1, 1, %35, %35;"
                     : AERIE_WGMMA_C
                     : "l"(a), "l"(b), "n"(kAdd ? 1 : 0), "n"(kRows ? 1 : 0));
   } else {
-    AERIE_WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " AERIE_WGMMA_REGISTERS
-                    "%32, %33, %34, 1, 1, %35, %35;"
+    AERIE_WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" AERIE_NAMES_8
+                    "}, %32, %33, %34, 1, 1, %35, %35;"
                     : AERIE_WGMMA_C
                     : "l"(a), "l"(b), "n"(kAdd ? 1 : 0), "n"(kRows ? 1 : 0));
   }
@@ -113,13 +141,13 @@ __device__ inline void wgmma_m64n8k16([[maybe_unused]] FragmentC& c, [[maybe_unu
   if constexpr (is_half<T>) {
     AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0,%1,%2,%3}, %4, %5, %6, 1, 1, 1, 0;"
-        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : AERIE_SUM(c)
         : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
   } else {
     AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, %6, 1, 1, 1, "
         "0;"
-        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : AERIE_SUM(c)
         : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
   }
 }
@@ -132,13 +160,13 @@ __device__ inline void wgmma_m64n8k16([[maybe_unused]] FragmentC& c,
     AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, "
         "1, 0;"
-        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : AERIE_SUM(c)
         : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
   } else {
     AERIE_WGMMA_ASM(
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, "
         "1, 1, 0;"
-        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
+        : AERIE_SUM(c)
         : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
   }
 }
@@ -155,8 +183,7 @@ __device__ inline uint64_t plain_smem_descriptor([[maybe_unused]] const void* by
 }
 template <int kDim>
 __device__ inline void wgmma_fence_operand([[maybe_unused]] FragmentC& c) {
-  if constexpr (kUsesWgmma<kDim>)
-    AERIE_WGMMA_ASM("" : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])::"memory");
+  if constexpr (kUsesWgmma<kDim>) AERIE_WGMMA_ASM("" : AERIE_SUM(c)::"memory");
 }
 
 // Makes what this thread has written to shared memory visible to the async proxy: TMA and wgmma.
@@ -210,117 +237,35 @@ __device__ __forceinline__ void wgmma_fence_operand([[maybe_unused]] float (&sum
 #endif
 }
 
-#ifdef __CUDACC__
-#define AERIE_WGMMA_SUMS(d, i)                                                                \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-#define AERIE_WGMMA(type)                                                                      \
-  asm volatile(                                                                                \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                             \
-      " "                                                                                      \
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
-      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "  \
-      "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                               \
-      "%64, %65, 1, 1, 1, 1, 1;"                                                               \
-      : AERIE_WGMMA_SUMS(sums, 0), AERIE_WGMMA_SUMS(sums, 8), AERIE_WGMMA_SUMS(sums, 16),      \
-        AERIE_WGMMA_SUMS(sums, 24), AERIE_WGMMA_SUMS(sums, 32), AERIE_WGMMA_SUMS(sums, 40),    \
-        AERIE_WGMMA_SUMS(sums, 48), AERIE_WGMMA_SUMS(sums, 56)                                 \
-      : "l"(a), "l"(b))
-
-#endif
-
-// sums += A(64 x 16) B(16 x 128) of a warpgroup, both MN-major: warp w has rows 16w to 16w+15; a
-// lane has of row lane/4 the columns 8j + 2(lane%4) and the next as sums[4j], sums[4j+1], and of
-// the row eight below as sums[4j+2], sums[4j+3].
+#define AERIE_WGMMA_128(type)                                                                   \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" AERIE_NAMES_16 \
+               "}, %64, %65, 1, 1, 1, 1, 1;"                                                    \
+               : AERIE_SUMS_16                                                                  \
+               : "l"(a), "l"(b))
+// d += A(64 x 16) B(16 x 128) of a warpgroup, both MN-major: warp w has rows 16w to 16w+15; a
+// lane has of row lane/4 the columns 8j + 2(lane%4) and the next as d[4j], d[4j+1], and of the
+// row eight below as d[4j+2], d[4j+3].
 template <typename T>
-__device__ __forceinline__ void wgmma(float (&sums)[64], uint64_t a, uint64_t b) {
+__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
 #ifdef __CUDACC__
   if constexpr (std::is_same_v<T, Bf16>) {
-    AERIE_WGMMA("bf16");
+    AERIE_WGMMA_128("bf16");
   } else {
-    AERIE_WGMMA("f16");
+    AERIE_WGMMA_128("f16");
   }
 #else
   emulation::wgmma_issue(
-      {sums, 128, a, b, true, true, true, [](uint16_t bits) { return to_float(T{bits}); }});
+      {d, 128, a, b, true, true, true, [](uint16_t bits) { return to_float(T{bits}); }});
 #endif
 }
-#undef AERIE_WGMMA
-#undef AERIE_WGMMA_SUMS
-
 // clang-format off
-#define AERIE_NAMES_1 "%0, %1, %2, %3"
-#define AERIE_SUMS_1 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-#define AERIE_NAMES_2 AERIE_NAMES_1 ", %4, %5, %6, %7"
-#define AERIE_SUMS_2 AERIE_SUMS_1, "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-#define AERIE_NAMES_3 AERIE_NAMES_2 ", %8, %9, %10, %11"
-#define AERIE_SUMS_3 AERIE_SUMS_2, "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])
-#define AERIE_NAMES_4 AERIE_NAMES_3 ", %12, %13, %14, %15"
-#define AERIE_SUMS_4 AERIE_SUMS_3, "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-#define AERIE_NAMES_5 AERIE_NAMES_4 ", %16, %17, %18, %19"
-#define AERIE_SUMS_5 AERIE_SUMS_4, "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
-#define AERIE_NAMES_6 AERIE_NAMES_5 ", %20, %21, %22, %23"
-#define AERIE_SUMS_6 AERIE_SUMS_5, "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
-#define AERIE_NAMES_7 AERIE_NAMES_6 ", %24, %25, %26, %27"
-#define AERIE_SUMS_7 AERIE_SUMS_6, "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27])
-#define AERIE_NAMES_8 AERIE_NAMES_7 ", %28, %29, %30, %31"
-#define AERIE_SUMS_8 AERIE_SUMS_7, "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-#define AERIE_NAMES_9 AERIE_NAMES_8 ", %32, %33, %34, %35"
-#define AERIE_SUMS_9 AERIE_SUMS_8, "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
-#define AERIE_NAMES_10 AERIE_NAMES_9 ", %36, %37, %38, %39"
-#define AERIE_SUMS_10 AERIE_SUMS_9, "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-#define AERIE_NAMES_11 AERIE_NAMES_10 ", %40, %41, %42, %43"
-#define AERIE_SUMS_11 AERIE_SUMS_10, "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43])
-#define AERIE_NAMES_12 AERIE_NAMES_11 ", %44, %45, %46, %47"
-#define AERIE_SUMS_12 AERIE_SUMS_11, "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-#define AERIE_NAMES_13 AERIE_NAMES_12 ", %48, %49, %50, %51"
-#define AERIE_SUMS_13 AERIE_SUMS_12, "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51])
-#define AERIE_NAMES_14 AERIE_NAMES_13 ", %52, %53, %54, %55"
-#define AERIE_SUMS_14 AERIE_SUMS_13, "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55])
-#define AERIE_NAMES_15 AERIE_NAMES_14 ", %56, %57, %58, %59"
-#define AERIE_SUMS_15 AERIE_SUMS_14, "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
-#define AERIE_NAMES_16 AERIE_NAMES_15 ", %60, %61, %62, %63"
-#define AERIE_SUMS_16 AERIE_SUMS_15, "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-#define AERIE_NAMES_17 AERIE_NAMES_16 ", %64, %65, %66, %67"
-#define AERIE_SUMS_17 AERIE_SUMS_16, "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
-#define AERIE_NAMES_18 AERIE_NAMES_17 ", %68, %69, %70, %71"
-#define AERIE_SUMS_18 AERIE_SUMS_17, "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
-#define AERIE_NAMES_19 AERIE_NAMES_18 ", %72, %73, %74, %75"
-#define AERIE_SUMS_19 AERIE_SUMS_18, "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75])
-#define AERIE_NAMES_20 AERIE_NAMES_19 ", %76, %77, %78, %79"
-#define AERIE_SUMS_20 AERIE_SUMS_19, "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
-#define AERIE_NAMES_21 AERIE_NAMES_20 ", %80, %81, %82, %83"
-#define AERIE_SUMS_21 AERIE_SUMS_20, "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83])
-#define AERIE_NAMES_22 AERIE_NAMES_21 ", %84, %85, %86, %87"
-#define AERIE_SUMS_22 AERIE_SUMS_21, "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
-#define AERIE_NAMES_23 AERIE_NAMES_22 ", %88, %89, %90, %91"
-#define AERIE_SUMS_23 AERIE_SUMS_22, "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91])
-#define AERIE_NAMES_24 AERIE_NAMES_23 ", %92, %93, %94, %95"
-#define AERIE_SUMS_24 AERIE_SUMS_23, "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
-#define AERIE_NAMES_25 AERIE_NAMES_24 ", %96, %97, %98, %99"
-#define AERIE_SUMS_25 AERIE_SUMS_24, "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99])
-#define AERIE_NAMES_26 AERIE_NAMES_25 ", %100, %101, %102, %103"
-#define AERIE_SUMS_26 AERIE_SUMS_25, "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103])
-#define AERIE_NAMES_27 AERIE_NAMES_26 ", %104, %105, %106, %107"
-#define AERIE_SUMS_27 AERIE_SUMS_26, "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107])
-#define AERIE_NAMES_28 AERIE_NAMES_27 ", %108, %109, %110, %111"
-#define AERIE_SUMS_28 AERIE_SUMS_27, "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111])
-#define AERIE_NAMES_29 AERIE_NAMES_28 ", %112, %113, %114, %115"
-#define AERIE_SUMS_29 AERIE_SUMS_28, "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115])
-#define AERIE_NAMES_30 AERIE_NAMES_29 ", %116, %117, %118, %119"
-#define AERIE_SUMS_30 AERIE_SUMS_29, "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119])
-#define AERIE_NAMES_31 AERIE_NAMES_30 ", %120, %121, %122, %123"
-#define AERIE_SUMS_31 AERIE_SUMS_30, "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123])
-#define AERIE_NAMES_32 AERIE_NAMES_31 ", %124, %125, %126, %127"
-#define AERIE_SUMS_32 AERIE_SUMS_31, "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 #define AERIE_WGMMA(groups, columns, type, a_name, b_name, add_name, side_name)                 \
   asm volatile(                                                                               \
       "{\n.reg .pred p;\nsetp.ne.b32 p, %" add_name ", 0;\n"                                  \
       "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {"               \
       AERIE_NAMES_##groups "}, %" a_name ", %" b_name ", p, 1, 1, %" side_name ", 0;\n}\n"    \
       : AERIE_SUMS_##groups                                                                   \
-      : "l"(a), "l"(b), "r"(add), "n"(kSide))
+      : "l"(a), "l"(b), "r"(add), "n"(kMnMajor))
 #define AERIE_WGMMA_CASE(groups, columns, a_name, b_name, add_name, side_name)            \
   if constexpr (kGroups == groups && std::is_same_v<T, Bf16>)                             \
     AERIE_WGMMA(groups, columns, "bf16", a_name, b_name, add_name, side_name);            \
@@ -328,12 +273,13 @@ __device__ __forceinline__ void wgmma(float (&sums)[64], uint64_t a, uint64_t b)
     AERIE_WGMMA(groups, columns, "f16", a_name, b_name, add_name, side_name);
 // clang-format on
 
-// d = A(64 x 16) B(16 x 8 groups) (+ d where `add`), laid out as of wgmma() (hopper.h). B's
-// descriptor is of rows of columns, k along them; A's too unless kSide, when rows are of k.
-template <typename T, int kSide, int kSums>
+// d = A(64 x 16) B(16 x 8 groups) (+ d where `add`), laid out as above, for the numbers of columns
+// that tiles have. B is K-major; A too unless kMnMajor.
+template <typename T, int kMnMajor, int kSums>
 __device__ __forceinline__ void wgmma(float (&d)[kSums], uint64_t a, uint64_t b, int add) {
   constexpr int kGroups = kSums / 4;
-  static_assert(kSums % 4 == 0 && kGroups >= 8 && kGroups <= 32);
+  static_assert(kSums % 4 == 0 && kGroups >= 8 && (kGroups <= 18 || kGroups % 2 == 0) &&
+                kGroups <= 24);
 #ifdef __CUDACC__
   AERIE_WGMMA_CASE(8, "64", "32", "33", "34", "35")
   AERIE_WGMMA_CASE(9, "72", "36", "37", "38", "39")
@@ -346,91 +292,13 @@ __device__ __forceinline__ void wgmma(float (&d)[kSums], uint64_t a, uint64_t b,
   AERIE_WGMMA_CASE(16, "128", "64", "65", "66", "67")
   AERIE_WGMMA_CASE(17, "136", "68", "69", "70", "71")
   AERIE_WGMMA_CASE(18, "144", "72", "73", "74", "75")
-  AERIE_WGMMA_CASE(19, "152", "76", "77", "78", "79")
   AERIE_WGMMA_CASE(20, "160", "80", "81", "82", "83")
-  AERIE_WGMMA_CASE(21, "168", "84", "85", "86", "87")
   AERIE_WGMMA_CASE(22, "176", "88", "89", "90", "91")
-  AERIE_WGMMA_CASE(23, "184", "92", "93", "94", "95")
   AERIE_WGMMA_CASE(24, "192", "96", "97", "98", "99")
-  AERIE_WGMMA_CASE(25, "200", "100", "101", "102", "103")
-  AERIE_WGMMA_CASE(26, "208", "104", "105", "106", "107")
-  AERIE_WGMMA_CASE(27, "216", "108", "109", "110", "111")
-  AERIE_WGMMA_CASE(28, "224", "112", "113", "114", "115")
-  AERIE_WGMMA_CASE(29, "232", "116", "117", "118", "119")
-  AERIE_WGMMA_CASE(30, "240", "120", "121", "122", "123")
-  AERIE_WGMMA_CASE(31, "248", "124", "125", "126", "127")
-  AERIE_WGMMA_CASE(32, "256", "128", "129", "130", "131")
 #else
-  emulation::wgmma_issue({d, 8 * kGroups, a, b, kSide != 0, false, add != 0,
+  emulation::wgmma_issue({d, 8 * kGroups, a, b, kMnMajor != 0, false, add != 0,
                           [](uint16_t bits) { return to_float(T{bits}); }});
 #endif
 }
-
-#undef AERIE_WGMMA
-#undef AERIE_WGMMA_CASE
-#undef AERIE_NAMES_1
-#undef AERIE_SUMS_1
-#undef AERIE_NAMES_2
-#undef AERIE_SUMS_2
-#undef AERIE_NAMES_3
-#undef AERIE_SUMS_3
-#undef AERIE_NAMES_4
-#undef AERIE_SUMS_4
-#undef AERIE_NAMES_5
-#undef AERIE_SUMS_5
-#undef AERIE_NAMES_6
-#undef AERIE_SUMS_6
-#undef AERIE_NAMES_7
-#undef AERIE_SUMS_7
-#undef AERIE_NAMES_8
-#undef AERIE_SUMS_8
-#undef AERIE_NAMES_9
-#undef AERIE_SUMS_9
-#undef AERIE_NAMES_10
-#undef AERIE_SUMS_10
-#undef AERIE_NAMES_11
-#undef AERIE_SUMS_11
-#undef AERIE_NAMES_12
-#undef AERIE_SUMS_12
-#undef AERIE_NAMES_13
-#undef AERIE_SUMS_13
-#undef AERIE_NAMES_14
-#undef AERIE_SUMS_14
-#undef AERIE_NAMES_15
-#undef AERIE_SUMS_15
-#undef AERIE_NAMES_16
-#undef AERIE_SUMS_16
-#undef AERIE_NAMES_17
-#undef AERIE_SUMS_17
-#undef AERIE_NAMES_18
-#undef AERIE_SUMS_18
-#undef AERIE_NAMES_19
-#undef AERIE_SUMS_19
-#undef AERIE_NAMES_20
-#undef AERIE_SUMS_20
-#undef AERIE_NAMES_21
-#undef AERIE_SUMS_21
-#undef AERIE_NAMES_22
-#undef AERIE_SUMS_22
-#undef AERIE_NAMES_23
-#undef AERIE_SUMS_23
-#undef AERIE_NAMES_24
-#undef AERIE_SUMS_24
-#undef AERIE_NAMES_25
-#undef AERIE_SUMS_25
-#undef AERIE_NAMES_26
-#undef AERIE_SUMS_26
-#undef AERIE_NAMES_27
-#undef AERIE_SUMS_27
-#undef AERIE_NAMES_28
-#undef AERIE_SUMS_28
-#undef AERIE_NAMES_29
-#undef AERIE_SUMS_29
-#undef AERIE_NAMES_30
-#undef AERIE_SUMS_30
-#undef AERIE_NAMES_31
-#undef AERIE_SUMS_31
-#undef AERIE_NAMES_32
-#undef AERIE_SUMS_32
 
 }  // namespace aerie::kernels::AERIE_BACKEND

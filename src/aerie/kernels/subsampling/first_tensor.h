@@ -200,7 +200,6 @@ __device__ inline FragmentC product(const FragmentA& a, const FragmentB& b) {
 
 // For wgmma, whose operands are matrices of eight columns with eight values of 16 bits each: what a
 // register of all lanes holds, one lane behind the other.
-#define AERIE_SUM(c) "+f"((c).v[0]), "+f"((c).v[1]), "+f"((c).v[2]), "+f"((c).v[3])
 // Matrices at `first`: `rows` bytes from one to the next eight rows, `columns` to the next columns.
 __device__ inline uint64_t operand_at([[maybe_unused]] const void* first,
                                       [[maybe_unused]] unsigned rows,
