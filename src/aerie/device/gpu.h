@@ -53,9 +53,9 @@ class GpuModule {
   // Makes the context of a device now rather than at the first use, which takes a good part of a
   // second; from any thread.
   virtual Status make_context(int device) = 0;
-  // Loads the library of matrix products and its kernels now rather than at the first product,
-  // which takes a quarter of a second; after make_context(), from any thread.
-  virtual Status load_products(int device) = 0;
+  // Loads cuBLASLt and its kernels now rather than at the first GEMM, which takes a quarter of a
+  // second; after make_context(), from any thread.
+  virtual Status load_cublas(int device) = 0;
 
   // Page-locked host memory, for batches that are copied to the device asynchronously.
   virtual Result<void*> allocate_pinned(size_t bytes) = 0;

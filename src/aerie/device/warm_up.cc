@@ -12,10 +12,10 @@ GpuWarmUp::GpuWarmUp(int gpu_index, bool with_torch) {
     const double loaded = clock.monotonic_s();
     if (module.ok()) (void)(*module)->make_context(gpu_index);
     const double made = clock.monotonic_s();
-    // Beside torch's libraries and whatever the caller does next: whoever needs a product first
+    // Beside torch's libraries and whatever the caller does next: whoever needs a GEMM first
     // waits for the rest of it. An error would come again there.
     if (module.ok())
-      products_ = std::thread([gpu = *module, gpu_index] { (void)gpu->load_products(gpu_index); });
+      cublas_ = std::thread([gpu = *module, gpu_index] { (void)gpu->load_cublas(gpu_index); });
     if (with_torch) (void)load_torch_cuda();
     times_.libraries_s = loaded - start + clock.monotonic_s() - made;
     times_.context_s = made - loaded;
@@ -24,7 +24,7 @@ GpuWarmUp::GpuWarmUp(int gpu_index, bool with_torch) {
 
 GpuWarmUp::~GpuWarmUp() {
   (void)wait();
-  if (products_.joinable()) products_.join();
+  if (cublas_.joinable()) cublas_.join();
 }
 
 GpuWarmUp::Times GpuWarmUp::wait() {

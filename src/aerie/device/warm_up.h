@@ -19,13 +19,13 @@ class GpuWarmUp {
     double libraries_s = 0.0;
     double context_s = 0.0;
   };
-  // When libraries and context are there; those of matrix products may still be on their way. What
-  // could not be loaded shows up where it is used.
+  // When libraries and context are there; cuBLASLt may still be on its way. What could not be
+  // loaded shows up where it is used.
   Times wait();
 
  private:
   Times times_;
-  std::thread thread_, products_;
+  std::thread thread_, cublas_;
 };
 
 }  // namespace aerie::device

@@ -12,6 +12,7 @@
 
 #include "aerie/base/strings.h"
 #include "aerie/base/system.h"
+#include "aerie/kernels/cuda/driver.h"
 #include "aerie/kernels/cuda_status.h"
 
 namespace aerie::kernels {
@@ -26,43 +27,24 @@ std::string free_memory_text() {
                  human_bytes(static_cast<double>(total)), " are free");
 }
 
-// The driver's functions, asked of the run time: the module links no libcuda.
+// The driver's functions for mapping memory.
 struct Driver {
-  decltype(&cuMemAddressReserve) reserve = nullptr;
-  decltype(&cuMemAddressFree) free = nullptr;
-  decltype(&cuMemCreate) create = nullptr;
-  decltype(&cuMemRelease) release = nullptr;
-  decltype(&cuMemMap) map = nullptr;
-  decltype(&cuMemUnmap) unmap = nullptr;
-  decltype(&cuMemSetAccess) set_access = nullptr;
-  decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
-  decltype(&cuDeviceGetAttribute) attribute = nullptr;
   bool complete = true;
-
-  Driver() {
-    find(reserve, "cuMemAddressReserve");
-    find(free, "cuMemAddressFree");
-    find(create, "cuMemCreate");
-    find(release, "cuMemRelease");
-    find(map, "cuMemMap");
-    find(unmap, "cuMemUnmap");
-    find(set_access, "cuMemSetAccess");
-    find(granularity, "cuMemGetAllocationGranularity");
-    find(attribute, "cuDeviceGetAttribute");
-  }
+  decltype(&cuMemAddressReserve) reserve = find("cuMemAddressReserve");
+  decltype(&cuMemAddressFree) free = find("cuMemAddressFree");
+  decltype(&cuMemCreate) create = find("cuMemCreate");
+  decltype(&cuMemRelease) release = find("cuMemRelease");
+  decltype(&cuMemMap) map = find("cuMemMap");
+  decltype(&cuMemUnmap) unmap = find("cuMemUnmap");
+  decltype(&cuMemSetAccess) set_access = find("cuMemSetAccess");
+  decltype(&cuMemGetAllocationGranularity) granularity = find("cuMemGetAllocationGranularity");
+  decltype(&cuDeviceGetAttribute) attribute = find("cuDeviceGetAttribute");
 
  private:
-  template <typename Function>
-  void find(Function& function, const char* name) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    constexpr unsigned kSince = 12000;
-    if (cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result) !=
-            cudaSuccess ||
-        result != cudaDriverEntryPointSuccess)
-      found = nullptr;
-    function = reinterpret_cast<Function>(found);
-    complete = complete && found != nullptr;
+  Symbol find(const char* name) {
+    const Symbol symbol = driver_function(name);
+    complete = complete && symbol.found != nullptr;
+    return symbol;
   }
 };
 

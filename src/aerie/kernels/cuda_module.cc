@@ -16,35 +16,6 @@ namespace {
 #define AERIE_KERNEL_CUDA(name, Args) &cuda::name,
 constexpr KernelTable kCudaKernels = {AERIE_KERNELS(AERIE_KERNEL_CUDA)};
 
-// Destroys a CUDA object at the end of a scope.
-template <typename Handle, cudaError_t (*destroy)(Handle)>
-struct Owned {
-  Owned() = default;
-  Owned(const Owned&) = delete;
-  Owned& operator=(const Owned&) = delete;
-  ~Owned() {
-    if (handle != nullptr) destroy(handle);
-  }
-  Handle handle = nullptr;
-};
-
-// Device memory for the length of one call.
-class DeviceBuffer {
- public:
-  DeviceBuffer() = default;
-  ~DeviceBuffer() { cudaFree(pointer_); }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  Status allocate(size_t bytes) { return cuda_status(cudaMalloc(&pointer_, bytes), "cudaMalloc"); }
-  template <typename T>
-  T* as() {
-    return static_cast<T*>(pointer_);
-  }
-
- private:
-  void* pointer_ = nullptr;
-};
-
 class CudaEvent final : public device::Event {
  public:
   CudaEvent(cudaStream_t stream, cudaEvent_t event) : stream_(stream), event_(event) {}
@@ -103,7 +74,7 @@ class CudaStream final : public device::Stream {
     return ok_status();
   }
   Result<std::unique_ptr<device::Graph>> capture(std::function<int(void* stream)> work) override {
-    Owned<cudaGraph_t, cudaGraphDestroy> graph;
+    OwnedGraph graph;
     // Loader and checkpoint threads go on using CUDA meanwhile.
     AERIE_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     const int failed = work(stream_);
@@ -144,25 +115,25 @@ class CudaModule final : public device::GpuModule {
     return ok_status();
   }
 
-  Status load_products(int device) override {
+  Status load_cublas(int device) override {
     AERIE_CUDA(cudaSetDevice(device));
     constexpr int kSide = 64;
     constexpr size_t kOperand = sizeof(float) * kSide * kSide, kWorkspace = size_t{1} << 20;
-    DeviceBuffer memory;
-    AERIE_RETURN_IF_ERROR(memory.allocate(3 * kOperand + kWorkspace));
-    Owned<cudaStream_t, cudaStreamDestroy> stream;
+    OwnedMemory memory;
+    AERIE_CUDA(cudaMalloc(&memory.handle, 3 * kOperand + kWorkspace));
+    OwnedStream stream;
     AERIE_CUDA(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
-    auto* data = memory.as<uint8_t>();
-    Gemm product;
-    product.dtype = product.out_dtype = Dtype::kBF16;
-    product.m = product.n = product.k = product.lda = product.ldb = product.ldc = kSide;
-    product.a = data;
-    product.b = data + kOperand;
-    product.c = data + 2 * kOperand;
-    product.workspace = data + 3 * kOperand;
-    product.workspace_bytes = kWorkspace;
-    product.tile.rows = -1;
-    AERIE_CUDA(static_cast<cudaError_t>(cuda::gemm(product, stream.handle)));
+    auto* data = static_cast<uint8_t*>(memory.handle);
+    Gemm g;
+    g.dtype = g.out_dtype = Dtype::kBF16;
+    g.m = g.n = g.k = g.lda = g.ldb = g.ldc = kSide;
+    g.a = data;
+    g.b = data + kOperand;
+    g.c = data + 2 * kOperand;
+    g.workspace = data + 3 * kOperand;
+    g.workspace_bytes = kWorkspace;
+    g.tile.rows = -1;
+    AERIE_CUDA(static_cast<cudaError_t>(cuda::gemm(g, stream.handle)));
     AERIE_CUDA(cudaStreamSynchronize(stream.handle));
     return ok_status();
   }
@@ -210,10 +181,10 @@ class CudaModule final : public device::GpuModule {
 
   Result<double> time_us(const std::function<int(void* stream)>& launch, int copies,
                          int replays) override {
-    Owned<cudaStream_t, cudaStreamDestroy> stream;
-    Owned<cudaGraph_t, cudaGraphDestroy> graph;
-    Owned<cudaGraphExec_t, cudaGraphExecDestroy> executable;
-    Owned<cudaEvent_t, cudaEventDestroy> begin, end;
+    OwnedStream stream;
+    OwnedGraph graph;
+    OwnedGraphExec executable;
+    OwnedEvent begin, end;
     AERIE_CUDA(cudaStreamCreateWithFlags(&stream.handle, cudaStreamNonBlocking));
     AERIE_CUDA(cudaEventCreate(&begin.handle));
     AERIE_CUDA(cudaEventCreate(&end.handle));

@@ -3,6 +3,8 @@
 
 #ifdef __CUDACC__
 #include <cuda.h>
+
+#include "aerie/kernels/cuda/driver.h"
 #endif
 
 #include "aerie/kernels/cuda/shared_memory.h"
@@ -74,20 +76,9 @@ __device__ __forceinline__ void tma_store_wait_read() {
 
 #ifdef __CUDACC__
 using TensorMapEncode = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's, without linking it; null where there is none.
+// Null where the driver has none.
 inline TensorMapEncode tensor_map_encode() {
-  static const TensorMapEncode function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
-                                         &result) != cudaSuccess ||
-        result != cudaDriverEntryPointSuccess) {
-      cudaGetLastError();
-      return TensorMapEncode{};
-    }
-    return reinterpret_cast<TensorMapEncode>(found);
-  }();
+  static const TensorMapEncode function = driver_function("cuTensorMapEncodeTiled");
   return function;
 }
 #endif

@@ -14,6 +14,8 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include "aerie/kernels/cuda/driver.h"
+#include "aerie/kernels/cuda_status.h"
 #include "aerie/kernels/gemm/gemm.h"
 #include "aerie/kernels/gemm/persistent_gemm.h"
 
@@ -21,39 +23,29 @@ namespace aerie::kernels::cuda {
 namespace {
 
 struct Library {
-  void* handle = nullptr;
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
-  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  bool ok = false;
+  void* handle = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+  bool ok = handle != nullptr;
+  decltype(&cublasLtCreate) create = find("cublasLtCreate");
+  decltype(&cublasLtMatmul) matmul = find("cublasLtMatmul");
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = find("cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtMatmulDescCreate) desc_create = find("cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = find("cublasLtMatmulDescDestroy");
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = find("cublasLtMatmulDescSetAttribute");
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = find("cublasLtMatrixLayoutCreate");
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = find("cublasLtMatrixLayoutDestroy");
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = find("cublasLtMatrixLayoutSetAttribute");
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create =
+      find("cublasLtMatmulPreferenceCreate");
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy =
+      find("cublasLtMatmulPreferenceDestroy");
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set =
+      find("cublasLtMatmulPreferenceSetAttribute");
 
-  template <typename F>
-  bool find(F& function, const char* name) {
-    function = reinterpret_cast<F>(dlsym(handle, name));
-    return function != nullptr;
-  }
-  Library() {
-    handle = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
-    ok = handle != nullptr && find(create, "cublasLtCreate") && find(matmul, "cublasLtMatmul") &&
-         find(heuristic, "cublasLtMatmulAlgoGetHeuristic") &&
-         find(desc_create, "cublasLtMatmulDescCreate") &&
-         find(desc_destroy, "cublasLtMatmulDescDestroy") &&
-         find(desc_set, "cublasLtMatmulDescSetAttribute") &&
-         find(layout_create, "cublasLtMatrixLayoutCreate") &&
-         find(layout_destroy, "cublasLtMatrixLayoutDestroy") &&
-         find(layout_set, "cublasLtMatrixLayoutSetAttribute") &&
-         find(preference_create, "cublasLtMatmulPreferenceCreate") &&
-         find(preference_destroy, "cublasLtMatmulPreferenceDestroy") &&
-         find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+ private:
+  Symbol find(const char* name) {
+    const Symbol symbol{ok ? dlsym(handle, name) : nullptr};
+    ok = symbol.found != nullptr;
+    return symbol;
   }
 };
 
@@ -99,50 +91,44 @@ bool capturing(void* stream) {
          status != cudaStreamCaptureStatusNone;
 }
 
-// Stream, events and memory for timing candidates.
+// Times candidates on a stream of its own.
 class Stopwatch {
  public:
-  Stopwatch() {
-    ok_ = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) == cudaSuccess &&
-          cudaEventCreate(&begin_) == cudaSuccess && cudaEventCreate(&end_) == cudaSuccess;
+  bool start() {
+    return cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking) == cudaSuccess &&
+           cudaEventCreate(&begin_.handle) == cudaSuccess &&
+           cudaEventCreate(&end_.handle) == cudaSuccess;
   }
-  ~Stopwatch() {
-    cudaFree(memory_);
-    if (begin_ != nullptr) cudaEventDestroy(begin_);
-    if (end_ != nullptr) cudaEventDestroy(end_);
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
 
-  bool ok() const { return ok_; }
   // Zeroed memory of the watch's life; null when there is none.
   void* allocate(size_t bytes) {
-    if (cudaMalloc(&memory_, bytes) != cudaSuccess ||
-        cudaMemsetAsync(memory_, 0, bytes, stream_) != cudaSuccess) {
+    if (cudaMalloc(&memory_.handle, bytes) != cudaSuccess ||
+        cudaMemsetAsync(memory_.handle, 0, bytes, stream_.handle) != cudaSuccess) {
       cudaGetLastError();
       return nullptr;
     }
-    return memory_;
+    return memory_.handle;
   }
+
   // Milliseconds of kTimedCalls calls as a graph, the least of three replays; negative on failure.
   template <typename Call>
   float time(Call call) {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
+    OwnedGraph graph;
+    OwnedGraphExec executable;
     float best = -1.0f;
-    if (cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal) == cudaSuccess) {
+    if (cudaStreamBeginCapture(stream_.handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess) {
       int failed = kOk;
-      for (int i = 0; i < kTimedCalls && failed == kOk; ++i) failed = call(stream_);
-      const bool captured = cudaStreamEndCapture(stream_, &graph) == cudaSuccess;
-      if (captured && failed == kOk && cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess) {
+      for (int i = 0; i < kTimedCalls && failed == kOk; ++i) failed = call(stream_.handle);
+      const bool captured = cudaStreamEndCapture(stream_.handle, &graph.handle) == cudaSuccess;
+      if (captured && failed == kOk &&
+          cudaGraphInstantiate(&executable.handle, graph.handle, 0) == cudaSuccess) {
         for (int i = 0; i < 4; ++i) {
           float ms = 0.0f;
-          cudaEventRecord(begin_, stream_);
-          cudaGraphLaunch(executable, stream_);
-          cudaEventRecord(end_, stream_);
-          if (cudaStreamSynchronize(stream_) != cudaSuccess ||
-              cudaEventElapsedTime(&ms, begin_, end_) != cudaSuccess) {
+          cudaEventRecord(begin_.handle, stream_.handle);
+          cudaGraphLaunch(executable.handle, stream_.handle);
+          cudaEventRecord(end_.handle, stream_.handle);
+          if (cudaStreamSynchronize(stream_.handle) != cudaSuccess ||
+              cudaEventElapsedTime(&ms, begin_.handle, end_.handle) != cudaSuccess) {
             best = -1.0f;
             break;
           }
@@ -150,17 +136,14 @@ class Stopwatch {
         }
       }
     }
-    if (executable != nullptr) cudaGraphExecDestroy(executable);
-    if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();
     return best;
   }
 
  private:
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-  void* memory_ = nullptr;
-  bool ok_ = false;
+  OwnedStream stream_;
+  OwnedEvent begin_, end_;
+  OwnedMemory memory_;
 };
 
 class Plans {
@@ -257,7 +240,7 @@ class Plans {
   void choose(const Gemm& g, Plan& plan, const cublasLtMatmulHeuristicResult_t* results, int found,
               void* stream) {
     Stopwatch watch;
-    if (!watch.ok() || cudaStreamSynchronize(static_cast<cudaStream_t>(stream)) != cudaSuccess)
+    if (!watch.start() || cudaStreamSynchronize(static_cast<cudaStream_t>(stream)) != cudaSuccess)
       return;
     void* c = g.c;
     if (g.accumulate) {
