@@ -111,12 +111,12 @@ __global__ void __launch_bounds__(kThreads, 5) silu_forward_kernel(SiluForward a
 
 // Backward, two rows are on their way: with what is stored between, the compiler would wait for
 // one before it asks for the next.
-template <typename T, bool kDraws>
+template <typename T>
 __global__ void __launch_bounds__(kThreads, 4) silu_backward_kernel(SiluBackward a) {
   AERIE_SHARED(float, sums, kThreads * 8);
   const int column = (blockIdx.x * 32 + threadIdx.x % 32) * 8;
   const int rows = num_rows(a.layout, a.batch, a.frames);
-  const bool reads = !kDraws && a.dropout.threshold != 0;
+  const bool reads = a.dropout.threshold != 0;
   const float scale = a.dropout.threshold == 0 ? 1.0f : a.dropout.scale;
   Vec8 sum = {};
   if (column < a.channels) {
@@ -141,14 +141,8 @@ __global__ void __launch_bounds__(kThreads, 4) silu_backward_kernel(SiluBackward
       arrived = fetch(row + 2 * step);
       const size_t at = size_t(row) * a.channels + column;
       float factors[8];
-      if constexpr (kDraws) {
-        const RowPosition place = position_of(a.layout, row, a.frames);
-        dropout8(a.dropout, uint64_t(place.item), uint64_t(place.frame) * a.channels + column,
-                 factors);
-      } else {
-        AERIE_UNROLL
-        for (int k = 0; k < 8; ++k) factors[k] = (bits >> k) & 1u ? scale : 0.0f;
-      }
+      AERIE_UNROLL
+      for (int k = 0; k < 8; ++k) factors[k] = (bits >> k) & 1u ? scale : 0.0f;
       AERIE_UNROLL
       for (int k = 0; k < 8; ++k) {
         x.v[k] += bias.v[k];
@@ -215,13 +209,10 @@ int silu_forward(const SiluForward& a, void* stream) {
 }
 
 int silu_backward(const SiluBackward& a, void* stream) {
-  if (!covered(a)) return kUnsupported;
+  if (!covered(a) || (a.dropout.threshold != 0 && a.keep == nullptr)) return kUnsupported;
   const int rows = num_rows(a.layout, a.batch, a.frames);
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
-    const LaunchShape shape = column_shape(rows, a.channels);
-    return a.dropout.threshold != 0 && a.keep == nullptr
-               ? launch(stream, shape, silu_backward_kernel<decltype(zero), true>, a)
-               : launch(stream, shape, silu_backward_kernel<decltype(zero), false>, a);
+    return launch(stream, column_shape(rows, a.channels), silu_backward_kernel<decltype(zero)>, a);
   }));
   return sum_bias(stream, a.grad_bias, a.partial, rows, a.channels, a.accumulate, a.deferred);
 }

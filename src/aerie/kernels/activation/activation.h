@@ -26,7 +26,7 @@ struct SiluBackward {
   const float* bias = nullptr;
   const void* grad_out = nullptr;
   Dropout dropout;
-  const uint8_t* keep = nullptr;  // null: drawn again
+  const uint8_t* keep = nullptr;  // needed with dropout
   void* grad_x = nullptr;         // may be grad_out
   void* out = nullptr;            // silu_forward's result once more; null: not wanted
   float* grad_bias = nullptr;     // null: not wanted

@@ -27,7 +27,8 @@ struct Outcome {
   std::vector<uint8_t> keep;
 };
 
-Outcome run_silu(Backend& b, const Case& c, bool use_keep) {
+// `in_place`: of backward, which then gives forward's result once more, too.
+Outcome run_silu(Backend& b, const Case& c, bool in_place) {
   const size_t width = static_cast<size_t>(c.channels);
   const size_t n = c.packing.num_rows(c.batch, c.frames) * width;
   const size_t padded = static_cast<size_t>(c.batch * c.frames) * width;
@@ -55,15 +56,15 @@ Outcome run_silu(Backend& b, const Case& c, bool use_keep) {
   g.bias = f.bias;
   g.grad_out = b.upload_as(c.dtype, pack(random_values(padded, 3)));
   g.dropout = f.dropout;
-  g.keep = use_keep ? f.keep : nullptr;
-  g.grad_x = use_keep ? const_cast<void*>(g.grad_out) : b.upload_as(c.dtype, std::vector<float>(n));
+  g.keep = f.keep;
+  g.grad_x = in_place ? const_cast<void*>(g.grad_out) : b.upload_as(c.dtype, std::vector<float>(n));
   g.grad_bias = c.bias ? b.upload(random_values(width, 4)) : nullptr;
   g.accumulate = c.p > 0.2;
-  if (use_keep) g.out = b.upload_as(c.dtype, std::vector<float>(n));
+  if (in_place) g.out = b.upload_as(c.dtype, std::vector<float>(n));
   g.partial = b.scratch<float>(activation_scratch(c.channels));
   EXPECT_EQ(b.kernels().silu_backward(g, nullptr), kOk);
   return {b.download_as(c.dtype, f.out, n),
-          use_keep ? b.download_as(c.dtype, g.out, n) : std::vector<float>(),
+          in_place ? b.download_as(c.dtype, g.out, n) : std::vector<float>(),
           b.download_as(c.dtype, g.grad_x, n), b.download(g.grad_bias, c.bias ? width : 0),
           b.download(f.keep, n / 8)};
 }
@@ -73,17 +74,26 @@ AERIE_KERNEL_TEST(Silu, ForwardAndBackwardEqualTheReference) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.channels);
     const Outcome e = run_silu(*reference, c, false);
-    for (const bool use_keep : {false, true}) {
-      const Outcome a = run_silu(backend, c, use_keep);
+    for (const bool in_place : {false, true}) {
+      const Outcome a = run_silu(backend, c, in_place);
       testing::expect_close(a.out, e.out, testing::tolerance(c.dtype), 0, "out");
       testing::expect_close(a.d_x, e.d_x, testing::tolerance(c.dtype), 0, "grad_x");
       testing::expect_close(a.d_bias, e.d_bias, 1e-5, 0, "grad_bias");
       EXPECT_EQ(a.keep, e.keep);
-      if (use_keep) {
+      if (in_place) {
         EXPECT_EQ(a.again, a.out);
       }
     }
   }
+}
+
+// What dropout has decided is not drawn again.
+AERIE_KERNEL_TEST(Silu, BackwardNeedsTheDecisions) {
+  SiluBackward g;
+  g.batch = g.frames = 1;
+  g.channels = 8;
+  g.dropout.threshold = 1;
+  EXPECT_EQ(backend.kernels().silu_backward(g, nullptr), kUnsupported);
 }
 
 // Where rows lie changes nothing in them, dropout's draws included.

@@ -93,6 +93,9 @@ int attention_backward(const AttentionBackward& b, void* stream) {
   if (!covered(a) || !aligned(a, a.stride, a.r_stride) ||
       !aligned(a, b.grad_stride, b.grad_r_stride))
     return kUnsupported;
+  if (a.dtype != Dtype::kF32 && a.dropout.threshold != 0 && a.keep == nullptr &&
+      a.saved_p == nullptr)
+    return kUnsupported;
   if (b.defer_dr && (b.deferred == nullptr || b.deferred->count + 2 > PartialSums::kMost))
     return kUnsupported;
   AERIE_TRY(a.dtype == Dtype::kF32 ? backward_float(b, stream) : for_type(a, [&](auto type) {

@@ -40,9 +40,8 @@ struct Attention {
   Dropout dropout;       // index = (head << 26) + (i << 13) + j
   void* out = nullptr;   // (B,T,H,D), dense
   float* lse = nullptr;  // (B,H,T): log of the softmax's denominator
-  // attention_keep_size(...) words, or null: on tensor cores forward leaves the decisions of
-  // dropout here, and backward need not draw them again. Of no use beside `saved_p`, whose signs
-  // they are.
+  // attention_keep_size(...) words: on tensor cores forward leaves the decisions of dropout here
+  // for backward; null: not wanted. Of no use beside `saved_p`, whose signs they are.
   uint32_t* keep = nullptr;
   // attention_p_size(...) values of dtype and attention_tile_max_size(...) floats, or null: on
   // tensor cores forward leaves the unnormalised P here, and backward need not recompute it. It is
@@ -72,7 +71,7 @@ struct AttentionBackward {
   float* r_partial = nullptr;  // scratch: attention_r_scratch(...) floats
   PartialSums* deferred = nullptr;  // adds the biases' parts with others, partial_sums.h
   int sms = 132;                    // that backward is laid out for
-  // With `later`: attention_positions() follows, before anybody writes to the scratch memory and
+  // attention_positions() follows, before anybody writes to the scratch memory and
   // before those sums are added. Until then grad_r may be missing.
   bool defer_dr = false;
 };

@@ -14,9 +14,6 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-// Where P comes from. kDraw: recomputed, and the decisions of dropout are drawn again.
-enum class DqSource { kSavedP, kRecompute, kDraw };
-
 // Tiles in shared memory.
 template <typename T, int kDim, int kWarpgroups, bool kSavedP>
 struct DqTiles {
@@ -48,10 +45,9 @@ struct Parked {
   __device__ V& operator[](int k) { return values[k + launder(0)]; }
 };
 
-template <typename T, int kDim, bool kPadded, int kWarpgroups, DqSource kSource>
+template <typename T, int kDim, bool kPadded, int kWarpgroups, bool kSavedP>
 __global__ void __launch_bounds__(kWarpgroups* kMmaThreads, kDim == 64 ? 3 : 1)
     attention_dq_mma(AttentionBackward b) {
-  constexpr bool kSavedP = kSource == DqSource::kSavedP, kDraw = kSource == DqSource::kDraw;
   using Tiles = DqTiles<T, kDim, kWarpgroups, kSavedP>;
   constexpr int kRing = Tiles::kRing, kBlocks = kTile / 16;
   constexpr int kValueGroup = kWarpgroups > 1 ? 1 : 0;  // which copies the values
@@ -129,7 +125,7 @@ __global__ void __launch_bounds__(kWarpgroups* kMmaThreads, kDim == 64 ? 3 : 1)
   Parked<Bits16, kDim / 16> saved_q_v;
   FragmentC dq[kDim / 8] = {};
   const float softmax_scale = 1.0f / sqrtf(float(dim));
-  const bool drops = !kSavedP && !kDraw && a.dropout.threshold != 0;
+  const bool drops = !kSavedP && a.dropout.threshold != 0;
   float* const delta = m.delta + (group * kMmaWarps + warp) * 16;
   float* const lse = m.lse + (group * kMmaWarps + warp) * 16;
   float delta_of[2] = {}, lse_of[2] = {INFINITY, INFINITY};
@@ -316,11 +312,6 @@ __global__ void __launch_bounds__(kWarpgroups* kMmaThreads, kDim == 64 ? 3 : 1)
         panel_rows<kDim, false>(dp, grads, values, warp, lane);
         panel_rows<kDim>(scores, queries, keys, warp, lane);
         wgmma_commit<64>();
-        if constexpr (kDraw) {
-          KeepDraw draws(a.dropout, item, head, i, lane);
-          draws.draw(tile);
-          keep = draws.finish(lane);
-        }
         wgmma_wait_all<64>();
         wgmma_fence_operand<64>(scores);
         wgmma_fence_operand<64>(dp);

@@ -71,25 +71,18 @@ int fused_backward(const AttentionBackward& b, void* stream) {
   return b.defer_dr ? kOk : reduce_dr<T, kPadded>(b, stream);
 }
 
-template <typename T, int kDim, bool kPadded, int kWarpgroups, DqSource kSource>
-int dq_of(const AttentionBackward& b, void* stream) {
-  const Attention& a = b.forward;
-  using Tiles = DqTiles<T, kDim, kWarpgroups, kSource == DqSource::kSavedP>;
-  return launch_pdl(stream,
-                    {grid_of(a, a.frames, kWarpgroups * kTile, a.batch),
-                     dim3(kWarpgroups * kMmaThreads), Tiles::kBytes},
-                    PdlBlocks::kAnywhere, attention_dq_mma<T, kDim, kPadded, kWarpgroups, kSource>,
-                    b);
-}
-
 template <typename T, int kDim, bool kPadded, int kWarpgroups>
 int dq(const AttentionBackward& b, void* stream) {
   const Attention& a = b.forward;
-  if (a.saved_p != nullptr)
-    return dq_of<T, kDim, kPadded, kWarpgroups, DqSource::kSavedP>(b, stream);
-  return a.dropout.threshold != 0 && a.keep == nullptr
-             ? dq_of<T, kDim, kPadded, kWarpgroups, DqSource::kDraw>(b, stream)
-             : dq_of<T, kDim, kPadded, kWarpgroups, DqSource::kRecompute>(b, stream);
+  const auto with = [&](auto saved) {
+    constexpr bool kSavedP = decltype(saved)::value;
+    return launch_pdl(
+        stream,
+        {grid_of(a, a.frames, kWarpgroups * kTile, a.batch), dim3(kWarpgroups * kMmaThreads),
+         DqTiles<T, kDim, kWarpgroups, kSavedP>::kBytes},
+        PdlBlocks::kAnywhere, attention_dq_mma<T, kDim, kPadded, kWarpgroups, kSavedP>, b);
+  };
+  return a.saved_p != nullptr ? with(std::true_type{}) : with(std::false_type{});
 }
 
 template <typename T, int kDim, bool kPadded>

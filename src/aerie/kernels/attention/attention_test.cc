@@ -16,10 +16,11 @@ struct Case {
   std::vector<int32_t> lengths;
   double p;
   int left = -1, right = -1, chunk = 0, left_chunks = 0;
-  bool keep = true;                // decisions of dropout kept for backward
+  bool keep = true;                // decisions of dropout beside saved P; deferred reductions
   std::vector<int32_t> rows = {};  // of every item; empty: as many as frames
   int sms = AttentionBackward{}.sms;
-  bool saves = false;  // weights for backward
+  bool saves = false;          // P for backward
+  bool forward_alone = false;  // without anything for backward
 };
 constexpr size_t kGuardRows = 3;  // behind the last item
 constexpr float kGuard = 9.0f;
@@ -101,13 +102,22 @@ Outcome run(Backend& b, const Case& c) {
   f.dropout = dropout_at(b.upload(std::vector<RandomState>{testing::random_state(1, 5)}), 18, c.p);
   f.out = b.upload_as(c.dtype, std::vector<float>(packing.rows() * width, kGuard));
   f.lse = b.scratch<float>(rows * static_cast<size_t>(c.heads));
-  if (c.keep) f.keep = b.scratch<uint32_t>(attention_keep_size(batch, c.heads, c.frames));
+  if (c.keep || !c.saves)
+    f.keep = b.scratch<uint32_t>(attention_keep_size(batch, c.heads, c.frames));
   const size_t square = attention_p_size(batch, c.heads, c.frames);
   if (c.saves) {
     f.saved_p = b.upload_as(c.dtype, std::vector<float>(square, std::nanf("")));
     f.tile_max = b.scratch<float>(attention_tile_max_size(batch, c.heads, c.frames));
   }
   EXPECT_EQ(b.kernels().attention(f, nullptr), kOk);
+  Outcome o;
+  if (c.forward_alone) {
+    // Without anywhere to leave decisions; backward is not to draw them again.
+    f.keep = nullptr;
+    EXPECT_EQ(b.kernels().attention(f, nullptr), kOk);
+    o.out = b.download_as(c.dtype, f.out, packing.rows() * width);
+    return o;
+  }
   AttentionBackward g;
   g.forward = f;
   g.grad_out = b.upload_as(c.dtype, packing.pack(random_values(rows * width, 5), width));
@@ -135,7 +145,6 @@ Outcome run(Backend& b, const Case& c) {
   EXPECT_EQ(b.kernels().attention_backward(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().attention_positions(g, nullptr), kOk);
   EXPECT_EQ(b.kernels().add_partials(deferred, nullptr), kOk);
-  Outcome o;
   o.out = packing.unpack(b.download_as(c.dtype, f.out, packing.rows() * width), width);
   o.lse = b.download(f.lse, rows * static_cast<size_t>(c.heads));
   const std::vector<float> all =
@@ -317,6 +326,21 @@ AERIE_KERNEL_TEST(Attention, TensorCoresEqualTheReference) {
         Case{Dtype::kBF16, 67, 1, 64, {65}, 0.0, 30, 3}, Case{Dtype::kF16, 75, 2, 64, {75, 1}, 0.1},
         Case{Dtype::kF16, 20, 1, 128, {20, 3}, 0.0}})
     compare(backend, c);
+}
+
+AERIE_KERNEL_TEST(Attention, ForwardKeepsDecisionsForBackward) {
+  for (Case c :
+       {Case{Dtype::kBF16, 75, 2, 64, {75, 1}, 0.1}, Case{Dtype::kF16, 20, 1, 128, {20, 3}, 0.2}}) {
+    c.forward_alone = true;
+    testing::expect_close(run(backend, c).out, run(*testing::reference_backend(), c).out,
+                          c.dtype == Dtype::kF16 ? 2e-3 : 1.5e-2, 0, "out");
+    AttentionBackward g;
+    g.forward.dtype = c.dtype;
+    g.forward.batch = g.forward.frames = g.forward.heads = 1;
+    g.forward.dim = g.forward.stride = g.forward.r_stride = g.grad_stride = g.grad_r_stride = c.dim;
+    g.forward.dropout.threshold = 1;
+    EXPECT_EQ(backend.kernels().attention_backward(g, nullptr), kUnsupported);
+  }
 }
 
 AERIE_KERNEL_TEST(Attention, PackedItems) {

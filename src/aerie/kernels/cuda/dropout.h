@@ -16,9 +16,14 @@ __device__ inline bool half_above(uint32_t word, int half, uint32_t limit) {
 }
 
 // Dropout factors of the eight values from `index` on (a multiple of 8) of stream (site, row), and
-// which of them are kept: one Philox block.
+// which of them are kept: one Philox block. Without dropout, everything is.
 __device__ inline uint32_t dropout8(const Dropout& dropout, uint64_t row, uint64_t index,
                                     float* out) {
+  if (dropout.threshold == 0) {
+    AERIE_UNROLL
+    for (int i = 0; i < 8; ++i) out[i] = 1.0f;
+    return 0xffu;
+  }
   const RandomState& state = *dropout.state;
   const PhiloxBlock block = philox_block(state.dropout_key, dropout.site, item_position(state, row),
                                          uint32_t(index >> 3));
@@ -31,18 +36,6 @@ __device__ inline uint32_t dropout8(const Dropout& dropout, uint64_t row, uint64
     bits |= kept ? 1u << i : 0u;
   }
   return dropout.scale != 0.0f ? bits : 0u;
-}
-
-// The same through the keep bits of an earlier pass when there are any (one byte per eight values);
-// without dropout, everything is kept.
-__device__ inline uint32_t dropout8(const Dropout& dropout, const uint8_t* keep, uint64_t vec,
-                                    uint64_t row, uint64_t index, float* out) {
-  if (dropout.threshold != 0 && keep == nullptr) return dropout8(dropout, row, index, out);
-  const uint32_t bits = dropout.threshold == 0 ? 0xffu : keep[vec];
-  const float scale = dropout.threshold == 0 ? 1.0f : dropout.scale;
-  AERIE_UNROLL
-  for (int i = 0; i < 8; ++i) out[i] = (bits >> i) & 1u ? scale : 0.0f;
-  return bits;
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

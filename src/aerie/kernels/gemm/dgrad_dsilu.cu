@@ -14,7 +14,6 @@ int silu_product_backward(const DgradDsilu& a, void* stream) {
       num_rows(s.layout, s.batch, s.frames) != g.m || s.grad_out != g.c || s.grad_x != g.c ||
       s.out != nullptr || sm90_count() == 0)
     return kUnsupported;
-  // Decisions are not drawn again.
   if (s.dropout.threshold != 0 && s.keep == nullptr) return kUnsupported;
   if (g.tile.rows == 0) g.tile.rows = dgrad_dsilu_tile(g.m, g.n, g.k, gemm_model(sm90_count()));
   if (g.tile.rows == 0) return kUnsupported;

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kWarps * 32) layer_norm_forward_kernel(LayerNo
       const int vec = lane + 32 * j;
       if (vec >= vecs) continue;
       float factors[8];
-      const uint32_t bits = dropout8(dropout, nullptr, 0, uint64_t(place.item),
+      const uint32_t bits = dropout8(dropout, uint64_t(place.item),
                                      uint64_t(place.frame) * channels + vec * 8, factors);
       const Vec8 y = unpack(arrived[j]);
       AERIE_UNROLL
@@ -224,9 +224,9 @@ __device__ inline void add_to_row_sum(float* sum, int j, const Vec8& x, bool fir
   }
 }
 
-// How backward is compiled. kNext: with a norm behind it. kFull: for kVecs * 256 channels, the bits
-// of an earlier pass and no second gradient of a single norm's output, or for everything. kAtOnce:
-// rows that a warp has under way, whose sums are added before they go to shared memory.
+// How backward is compiled. kNext: with a norm behind it. kFull: for kVecs * 256 channels,
+// or for as many as there are. kAtOnce: rows that a warp has under way, whose sums are added before
+// they go to shared memory.
 template <typename T, int kVecs, bool kNext, bool kFull, int kAtOnce>
 struct RowsBackward {
   static constexpr int kWidth = kVecs * 256;
@@ -284,13 +284,7 @@ struct RowsBackward {
   // The gradient of the norm's output; with a norm behind it in `more` once that is done.
   __device__ Vec8 grad_of(int r, int j) const {
     if constexpr (kNext) return more[r][j];
-    Vec8 out = unpack(grad[r][j]);
-    if (!kFull && a.grad_out_float != nullptr && inside(j)) {
-      const Vec8 other = load8(a.grad_out_float + place(r, j));
-      AERIE_UNROLL
-      for (int k = 0; k < 8; ++k) out.v[k] += other.v[k];
-    }
-    return out;
+    return unpack(grad[r][j]);
   }
 
   // What the norm behind this one normalized.
@@ -404,7 +398,6 @@ struct RowsBackward {
       mean_product[r] = warp_sum(mean_product[r]) / float(channels());
     }
     const float scale = a.dropout.threshold == 0 ? 1.0f : a.dropout.scale;
-    const bool draws = !kFull && a.dropout.threshold != 0 && a.keep == nullptr;
     AERIE_UNROLL
     for (int j = 0; j < kVecs; ++j) {
       if (!inside(j)) continue;
@@ -424,18 +417,12 @@ struct RowsBackward {
           out.v[k] += rstd[r] * (weighted.v[k] - mean_grad[r] - values.v[k] * mean_product[r]);
         if (there[r]) store8(a.grad_residual + at, out);
         if (a.grad_y == nullptr) continue;
+        const uint32_t bits = a.dropout.threshold == 0 ? 0xffu
+                              : !kFull                 ? a.keep[at / 8]
+                                                       : kept[r * kBitsOfRow + vec_of(j)];
         float factors[8];
-        if (draws) {
-          const RowPosition drawn = position_of(a.layout, row[r], a.frames);
-          dropout8(a.dropout, uint64_t(drawn.item),
-                   uint64_t(drawn.frame) * channels() + vec_of(j) * 8, factors);
-        } else {
-          const uint32_t bits = a.dropout.threshold == 0 ? 0xffu
-                                : !kFull                 ? a.keep[at / 8]
-                                                         : kept[r * kBitsOfRow + vec_of(j)];
-          AERIE_UNROLL
-          for (int k = 0; k < 8; ++k) factors[k] = (bits >> k) & 1u ? scale : 0.0f;
-        }
+        AERIE_UNROLL
+        for (int k = 0; k < 8; ++k) factors[k] = (bits >> k) & 1u ? scale : 0.0f;
         AERIE_UNROLL
         for (int k = 0; k < 8; ++k) {
           out.v[k] *= a.scale * factors[k];
@@ -548,7 +535,10 @@ int layer_norm_forward(const LayerNormForward& a, void* stream) {
 
 int layer_norm_backward(const LayerNormBackward& a, void* stream) {
   const int rows = num_rows(a.layout, a.batch, a.frames);
-  if (rows == 0 || (a.next.weight != nullptr && a.grad_sum != nullptr)) return kUnsupported;
+  const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
+  if (rows == 0 || draws ||
+      (a.next.weight != nullptr ? a.grad_sum != nullptr : a.grad_out_float != nullptr))
+    return kUnsupported;
   int parts = 0;
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
     return with_vecs(a.channels, [&](auto vecs) {
@@ -572,9 +562,7 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
       constexpr std::integral_constant<int, 1> kOne;
       constexpr std::integral_constant<int, sizeof(zero) == 2 && kVecs <= 2 ? 2 : 1> kPair;
       constexpr int kManyRows = 8;  // of an SM
-      const bool draws = a.dropout.threshold != 0 && a.keep == nullptr;
-      const bool full = !draws && a.channels == kVecs * 256 &&
-                        (a.next.weight != nullptr || a.grad_out_float == nullptr);
+      const bool full = a.channels == kVecs * 256;
       const auto choose = [&](auto next) {
         if (!full) return start(next, std::false_type{}, kOne);
         return rows < kManyRows * kLayerNormParts ? start(next, std::true_type{}, kOne)

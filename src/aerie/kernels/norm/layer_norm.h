@@ -55,11 +55,11 @@ struct LayerNormBackward {
   const float* weight = nullptr;
   const float* bias = nullptr;            // needed for out, and where a norm follows
   const void* grad_out = nullptr;         // compute dtype; null: zero
-  const float* grad_out_float = nullptr;  // added to it; null: zero
+  const float* grad_out_float = nullptr;  // added to it, with `next` alone; null: zero
   const float* grad_sum =
       nullptr;  // what arrives at the sum from elsewhere; null: zero. Not with `next`
   Dropout dropout;
-  const uint8_t* keep = nullptr;  // 16-byte aligned; null: drawn again
+  const uint8_t* keep = nullptr;  // 16-byte aligned; needed with dropout
   float scale = 1.0f;
 
   void* out = nullptr;             // the norm's output once more; null: not wanted
