@@ -100,6 +100,15 @@ AERIE_HD RowPosition position_of(const RowLayout& layout, int row, int frames) {
                                       : RowPosition{row / frames, row % frames};
 }
 
+// Activations (B,T,C) of the encoder, as arguments of kernels begin with them.
+struct Activations {
+  Dtype dtype = Dtype::kF32;
+  int batch = 0, frames = 0, channels = 0;
+  RowLayout layout;
+
+  bool covered() const { return batch > 0 && frames > 0 && channels > 0 && channels % 8 == 0; }
+};
+
 // Round to nearest even; NaN stays NaN.
 AERIE_HD uint16_t float_to_bf16_bits(float value) {
 #ifdef __CUDA_ARCH__

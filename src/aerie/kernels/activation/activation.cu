@@ -169,32 +169,10 @@ int parts_of(int rows) {
   return wanted < kActivationParts ? wanted : kActivationParts;
 }
 
-int sum_bias(void* stream, float* grad_bias, const float* partial, int rows, int columns,
-             bool accumulate, PartialSums* deferred) {
-  if (grad_bias == nullptr) return kOk;
-  ColumnSums sums;
-  sums.out[0] = grad_bias;
-  sums.sections = 1;
-  sums.width = columns;
-  sums.partial = partial;
-  sums.parts = parts_of(rows);
-  sums.accumulate = accumulate;
-  return finish_column_sums(stream, sums, deferred);
-}
-
-template <typename Args>
-bool covered(const Args& a) {
-  return a.channels > 0 && a.channels % 8 == 0 && a.batch > 0 && a.frames > 0;
-}
-
-LaunchShape column_shape(int rows, int columns) {
-  return {dim3(unsigned(ceil_div(columns, 256)), unsigned(parts_of(rows))), dim3(kThreads)};
-}
-
 }  // namespace
 
 int silu_forward(const SiluForward& a, void* stream) {
-  if (!covered(a)) return kUnsupported;
+  if (!a.covered()) return kUnsupported;
   return dispatch(a.dtype, [&](auto zero) {
     const int lanes = ceil_div(a.channels, 256) * 32;  // a thread for eight channels
     const int threads = lanes < kThreads ? lanes : kThreads, columns = ceil_div(lanes, threads);
@@ -209,12 +187,17 @@ int silu_forward(const SiluForward& a, void* stream) {
 }
 
 int silu_backward(const SiluBackward& a, void* stream) {
-  if (!covered(a) || (a.dropout.threshold != 0 && a.keep == nullptr)) return kUnsupported;
+  if (!a.covered() || (a.dropout.threshold != 0 && a.keep == nullptr)) return kUnsupported;
   const int rows = num_rows(a.layout, a.batch, a.frames);
   AERIE_TRY(dispatch(a.dtype, [&](auto zero) {
-    return launch(stream, column_shape(rows, a.channels), silu_backward_kernel<decltype(zero)>, a);
+    const LaunchShape shape{dim3(unsigned(ceil_div(a.channels, 256)), unsigned(parts_of(rows))),
+                            dim3(kThreads)};
+    return launch(stream, shape, silu_backward_kernel<decltype(zero)>, a);
   }));
-  return sum_bias(stream, a.grad_bias, a.partial, rows, a.channels, a.accumulate, a.deferred);
+  if (a.grad_bias == nullptr) return kOk;
+  return finish_column_sums(
+      stream, column_sums(a.grad_bias, a.channels, a.partial, parts_of(rows), a.accumulate),
+      a.deferred);
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

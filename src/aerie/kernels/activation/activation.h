@@ -7,10 +7,7 @@
 
 namespace aerie::kernels {
 
-struct SiluForward {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, channels = 0;
-  RowLayout layout;
+struct SiluForward : Activations {
   const void* x = nullptr;
   const float* bias = nullptr;  // null: none
   Dropout dropout;
@@ -18,10 +15,7 @@ struct SiluForward {
   void* out = nullptr;
 };
 
-struct SiluBackward {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, channels = 0;
-  RowLayout layout;
+struct SiluBackward : Activations {
   const void* x = nullptr;
   const float* bias = nullptr;
   const void* grad_out = nullptr;

@@ -153,43 +153,31 @@ __device__ inline float fast_divide(float x, float y) {
 }
 
 // Neighbouring threads take neighbouring groups of four.
-struct alignas(16) Four {
-  float v[4];
-};
-__device__ inline Four load4(const float* p) {
-  return *reinterpret_cast<const Four*>(p);
-}
-__device__ inline void store4(float* p, const Four& x) {
-  *reinterpret_cast<Four*>(p) = x;
-}
 template <typename T>
-__device__ inline void store4(T* p, const Four& x) {
-  struct alignas(8) Two {
-    uint32_t w[2];
-  };
-  *reinterpret_cast<Two*>(p) = {pack2<T>(x.v[0], x.v[1]), pack2<T>(x.v[2], x.v[3])};
+__device__ inline void store4(T* p, const Vec4& x) {
+  *reinterpret_cast<Bits8*>(p) = {{pack2<T>(x.v[0], x.v[1]), pack2<T>(x.v[2], x.v[3])}};
 }
 
 // What is not read again before all else has passed through L2.
 #ifdef __CUDACC__
-__device__ inline Four load4_once(const float* p) {
+__device__ inline Vec4 load4_once(const float* p) {
   const float4 x = __ldcs(reinterpret_cast<const float4*>(p));
   return {x.x, x.y, x.z, x.w};
 }
-__device__ inline void store4_once(float* p, const Four& x) {
+__device__ inline void store4_once(float* p, const Vec4& x) {
   __stcs(reinterpret_cast<float4*>(p), make_float4(x.v[0], x.v[1], x.v[2], x.v[3]));
 }
 #else
-__device__ inline Four load4_once(const float* p) {
+__device__ inline Vec4 load4_once(const float* p) {
   return load4(p);
 }
-__device__ inline void store4_once(float* p, const Four& x) {
+__device__ inline void store4_once(float* p, const Vec4& x) {
   store4(p, x);
 }
 #endif
 
 struct Values {
-  Four grad, param, exp_avg, exp_avg_sq;
+  Vec4 grad, param, exp_avg, exp_avg_sq;
 };
 // kOnce: past L2.
 template <bool kOnce>
@@ -206,7 +194,7 @@ __device__ inline void update4(const AdamwStep& a, const AdamwControl& c, const 
   if (!rule.known) return;
   const AdamwFactors f = rule.factors;
   const float limit = a.clip > 0.0 && a.clip_by_value ? float(a.clip) : INFINITY;
-  Four p = values.param, m = values.exp_avg, v = values.exp_avg_sq;
+  Vec4 p = values.param, m = values.exp_avg, v = values.exp_avg_sq;
   AERIE_UNROLL
   for (int k = 0; k < 4; ++k) {
     float grad = fminf(fmaxf(values.grad.v[k] * c.factor, -limit), limit);
@@ -219,7 +207,7 @@ __device__ inline void update4(const AdamwStep& a, const AdamwControl& c, const 
     v.v[k] = rule.beta2 * v.v[k] + (1.0f - rule.beta2) * grad * grad;
     p.v[k] -= fast_divide(f.step_size * m.v[k], fast_sqrt(v.v[k]) * f.inv_sqrt_c2 + rule.eps);
   }
-  const auto store = [i](float* to, const Four& x) {
+  const auto store = [i](float* to, const Vec4& x) {
     kOnce ? store4_once(to + i, x) : store4(to + i, x);
   };
   store(a.params, p);
@@ -227,7 +215,7 @@ __device__ inline void update4(const AdamwStep& a, const AdamwControl& c, const 
   store(a.exp_avg_sq, v);
   if (a.compute_weights != nullptr) store4(static_cast<Compute*>(a.compute_weights) + i, p);
   if (a.ema != nullptr && c.ema_weight != 0.0f) {
-    Four average = load4(a.ema + i);
+    Vec4 average = load4(a.ema + i);
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) average.v[k] += (p.v[k] - average.v[k]) * c.ema_weight;
     store4(a.ema + i, average);

@@ -17,14 +17,14 @@ __global__ void __launch_bounds__(kFinishThreads) add_groups_float(AttentionBack
   const int vec = blockIdx.x * kFinishThreads + threadIdx.x;
   if (vec >= rows * (dense / 4)) return;
   const int row = vec / (dense / 4), column = vec % (dense / 4) * 4;
-  Quad sum = {};
+  Vec4 sum = {};
   AERIE_UNROLL
   for (int group = 0; group < kAttentionGroups; ++group) {
-    const Quad more = load4(b.r_partial + (size_t(group) * rows + row) * dense + column);
+    const Vec4 more = load4(b.r_partial + (size_t(group) * rows + row) * dense + column);
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) sum.v[k] += more.v[k];
   }
-  *reinterpret_cast<Quad*>(static_cast<float*>(b.grad_r) + size_t(row) * b.grad_r_stride + column) =
+  *reinterpret_cast<Vec4*>(static_cast<float*>(b.grad_r) + size_t(row) * b.grad_r_stride + column) =
       sum;
 }
 

@@ -100,48 +100,42 @@ AERIE_HD int attention_blocks(int frames) {
 AERIE_HD int attention_row(int frames) {
   return (frames + 7) / 8 * 8;
 }
+// Heads of items, one behind the other.
+AERIE_HD size_t head_of(const Attention& a, int item, int head) {
+  return size_t(item) * size_t(a.heads) + size_t(head);
+}
 AERIE_HD size_t attention_block_at(const Attention& a, int item, int head, int row, int columns) {
-  return ((static_cast<size_t>(item) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)) *
-              static_cast<size_t>(attention_blocks(a.frames)) +
-          static_cast<size_t>(row)) *
-         static_cast<size_t>(columns) * 256;
+  return (head_of(a, item, head) * size_t(attention_blocks(a.frames)) + size_t(row)) *
+         size_t(columns) * 256;
 }
 inline size_t attention_p_size(int batch, int heads, int frames) {
-  const size_t side = static_cast<size_t>(attention_blocks(frames)) * 16;
-  return static_cast<size_t>(batch) * static_cast<size_t>(heads) * side * side;
+  const size_t side = size_t(attention_blocks(frames)) * 16;
+  return size_t(batch) * size_t(heads) * side * side;
 }
 // dS once more, rel-shifted to positions: block c of 16 queries from i on holds the positions (key
 // - query) from 16 * (c - 1) - i on.
 inline size_t attention_ds_shifted_size(int batch, int heads, int frames) {
-  const size_t blocks = static_cast<size_t>(attention_blocks(frames));
-  return static_cast<size_t>(batch) * static_cast<size_t>(heads) * blocks * (blocks + 1) * 256;
+  const size_t blocks = size_t(attention_blocks(frames));
+  return size_t(batch) * size_t(heads) * blocks * (blocks + 1) * 256;
 }
 // One word per lane for 16 queries and a tile of keys.
 AERIE_HD size_t attention_keep_at(const Attention& a, int item, int head, int block, int tile) {
-  return (((static_cast<size_t>(item) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)) *
-               static_cast<size_t>(attention_blocks(a.frames)) +
-           static_cast<size_t>(block)) *
-              static_cast<size_t>(attention_tiles(a.frames)) +
-          static_cast<size_t>(tile)) *
-         32;
+  const size_t row = head_of(a, item, head) * size_t(attention_blocks(a.frames)) + size_t(block);
+  return (row * size_t(attention_tiles(a.frames)) + size_t(tile)) * 32;
 }
 inline size_t attention_keep_size(int batch, int heads, int frames) {
-  return static_cast<size_t>(batch) * static_cast<size_t>(heads) *
-         static_cast<size_t>(attention_blocks(frames)) *
-         static_cast<size_t>(attention_tiles(frames)) * 32;
+  return size_t(batch) * size_t(heads) * size_t(attention_blocks(frames)) *
+         size_t(attention_tiles(frames)) * 32;
 }
 // One running max per query (of whole tiles) and tile of keys.
 AERIE_HD size_t attention_tile_max_at(const Attention& a, int item, int head, int tile, int row) {
-  return ((static_cast<size_t>(item) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)) *
-              static_cast<size_t>(attention_tiles(a.frames)) +
-          static_cast<size_t>(tile)) *
-             static_cast<size_t>(attention_blocks(a.frames) * 16) +
-         static_cast<size_t>(row);
+  return (head_of(a, item, head) * size_t(attention_tiles(a.frames)) + size_t(tile)) *
+             size_t(attention_blocks(a.frames) * 16) +
+         size_t(row);
 }
 inline size_t attention_tile_max_size(int batch, int heads, int frames) {
-  return static_cast<size_t>(batch) * static_cast<size_t>(heads) *
-         static_cast<size_t>(attention_tiles(frames)) *
-         static_cast<size_t>(attention_blocks(frames) * 16);
+  return size_t(batch) * size_t(heads) * size_t(attention_tiles(frames)) *
+         size_t(attention_blocks(frames) * 16);
 }
 // Parts of the sums of bias u, then of bias v, (H,D) floats each.
 inline size_t attention_bias_scratch(int batch, int frames, int heads, int dim) {

@@ -212,16 +212,16 @@ __device__ inline bool last_of(uint32_t* counter, unsigned count, float* shared)
   return *before + 1 == count;
 }
 // What other blocks of this kernel have written.
-__device__ inline Quad load4_again(const float* p) {
+__device__ inline Vec4 load4_again(const float* p) {
 #ifdef __CUDACC__
   const float4 a = __ldcg(reinterpret_cast<const float4*>(p));
   return {{a.x, a.y, a.z, a.w}};
 #else
-  return *reinterpret_cast<const Quad*>(p);
+  return *reinterpret_cast<const Vec4*>(p);
 #endif
 }
 __device__ inline Vec8 load8_again(const float* p) {
-  const Quad a = load4_again(p), b = load4_again(p + 4);
+  const Vec4 a = load4_again(p), b = load4_again(p + 4);
   return {{a.v[0], a.v[1], a.v[2], a.v[3], b.v[0], b.v[1], b.v[2], b.v[3]}};
 }
 
@@ -233,10 +233,10 @@ __device__ inline void add_dr_groups(const AttentionBackward& b, int first, int 
   for (int e = int(threadIdx.x); e < kTile * pieces; e += kMmaThreads) {
     const int row = first + e / pieces, column = head * a.dim + e % pieces * 4;
     if (row < 0 || row >= positions) continue;
-    Quad sum = {};
+    Vec4 sum = {};
     AERIE_UNROLL_BY(4)
     for (int other = 0; other < groups; ++other) {
-      const Quad more =
+      const Vec4 more =
           load4_again(b.r_partial + (size_t(other) * positions + row) * dense + column);
       AERIE_UNROLL
       for (int k = 0; k < 4; ++k) sum.v[k] += more.v[k];

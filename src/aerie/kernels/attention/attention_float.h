@@ -15,10 +15,6 @@ constexpr int kPiece = 16;  // values of a row at a time
 constexpr int kLeft = kFloatRows + 4, kRight = kTile + 4, kBandWidth = kFloatRows + kTile,
               kBandRow = kBandWidth + 4;
 
-__device__ inline Quad load4(const float* p) {
-  return *reinterpret_cast<const Quad*>(p);
-}
-
 // What a block works on.
 struct Place {
   int lane, warp, head, item, length, rows, dense;
@@ -51,11 +47,11 @@ template <int kCount>
 __device__ inline void load_transposed(float* to, int to_stride, const Rows& rows, int d, int dim) {
   for (int e = int(threadIdx.x); e < kCount * (kPiece / 4); e += kFloatThreads) {
     const int row = e % kCount, value = e / kCount * 4, at = rows.first + row;
-    Quad x = {};
+    Vec4 x = {};
     if (at >= 0 && at < rows.limit && d + value < dim) {
       x = load4(rows.from + size_t(at) * rows.stride + d + value);
       if (rows.bias != nullptr) {
-        const Quad more = load4(rows.bias + d + value);
+        const Vec4 more = load4(rows.bias + d + value);
         AERIE_UNROLL
         for (int k = 0; k < 4; ++k) x.v[k] += more.v[k];
       }
@@ -87,15 +83,15 @@ __device__ inline void multiply_tile(float (*sums)[4], float* memory, const Rows
     __syncthreads();
     AERIE_UNROLL
     for (int k = 0; k < kPiece; ++k) {
-      const Quad l = load4(left_piece + k * kLeft + 4 * y);
-      const Quad r = load4(right_piece + k * kRight + 4 * x);
+      const Vec4 l = load4(left_piece + k * kLeft + 4 * y);
+      const Vec4 r = load4(right_piece + k * kRight + 4 * x);
       AERIE_UNROLL
       for (int i = 0; i < 4; ++i) AERIE_UNROLL
       for (int j = 0; j < 4; ++j) sums[i][j] += l.v[i] * r.v[j];
       if constexpr (kRelative) {
-        const Quad l2 = load4(left2_piece + k * kLeft + 4 * y);
+        const Vec4 l2 = load4(left2_piece + k * kLeft + 4 * y);
         const float* from = band_piece + k * kBandRow + 4 * x - 4 * y + kFloatRows - 4;
-        const Quad p0 = load4(from), p1 = load4(from + 4);
+        const Vec4 p0 = load4(from), p1 = load4(from + 4);
         const float p[8] = {p0.v[0], p0.v[1], p0.v[2], p0.v[3], p1.v[0], p1.v[1], p1.v[2], p1.v[3]};
         AERIE_UNROLL
         for (int i = 0; i < 4; ++i) AERIE_UNROLL
@@ -122,7 +118,7 @@ __device__ inline void ds_tile(float (*sums)[4], float* memory, const Attention&
       a.dim);
 }
 // Factors of dropout for keys [j, j + 4) of query i; j is a multiple of 4.
-__device__ inline Quad weight_factors(const Attention& a, const Place& p, int i, int j) {
+__device__ inline Vec4 weight_factors(const Attention& a, const Place& p, int i, int j) {
   if (a.dropout.threshold == 0) return {{1.0f, 1.0f, 1.0f, 1.0f}};
   const RandomState& state = *a.dropout.state;
   const PhiloxBlock block =
@@ -131,7 +127,7 @@ __device__ inline Quad weight_factors(const Attention& a, const Place& p, int i,
   const uint32_t limit = dropout_limit(a.dropout);
   const uint32_t words[2] = {j % 8 == 0 ? block.v[0] : block.v[2],
                              j % 8 == 0 ? block.v[1] : block.v[3]};
-  Quad out;
+  Vec4 out;
   AERIE_UNROLL
   for (int k = 0; k < 4; ++k)
     out.v[k] = half_above(words[k / 2], k % 2, limit) ? a.dropout.scale : 0.0f;
@@ -187,7 +183,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
       running_max[k] = top;
       sum[k] *= rescale;
       if (x == 0) factors[4 * y + k] = rescale;
-      const Quad kept = weight_factors(a, p, i, j);
+      const Vec4 kept = weight_factors(a, p, i, j);
       AERIE_UNROLL
       for (int e = 0; e < 4; ++e) {
         const float weight = expf(s[k][e] - shift);
@@ -206,8 +202,8 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
       for (int r = 0; r < 8; ++r) m[r] = out[r * a.dim] * factors[p.warp * 8 + r];
       for (int j = 0; j < end; ++j) {
         const float v = value[size_t(j) * a.stride];
-        const Quad upper = load4(weights + j * kLeft + p.warp * 8);
-        const Quad lower = load4(weights + j * kLeft + p.warp * 8 + 4);
+        const Vec4 upper = load4(weights + j * kLeft + p.warp * 8);
+        const Vec4 lower = load4(weights + j * kLeft + p.warp * 8 + 4);
         AERIE_UNROLL
         for (int r = 0; r < 4; ++r) {
           m[r] += upper.v[r] * v;
@@ -227,7 +223,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
     const bool valid = i < p.length && total > 0.0f;
     factors[4 * y + k] = valid ? 1.0f / total : 0.0f;
     if (i < a.frames)
-      a.lse[(size_t(p.item) * a.heads + p.head) * a.frames + i] =
+      a.lse[head_of(a, p.item, p.head) * a.frames + i] =
           valid ? running_max[k] + logf(total) : 0.0f;
   }
   __syncthreads();
@@ -288,9 +284,9 @@ __global__ void __launch_bounds__(kFloatThreads) attention_dq_float(AttentionBac
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int i = i0 + 4 * y + k, j = j0 + 4 * x;
-      Quad dropped = {}, ds_value = {};
+      Vec4 dropped = {}, ds_value = {};
       if (visited) {
-        const Quad kept = weight_factors(a, p, i, j);
+        const Vec4 kept = weight_factors(a, p, i, j);
         AERIE_UNROLL
         for (int e = 0; e < 4; ++e) {
           if (!attention_allowed(a, p.length, i, j + e)) continue;
@@ -303,8 +299,8 @@ __global__ void __launch_bounds__(kFloatThreads) attention_dq_float(AttentionBac
       }
       if (i >= a.frames || j >= row_width) continue;
       const size_t at = square + size_t(i) * row_width + j;
-      *reinterpret_cast<Quad*>(static_cast<float*>(b.p) + at) = dropped;
-      *reinterpret_cast<Quad*>(static_cast<float*>(b.ds) + at) = ds_value;
+      *reinterpret_cast<Vec4*>(static_cast<float*>(b.p) + at) = dropped;
+      *reinterpret_cast<Vec4*>(static_cast<float*>(b.ds) + at) = ds_value;
     }
     if (!visited) continue;
     __syncthreads();
@@ -326,8 +322,8 @@ __global__ void __launch_bounds__(kFloatThreads) attention_dq_float(AttentionBac
       for (int e = 0; e < 8; ++e) {
         const float k = j0 + j + e < p.length ? key[size_t(j0 + j + e) * a.stride] : 0.0f;
         window[e] = position(first + j + e);
-        const Quad upper = load4(scores + (j + e) * kLeft + p.warp * 8);
-        const Quad lower = load4(scores + (j + e) * kLeft + p.warp * 8 + 4);
+        const Vec4 upper = load4(scores + (j + e) * kLeft + p.warp * 8);
+        const Vec4 lower = load4(scores + (j + e) * kLeft + p.warp * 8 + 4);
         AERIE_UNROLL
         for (int r = 0; r < 8; ++r) {
           const float grad = r < 4 ? upper.v[r % 4] : lower.v[r % 4];
@@ -366,7 +362,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_dkv_float(AttentionBa
   const int j = (int(blockIdx.x) * kFloatWarps + p.warp) * 8;
   if (j >= p.rows) return;
   const int row_width = attention_row(a.frames);
-  const size_t square = (size_t(p.item) * a.heads + p.head) * a.frames * row_width + j;
+  const size_t square = head_of(a, p.item, p.head) * a.frames * row_width + j;
   const float* weights = static_cast<const float*>(b.p) + square;
   const float* scores = static_cast<const float*>(b.ds) + square;
   // Two values per lane: what a query's P and dS cost is shared.
@@ -420,7 +416,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_dr_float(AttentionBac
       const Place p = place_of(a, head, item);
       const float* q = static_cast<const float*>(a.q) + p.base + d;
       const float* scores =
-          static_cast<const float*>(b.ds) + (size_t(item) * a.heads + head) * a.frames * row_width;
+          static_cast<const float*>(b.ds) + head_of(a, item, head) * a.frames * row_width;
       // Key of query i at position m: m - (frames - 1) + i.
       const int offset = m - (a.frames - 1);
       const int begin = offset + 7 < 0 ? -offset - 7 : 0;

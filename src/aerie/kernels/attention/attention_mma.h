@@ -192,9 +192,6 @@ __device__ inline FragmentB ones() {
 struct alignas(8) Pair {
   float low, high;
 };
-struct alignas(16) Quad {
-  float v[4];
-};
 // Two floats, which are those of `column` and the next: zeros where a padded head has none.
 template <bool kPadded>
 __device__ inline Pair load_pair(const float* at, [[maybe_unused]] int column,
@@ -432,9 +429,6 @@ struct KeepDraw {
   }
 };
 
-__device__ inline size_t head_of(const Attention& a, int item, int head) {
-  return size_t(item) * a.heads + head;
-}
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
   return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));

@@ -214,15 +214,10 @@ __global__ void __launch_bounds__(kThreads, 2) reduce_kernel(BatchNormReduce a) 
   a.partial[(size_t(blockIdx.y) * 2 + which) * a.channels + channel] = total;
 }
 
-template <typename Args>
-bool covered(const Args& a) {
-  return a.batch > 0 && a.frames > 0 && a.channels > 0 && a.channels % 8 == 0;
-}
-
 }  // namespace
 
 int batch_norm_forward(const BatchNormForward& a, void* stream) {
-  if (!covered(a)) return kUnsupported;
+  if (!a.covered()) return kUnsupported;
   const int side = ceil_div(a.channels, kCols),
             wanted = ceil_div(num_rows(a.layout, a.batch, a.frames), kRows);
   const int most = kForwardBlocks / side > 8 ? kForwardBlocks / side : 8;
@@ -233,20 +228,15 @@ int batch_norm_forward(const BatchNormForward& a, void* stream) {
 }
 
 int batch_norm_reduce(const BatchNormReduce& a, void* stream) {
-  if (!covered(a)) return kUnsupported;
+  if (!a.covered()) return kUnsupported;
   const int parts = batch_norm_parts(num_rows(a.layout, a.batch, a.frames));
   const LaunchShape shape{dim3(unsigned(ceil_div(a.channels, kCols)), unsigned(parts)),
                           dim3(kThreads)};
   AERIE_TRY(dispatch(
       a.dtype, [&](auto zero) { return launch(stream, shape, reduce_kernel<decltype(zero)>, a); }));
-  ColumnSums sums;
-  sums.out[0] = a.grad_bias;
+  ColumnSums sums = column_sums(a.grad_bias, a.channels, a.partial, parts, a.accumulate);
   sums.out[1] = a.grad_weight;
   sums.sections = 2;
-  sums.width = a.channels;
-  sums.partial = a.partial;
-  sums.parts = parts;
-  sums.accumulate = a.accumulate;
   return finish_column_sums(stream, sums, a.deferred);
 }
 

@@ -11,10 +11,7 @@
 
 namespace aerie::kernels {
 
-struct BatchNormForward {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, channels = 0;
-  RowLayout layout;
+struct BatchNormForward : Activations {
   const void* x = nullptr;
   bool training = true;               // false: mean and rstd from the running statistics
   const float* statistics = nullptr;  // as GatedConv has it
@@ -32,10 +29,7 @@ struct BatchNormForward {
 
 // The sums over frames that the gradient of x needs (gated_conv_backward applies them), which are
 // the gradients of weight and bias as well.
-struct BatchNormReduce {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, channels = 0;
-  RowLayout layout;
+struct BatchNormReduce : Activations {
   const void* x = nullptr;
   const float* mean = nullptr;
   const float* rstd = nullptr;

@@ -6,8 +6,7 @@ namespace aerie::kernels::AERIE_BACKEND {
 namespace {
 
 bool covered(const GatedConv& a) {
-  return a.batch > 0 && a.frames > 0 && a.channels > 0 && a.channels % 8 == 0 && a.left >= 0 &&
-         a.left < a.kernel && (a.kernel == 5 || a.kernel == 9);
+  return a.covered() && a.left >= 0 && a.left < a.kernel && (a.kernel == 5 || a.kernel == 9);
 }
 
 int parts_of(const GatedConv& a, int strip) {

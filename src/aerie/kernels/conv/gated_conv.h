@@ -26,10 +26,8 @@ AERIE_HD int statistics_limit(const StatisticsFrames& s, int item, int padded_fr
   return limit < padded_frames ? limit : padded_frames;
 }
 
-struct GatedConv {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, channels = 0;
-  RowLayout layout;  // with `left` rows behind an item's valid ones, or as many as count
+// Its layout has `left` rows behind an item's valid ones, or as many as count.
+struct GatedConv : Activations {
   int kernel = 9, left = 4;
   const void* x = nullptr;           // (rows,2C)
   const float* gate_bias = nullptr;  // (2C); null: none

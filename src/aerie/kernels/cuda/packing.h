@@ -19,6 +19,15 @@ struct alignas(16) Bits16 {
 struct Vec8 {
   float v[8];
 };
+struct alignas(16) Vec4 {
+  float v[4];
+};
+__device__ inline Vec4 load4(const float* p) {
+  return *reinterpret_cast<const Vec4*>(p);
+}
+__device__ inline void store4(float* p, const Vec4& x) {
+  *reinterpret_cast<Vec4*>(p) = x;
+}
 
 __device__ inline Vec8 load8(const float* p) {
   Vec8 out;

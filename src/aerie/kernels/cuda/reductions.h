@@ -33,6 +33,17 @@ struct ColumnSums {
   size_t stride = 0;  // from part to part; 0: sections * width
   bool accumulate = false;
 };
+inline ColumnSums column_sums(float* out, int width, const float* partial, int parts,
+                              bool accumulate) {
+  ColumnSums sums;
+  sums.out[0] = out;
+  sums.sections = 1;
+  sums.width = width;
+  sums.partial = partial;
+  sums.parts = parts;
+  sums.accumulate = accumulate;
+  return sums;
+}
 constexpr int kColumnThreads = 256;
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) sum_columns(ColumnSums a) {

@@ -20,14 +20,9 @@ int silu_product_backward(const DgradDsilu& a, void* stream) {
   AERIE_TRY(g.dtype == Dtype::kBF16 ? dgrad_dsilu_bf16(own, stream)
                                     : dgrad_dsilu_half(own, stream));
   if (s.grad_bias == nullptr) return kOk;
-  ColumnSums sums;
-  sums.out[0] = s.grad_bias;
-  sums.sections = 1;
-  sums.width = g.n;
-  sums.partial = s.partial;
-  sums.parts = ceil_div(g.m, g.tile.rows);
-  sums.accumulate = s.accumulate;
-  return finish_column_sums(stream, sums, s.deferred);
+  const int parts = ceil_div(g.m, g.tile.rows);
+  return finish_column_sums(stream, column_sums(s.grad_bias, g.n, s.partial, parts, s.accumulate),
+                            s.deferred);
 #else
   static_cast<void>(a);
   static_cast<void>(stream);

@@ -30,22 +30,13 @@ using namespace persistent;
 
 constexpr int kPanels = 2;  // of 64 of N that a warpgroup has of a tile
 
+// Twice the panels of a tile, and the keep bits of two warpgroups.
 template <int kGroups>
-struct DsiluLayout {
-  static constexpr int kRows = 8 * kGroups;
-  static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
-  static constexpr int kOutBytes = kRows * 64 * 2;  // 64 of N
-  static constexpr int kKeepBytes = kRows * 16;     // of a warpgroup
-  static constexpr int kBarrierBytes = 16 * kMaxStages + 64;
-  static constexpr int kRoom = 227 * 1024 - 1024 - kBarrierBytes - 4 * kOutBytes - 2 * kKeepBytes;
-  static constexpr int kStages =
-      kRoom / kStageBytes < kMaxStages ? kRoom / kStageBytes : kMaxStages;
-  static constexpr int kOut = kStages * kStageBytes;  // twice
-  static constexpr int kKeep = kOut + 4 * kOutBytes;
-  static constexpr int kBarriers = kKeep + 2 * kKeepBytes;
-  static constexpr int kSharedBytes =
-      kBarriers + kBarrierBytes + 1024;  // from a multiple of 1024 on
-  static_assert(kStages >= 4);
+struct DsiluLayout : Layout<kGroups, 2 * kPanels, 2 * 8 * kGroups * 16, 64> {
+  using Base = Layout<kGroups, 2 * kPanels, 2 * 8 * kGroups * 16, 64>;
+  static constexpr int kKeepBytes = Base::kRows * 16;  // of a warpgroup
+  static constexpr int kKeep = Base::kMore;
+  static_assert(Base::kStages >= 4);
 };
 
 // A tile's keep bits on their way to shared memory: a word for two neighbouring rows and 16 of N,
@@ -305,29 +296,20 @@ __global__ void __launch_bounds__(384, 1)
 
 template <typename T, int kRows>
 int start(const Gemm& g, const SiluBackward& s, void* stream) {
-  using L = DsiluLayout<kRows / 8>;
   DsiluArguments a;
-  GemmArguments& p = a.gemm;
-  if (!make_tensor_map(p.weight, g.dtype, g.b, g.k, g.n, g.ldb, 64) ||
-      !make_tensor_map(p.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
-      !make_tensor_map(p.out, g.dtype, g.c, g.m, g.n, g.n, kRows) ||
+  if (!set_arguments<1, kRows>(a.gemm, g) ||
       !make_tensor_map(a.x, g.dtype, s.x, g.m, g.n, g.n, kRows))
     return kUnsupported;
-  p.bias = nullptr;
-  p.n = g.n;
-  p.k_tiles = ceil_div(g.k, kTileK);
-  p.tiles_n = ceil_div(g.n, kTileN);
-  p.tiles_m = ceil_div(g.m, kRows);
-  p.raster = p.tiles_m < kRasterTilesM ? p.tiles_m : kRasterTilesM;
-  split_prefetch(p, g);
   a.bias = s.bias;
   a.keep = s.dropout.threshold != 0 ? s.keep : nullptr;
   a.keep_words = g.n % 32 == 0 && reinterpret_cast<uintptr_t>(s.keep) % 4 == 0;
   a.scale = s.dropout.threshold != 0 ? s.dropout.scale : 1.0f;
   a.rows = g.m;
   a.partial = s.grad_bias != nullptr ? s.partial : nullptr;
-  return launch_pdl(stream, persistent_grid(p.tiles_n * p.tiles_m, 384, L::kSharedBytes),
-                    PdlBlocks::kGpcsInTurn, dgrad_dsilu_kernel<T, kRows / 8>, a);
+  return launch_pdl(
+      stream,
+      persistent_grid(a.gemm.tiles_n * a.gemm.tiles_m, 384, DsiluLayout<kRows / 8>::kSharedBytes),
+      PdlBlocks::kGpcsInTurn, dgrad_dsilu_kernel<T, kRows / 8>, a);
 }
 
 // With the tile that the GEMM names.

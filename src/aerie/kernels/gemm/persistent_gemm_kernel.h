@@ -52,17 +52,21 @@ constexpr int threads(bool ping_pong) {
 }
 constexpr int kMaxStages = 8;
 
-template <int kGroups>
+// Shared memory: stages, tiles on their way out (panels of 64 of N), what a kernel has beside, and
+// barriers.
+template <int kGroups, int kOutPanels = 2, int kMoreBytes = 0, int kMoreBarrierBytes = 32>
 struct Layout {
   static constexpr int kRows = 8 * kGroups;
   static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
-  static constexpr int kOutBytes = kRows * 64 * 2;  // 64 of N
-  static constexpr int kBarrierBytes = 16 * kMaxStages + 32;
-  static constexpr int kRoom = 227 * 1024 - 1024 - kBarrierBytes - 2 * kOutBytes;
+  static constexpr int kOutBytes = kRows * 64 * 2;
+  static constexpr int kBarrierBytes = 16 * kMaxStages + kMoreBarrierBytes;
+  static constexpr int kRoom =
+      227 * 1024 - 1024 - kBarrierBytes - kOutPanels * kOutBytes - kMoreBytes;
   static constexpr int kStages =
       kRoom / kStageBytes < kMaxStages ? kRoom / kStageBytes : kMaxStages;
   static constexpr int kOut = kStages * kStageBytes;
-  static constexpr int kBarriers = kOut + 2 * kOutBytes;
+  static constexpr int kMore = kOut + kOutPanels * kOutBytes;
+  static constexpr int kBarriers = kMore + kMoreBytes;
   static constexpr int kSharedBytes =
       kBarriers + kBarrierBytes + 1024;  // from a multiple of 1024 on
   static_assert(kStages >= 3);
@@ -279,15 +283,14 @@ inline LaunchShape persistent_grid(int tiles, int block, int shared_bytes) {
           size_t(shared_bytes)};
 }
 
-template <typename T, int kMnMajor, int kRows, bool kPingPong>
-int start(const Gemm& g, void* stream) {
-  using L = Layout<kRows / 8>;
-  GemmArguments a;
+// Operands and tiles, kRows of M each; false: TMA does not take them.
+template <int kMnMajor, int kRows>
+bool set_arguments(GemmArguments& a, const Gemm& g) {
   if (!make_tensor_map(a.weight, g.dtype, g.b, kMnMajor ? g.k : g.n, kMnMajor ? g.n : g.k, g.ldb,
                        64) ||
       !make_tensor_map(a.in, g.dtype, g.a, g.m, g.k, g.lda, kRows) ||
       !make_tensor_map(a.out, g.dtype, g.c, g.m, g.n, g.ldc, kRows))
-    return kUnsupported;
+    return false;
   a.bias = g.bias;
   a.n = g.n;
   a.k_tiles = ceil_div(g.k, kTileK);
@@ -295,8 +298,16 @@ int start(const Gemm& g, void* stream) {
   a.tiles_m = ceil_div(g.m, kRows);
   a.raster = a.tiles_m < kRasterTilesM ? a.tiles_m : kRasterTilesM;
   split_prefetch(a, g);
+  return true;
+}
+
+template <typename T, int kMnMajor, int kRows, bool kPingPong>
+int start(const Gemm& g, void* stream) {
+  GemmArguments a;
+  if (!set_arguments<kMnMajor, kRows>(a, g)) return kUnsupported;
   return launch_pdl(
-      stream, persistent_grid(a.tiles_n * a.tiles_m, threads(kPingPong), L::kSharedBytes),
+      stream,
+      persistent_grid(a.tiles_n * a.tiles_m, threads(kPingPong), Layout<kRows / 8>::kSharedBytes),
       PdlBlocks::kGpcsInTurn, persistent_gemm_kernel<T, kMnMajor, kRows / 8, kPingPong>, a);
 }
 

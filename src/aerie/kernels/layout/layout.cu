@@ -80,14 +80,8 @@ int bias_gradient(const BiasGradient& a, void* stream) {
                   {dim3(unsigned(ceil_div(a.columns, 256)), unsigned(parts)), dim3(kThreads)},
                   bias_gradient_kernel<decltype(zero)>, a);
   }));
-  ColumnSums sums;
-  sums.out[0] = a.out;
-  sums.sections = 1;
-  sums.width = a.columns;
-  sums.partial = a.partial;
-  sums.parts = parts;
-  sums.accumulate = a.accumulate;
-  return finish_column_sums(stream, sums, a.deferred);
+  return finish_column_sums(stream, column_sums(a.out, a.columns, a.partial, parts, a.accumulate),
+                            a.deferred);
 }
 
 int swap_inner(const SwapInner& s, void* stream) {

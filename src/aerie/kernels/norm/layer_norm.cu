@@ -44,11 +44,8 @@ __device__ inline void normalize(const Vec8* x, int vecs, int channels, float ep
 
 // A row of shared memory: kVecs * 256 values, the halves of a lane's vector apart, so that lanes
 // lie side by side.
-struct alignas(16) Four {
-  float v[4];
-};
-__device__ inline Four* half_of_vec(float* values, int j, int half) {
-  return reinterpret_cast<Four*>(values + j * 256 + half * 128 + threadIdx.x % 32 * 4);
+__device__ inline Vec4* half_of_vec(float* values, int j, int half) {
+  return reinterpret_cast<Vec4*>(values + j * 256 + half * 128 + threadIdx.x % 32 * 4);
 }
 __device__ inline int column_of(int at) {
   return (at % 128 / 4 + at / 256 * 32) * 8 + at % 256 / 128 * 4 + at % 4;
@@ -57,7 +54,7 @@ __device__ inline Vec8 load_staged(const float* values, int j) {
   Vec8 out;
   AERIE_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const Four four = *half_of_vec(const_cast<float*>(values), j, half);
+    const Vec4 four = *half_of_vec(const_cast<float*>(values), j, half);
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) out.v[half * 4 + k] = four.v[k];
   }
@@ -70,7 +67,7 @@ __device__ inline void stage(float* to, int channels, const float* first, Source
   constexpr int kFours = kVecs * 64;
   for (int i = threadIdx.x; i < kFours; i += blockDim.x) {
     const int column = column_of(i * 4);
-    Four* at = reinterpret_cast<Four*>(to) + i;
+    Vec4* at = reinterpret_cast<Vec4*>(to) + i;
     const auto copy = [&](const float* from) {
       const bool there = from != nullptr && column < channels;
       cp_async16(at, there ? from + column : first, there);
@@ -216,8 +213,8 @@ __device__ inline Vec8 product_of(const Vec8& x, const Vec8& y) {
 __device__ inline void add_to_row_sum(float* sum, int j, const Vec8& x, bool first) {
   AERIE_UNROLL
   for (int half = 0; half < 2; ++half) {
-    Four* const at = half_of_vec(sum, j, half);
-    Four value = first ? Four{} : *at;
+    Vec4* const at = half_of_vec(sum, j, half);
+    Vec4 value = first ? Vec4{} : *at;
     AERIE_UNROLL
     for (int k = 0; k < 4; ++k) value.v[k] += x.v[half * 4 + k];
     *at = value;
@@ -487,14 +484,14 @@ __global__ void __launch_bounds__(backward_warps(kVecs, kNext, kAtOnce) * 32, 1)
   for (int i = threadIdx.x; i < kSums * kWidth / 4; i += blockDim.x) {
     const int column = column_of(i * 4 % kWidth);
     if (column >= channels) continue;
-    Four total = {};
+    Vec4 total = {};
     AERIE_UNROLL_BY(8)
     for (int w = 0; w < warps; ++w) {
-      const Four one = reinterpret_cast<const Four*>(sums + w * kSums * kWidth)[i];
+      const Vec4 one = reinterpret_cast<const Vec4*>(sums + w * kSums * kWidth)[i];
       AERIE_UNROLL
       for (int k = 0; k < 4; ++k) total.v[k] += one.v[k];
     }
-    *reinterpret_cast<Four*>(partial + i * 4 / kWidth * channels + column) = total;
+    *reinterpret_cast<Vec4*>(partial + i * 4 / kWidth * channels + column) = total;
   }
 }
 
@@ -571,17 +568,12 @@ int layer_norm_backward(const LayerNormBackward& a, void* stream) {
       return a.next.weight != nullptr ? choose(std::true_type{}) : choose(std::false_type{});
     });
   }));
-  ColumnSums sums;
-  sums.out[0] = a.grad_weight;
+  ColumnSums sums = column_sums(a.grad_weight, a.channels, a.partial, parts, a.accumulate);
   sums.out[1] = a.grad_bias;
   sums.out[2] = a.grad_y_bias;
   sums.out[3] = a.grad_next_weight;
   sums.out[4] = a.grad_next_bias;
   sums.sections = a.next.weight != nullptr ? 5 : 3;
-  sums.width = a.channels;
-  sums.partial = a.partial;
-  sums.parts = parts;
-  sums.accumulate = a.accumulate;
   return finish_column_sums(stream, sums, a.deferred);
 }
 

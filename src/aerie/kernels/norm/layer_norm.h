@@ -24,10 +24,7 @@ struct NextNorm {
   float* rstd = nullptr;  // (rows)
 };
 
-struct LayerNormForward {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, channels = 0;
-  RowLayout layout;
+struct LayerNormForward : Activations {
   const float* residual = nullptr;  // null: zero
   const void* y = nullptr;          // null: zero
   const float* y_bias = nullptr;    // null: none
@@ -46,10 +43,7 @@ struct LayerNormForward {
   NextNorm next;
 };
 
-struct LayerNormBackward {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, channels = 0;
-  RowLayout layout;
+struct LayerNormBackward : Activations {
   const void* normalized = nullptr;  // compute dtype
   const float* rstd = nullptr;
   const float* weight = nullptr;

@@ -45,11 +45,7 @@ void forward_of(const LayerNormForward& a, float* means) {
   }
   if (a.next.weight == nullptr) return;
   LayerNormForward next;
-  next.dtype = a.dtype;
-  next.batch = a.batch;
-  next.frames = a.frames;
-  next.channels = a.channels;
-  next.layout = a.layout;
+  static_cast<Activations&>(next) = a;
   next.residual = middle.data();
   next.weight = a.next.weight;
   next.bias = a.next.bias;
@@ -76,11 +72,7 @@ void backward_of(const LayerNormBackward& a, const std::vector<double>& normal) 
             (normal[row * channels + c] * a.weight[c] + a.bias[c] - a.next.mean[row]) *
             a.next.rstd[row];
     LayerNormBackward next;
-    next.dtype = a.dtype;
-    next.batch = a.batch;
-    next.frames = a.frames;
-    next.channels = a.channels;
-    next.layout = a.layout;
+    static_cast<Activations&>(next) = a;
     next.rstd = a.next.rstd;
     next.weight = a.next.weight;
     next.bias = a.next.bias;

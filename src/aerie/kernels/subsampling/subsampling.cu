@@ -304,8 +304,7 @@ __global__ void __launch_bounds__(kColumnThreads) relu_kernel(Relu a) {
   if (a.grad_out != nullptr) write_partial(a.partial, a.channels, column, sum, sums);
 }
 
-template <typename Args>
-bool covered(const Args& a) {
+bool covered(const FrontActivations& a) {
   return a.batch > 0 && a.batch < 65536 && a.frames > 0 && a.bins > 0 && a.channels > 0 &&
          a.channels % 8 == 0;
 }
@@ -409,14 +408,8 @@ int relu(const Relu& a, void* stream) {
   AERIE_TRY(dispatch(
       a.dtype, [&](auto zero) { return launch(stream, shape, relu_kernel<decltype(zero)>, a); }));
   if (a.grad_out == nullptr || a.grad_bias == nullptr) return kOk;
-  ColumnSums sums;
-  sums.out[0] = a.grad_bias;
-  sums.sections = 1;
-  sums.width = a.channels;
-  sums.partial = a.partial;
-  sums.parts = parts;
-  sums.accumulate = a.accumulate;
-  return launch_column_sums(stream, sums);
+  return launch_column_sums(stream,
+                            column_sums(a.grad_bias, a.channels, a.partial, parts, a.accumulate));
 }
 
 }  // namespace aerie::kernels::AERIE_BACKEND

@@ -16,9 +16,13 @@ AERIE_HD int strided(int length) {
   return (length + 1) / 2;
 }
 
-struct SubsampleFirst {
+// (B,T,F,C), as arguments begin with them.
+struct FrontActivations {
   Dtype dtype = Dtype::kF32;
   int batch = 0, frames = 0, bins = 0, channels = 0;
+};
+
+struct SubsampleFirst : FrontActivations {
   const float* x = nullptr;          // (B,T,F)
   const int32_t* lengths = nullptr;  // (B), frames of x
   const float* weight0 = nullptr;    // (C,3,3), time then mel
@@ -39,9 +43,7 @@ struct SubsampleFirstBackward {
   float* partial = nullptr;  // scratch: subsample_scratch(channels) floats
 };
 
-struct SubsampleNext {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, bins = 0, channels = 0;
+struct SubsampleNext : FrontActivations {
   const void* x = nullptr;           // (B,T,F,C)
   const float* bias0 = nullptr;      // (C), added to x
   const int32_t* lengths = nullptr;  // (B), frames of x
@@ -61,9 +63,7 @@ struct SubsampleNextBackward {
   float* partial = nullptr;  // scratch: subsample_scratch(channels) floats
 };
 
-struct Relu {
-  Dtype dtype = Dtype::kF32;
-  int batch = 0, frames = 0, bins = 0, channels = 0;
+struct Relu : FrontActivations {
   const void* x = nullptr;           // (B,T,F,C)
   const float* bias = nullptr;       // (C); null: none
   const int32_t* lengths = nullptr;  // (B)

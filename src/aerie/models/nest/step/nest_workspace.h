@@ -252,21 +252,11 @@ struct NestStep::Workspace : NestMemory {
 
   LayerBuffers& layer(int index) { return layers[size(index)]; }
   // What arguments of the encoder's kernels, of the front end's and of BatchNorm have in common.
-  template <typename Args>
-  void set_rows(Args& a, int channels) const {
-    a.dtype = c.dtype;
-    a.batch = c.batch;
-    a.frames = frames;
-    a.channels = channels;
-    a.layout = inputs.layout;
+  void set_rows(Activations& a, int channels) const {
+    a = {c.dtype, c.batch, frames, channels, inputs.layout};
   }
-  template <typename Args>
-  void set_front(Args& a, int its_frames, int bins) const {
-    a.dtype = c.dtype;
-    a.batch = c.batch;
-    a.frames = its_frames;
-    a.bins = bins;
-    a.channels = c.sub_channels;
+  void set_front(FrontActivations& a, int its_frames, int bins) const {
+    a = {c.dtype, c.batch, its_frames, bins, c.sub_channels};
   }
   template <typename Args>
   void set_batch_norm(Args& a, const LayerBuffers& s, const NestLayerParams& p) const {
