@@ -210,16 +210,16 @@ StepTables step_tables(const NestModel& model) {
   return out;
 }
 
-StepLengths step_lengths(const Preprocessor& preprocessor, int64_t samples) {
+StepLengths step_lengths(const NestModel& model, int64_t samples) {
   StepLengths out;
-  out.frames = static_cast<int32_t>(preprocessor.frames_of(samples));
+  out.frames = static_cast<int32_t>(model.preprocessor().frames_of(samples));
   out.frames_quarter = kernels::strided(kernels::strided(out.frames));
   out.frames_encoder = kernels::strided(out.frames_quarter);
   return out;
 }
 
-int64_t step_frames(const Preprocessor& preprocessor, int64_t samples) {
-  return (preprocessor.padded_frames_of(samples) + 7) / 8 * 8;
+int64_t step_frames(const NestModel& model, int64_t samples) {
+  return (model.preprocessor().padded_frames_of(samples) + 7) / 8 * 8;
 }
 
 int64_t step_frames_counted(const NestModel& model, int64_t samples) {

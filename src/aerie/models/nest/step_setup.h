@@ -46,16 +46,10 @@ StepTables step_tables(const NestModel& model);
 struct StepLengths {
   int32_t frames = 0, frames_quarter = 0, frames_encoder = 0;
 };
-StepLengths step_lengths(const Preprocessor& preprocessor, int64_t samples);
-inline StepLengths step_lengths(const NestModel& model, int64_t samples) {
-  return step_lengths(model.preprocessor(), samples);
-}
+StepLengths step_lengths(const NestModel& model, int64_t samples);
 // Feature frames to compute for rows of `samples`, and the encoder frames that the model itself
 // would compute when padded to `samples`.
-int64_t step_frames(const Preprocessor& preprocessor, int64_t samples);
-inline int64_t step_frames(const NestModel& model, int64_t samples) {
-  return step_frames(model.preprocessor(), samples);
-}
+int64_t step_frames(const NestModel& model, int64_t samples);
 int64_t step_frames_counted(const NestModel& model, int64_t samples);
 
 }  // namespace aerie::nest

@@ -335,36 +335,29 @@ Status FastEngine::add_micro(const data::SpeechBatch& batch, const std::vector<S
     info.frames += nest::step_lengths(core_->model(), samples).frames_encoder;
   info.divisor = window_divisor_;
   if (info.empty) {
-    window_.push_back(info);
-    return exchange_nothing(request.split);
-  }
-  if (passes(request.split, batch.num_samples()) == 1) {
-    const Shape& shape = shapes.front();
-    AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shape));
+    AERIE_RETURN_IF_ERROR(exchange_nothing(request.split));
+  } else if (passes(request.split, batch.num_samples()) > 1) {
+    AERIE_RETURN_IF_ERROR(add_parts(batch, shapes, request, key, last, info));
+  } else {
+    AERIE_ASSIGN_OR_RETURN(Plan * plan, plan_for(shapes.front()));
     // Small copies first: as soon as these rows are mixed, the copy of the next batch begins, and
     // what the step still waited for would come behind it.
     AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, 0, key, window_divisor_));
     AERIE_RETURN_IF_ERROR(intake_->load(batch, audio_of(*plan)));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/false, last));
-    window_.push_back(info);
-    return ok_status();
   }
-  return add_parts(batch, shapes, request, key, last);
+  window_.push_back(info);
+  return ok_status();
 }
 
 Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                             const StepRequest& request, const nn::RandomKey& key, bool last) {
+                             const StepRequest& request, const nn::RandomKey& key, bool last,
+                             MicroInfo& info) {
   const int64_t rows = batch.num_samples(), samples = batch.capacity();
   const int64_t parts = passes(request.split, rows);
-  MicroInfo info;
-  info.divisor = window_divisor_;
-  for (const Shape& shape : shapes) info.room += shape.chosen;
   AERIE_ASSIGN_OR_RETURN(int64_t total, masked_frames(batch, key, std::min(parts, rows)));
   info.no_mask = total == 0;
   if (window_divisor_ > 0) total = window_divisor_;
-  for (const int64_t length : batch.noisy_audio_len())
-    info.frames += nest::step_lengths(core_->model(), length).frames_encoder;
-
   auto* whole = static_cast<float*>(whole_->data());
   AERIE_RETURN_IF_ERROR(intake_->load(batch, whole));
   for (int64_t p = 0; p < parts; ++p) {
@@ -383,7 +376,6 @@ Status FastEngine::add_parts(const data::SpeechBatch& batch, const std::vector<S
     AERIE_RETURN_IF_ERROR(upload_inputs(*plan, batch, begin, key, total));
     AERIE_RETURN_IF_ERROR(run_and_record(*plan, /*add=*/begin > 0, last && end == rows));
   }
-  window_.push_back(info);
   return ok_status();
 }
 

@@ -152,7 +152,8 @@ class FastEngine final : public CoreEngine {
   Status add_micro(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
                    const StepRequest& request, const nn::RandomKey& key, bool last);
   Status add_parts(const data::SpeechBatch& batch, const std::vector<Shape>& shapes,
-                   const StepRequest& request, const nn::RandomKey& key, bool last);
+                   const StepRequest& request, const nn::RandomKey& key, bool last,
+                   MicroInfo& info);
   Status run_and_record(Plan& plan, bool add, bool last);
   // All memory that a request needs, before anything is launched.
   Status prepare_all(const StepRequest& request, std::vector<std::vector<Shape>>& shapes,

@@ -57,17 +57,13 @@ FastEngine::Shape FastEngine::shape_of(const data::SpeechBatch& batch, int64_t f
   Shape shape;
   shape.batch = count;
   shape.samples = batch.capacity();
-  int needed = 0;
   std::vector<int32_t> frames;
   for (const int64_t samples :
-       batch.noisy_audio_len().subspan(static_cast<size_t>(first), static_cast<size_t>(count))) {
-    const nest::StepLengths lengths = nest::step_lengths(model, samples);
-    needed += kernels::encoder_rows(c, static_cast<int>(lengths.frames_encoder));
-    frames.push_back(static_cast<int32_t>(lengths.frames));
-  }
-  shape.rows = kernels::shared_rows(needed, static_cast<int>(count) * (c.frames / 8));
-  const int masked = kernels::masked_rows(c, frames, random_state(key.from(first)));
-  shape.chosen = kernels::shared_room(masked, static_cast<int>(shape.rows));
+       batch.noisy_audio_len().subspan(static_cast<size_t>(first), static_cast<size_t>(count)))
+    frames.push_back(nest::step_lengths(model, samples).frames);
+  const kernels::PackedSize packed = kernels::packed_size(c, frames, random_state(key.from(first)));
+  shape.rows = packed.rows;
+  shape.chosen = packed.chosen;
   return shape;
 }
 

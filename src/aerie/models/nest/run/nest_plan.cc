@@ -34,7 +34,6 @@ Result<kernels::NestStepConfig> plan_step(const config::RunConfig& config, int64
   c.frames =
       static_cast<int>((padded_frames + features.pad_to - 1) / features.pad_to * features.pad_to);
   const double shortest = NestMeasureOptions{}.shortest;
-  int needed = 0;
   std::vector<int32_t> frames;
   for (int64_t b = 0; b < batch; ++b) {
     const double share = batch == 1 ? 1.0
@@ -43,13 +42,12 @@ Result<kernels::NestStepConfig> plan_step(const config::RunConfig& config, int64
     const auto length =
         std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(samples) * share + 1e-6));
     frames.push_back(static_cast<int32_t>(length / features.hop_length()));
-    needed += kernels::encoder_rows(
-        c, kernels::strided(kernels::strided(kernels::strided(frames.back()))));
   }
-  c.rows = kernels::shared_rows(needed, c.batch * (c.frames / 8));
   kernels::RandomState random{};
   random.mask_key = philox_key(config.aerie.seed, Purpose::kMask);
-  c.chosen = kernels::shared_room(kernels::masked_rows(c, frames, random), c.rows);
+  const kernels::PackedSize packed = kernels::packed_size(c, frames, random);
+  c.rows = packed.rows;
+  c.chosen = packed.chosen;
   kernels::PlanLimits limits;
   limits.recompute = config.aerie.activation_checkpointing;
   limits.parameters = kernels::count_parameters(c, settings.model.encoder.use_bias);

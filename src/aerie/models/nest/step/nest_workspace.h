@@ -402,12 +402,7 @@ struct NestStep::Workspace : NestMemory {
   }
 
   Attention attention(const LayerBuffers& s, const NestLayerParams& p, const Dropout& drop) const {
-    Attention a;
-    a.dtype = c.dtype;
-    a.batch = c.batch;
-    a.frames = frames;
-    a.heads = c.heads;
-    a.dim = c.width / c.heads;
+    Attention a = attention_of(c);
     a.layout = inputs.layout;
     a.q = part(s.qkv, 0);
     a.k = part(s.qkv, 1);

@@ -55,4 +55,13 @@ int masked_rows(const NestStepConfig& config, const std::vector<int32_t>& frames
   return static_cast<int>(std::count(selected.begin(), selected.end(), uint8_t{1}));
 }
 
+PackedSize packed_size(const NestStepConfig& config, const std::vector<int32_t>& frames,
+                       const RandomState& random) {
+  int needed = 0;
+  for (const int32_t valid : frames)
+    needed += encoder_rows(config, strided(strided(strided(valid))));
+  const int rows = shared_rows(needed, static_cast<int>(frames.size()) * (config.frames / 8));
+  return {rows, shared_room(masked_rows(config, frames, random), rows)};
+}
+
 }  // namespace aerie::kernels

@@ -26,4 +26,12 @@ int shared_room(int masked, int rows);
 int masked_rows(const NestStepConfig& config, const std::vector<int32_t>& frames,
                 const RandomState& random);
 
+// The rows and that room (NestStepConfig::rows, chosen) of a batch whose items have so many valid
+// feature frames.
+struct PackedSize {
+  int rows, chosen;
+};
+PackedSize packed_size(const NestStepConfig& config, const std::vector<int32_t>& frames,
+                       const RandomState& random);
+
 }  // namespace aerie::kernels

@@ -10,14 +10,20 @@ bool cheap_to_recompute(const NestStepConfig& config, const DeviceModel& device)
          device.recompute_bytes;
 }
 
+Attention attention_of(const NestStepConfig& config) {
+  Attention out;
+  out.dtype = config.dtype;
+  out.batch = config.batch;
+  out.frames = config.frames / 8;
+  out.heads = config.heads;
+  out.dim = config.width / config.heads;
+  return out;
+}
+
 bool saved_p_pays(const NestStepConfig& config, const DeviceModel& device) {
   if (!config.training || config.dtype == Dtype::kF32) return false;
   AttentionBackward b;
-  b.forward.dtype = config.dtype;
-  b.forward.batch = config.batch;
-  b.forward.frames = config.frames / 8;
-  b.forward.heads = config.heads;
-  b.forward.dim = config.width / config.heads;
+  b.forward = attention_of(config);
   b.sms = device.sms;
   const size_t square = attention_p_size(config.batch, config.heads, b.forward.frames);
   return attention_fused(b) || square * dtype_size(config.dtype) <= device.saved_p_bytes;

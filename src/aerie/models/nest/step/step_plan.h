@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "aerie/kernels/attention/attention.h"
 #include "aerie/kernels/device_model.h"
 
 namespace aerie::kernels {
@@ -68,6 +69,8 @@ bool give_up_memory(StepPlan& plan);
 // Parts of make_step_plan().
 bool cheap_to_recompute(const NestStepConfig& config, const DeviceModel& device);
 bool saved_p_pays(const NestStepConfig& config, const DeviceModel& device);
+// The sizes of a layer's attention.
+Attention attention_of(const NestStepConfig& config);
 bool update_overlaps(int64_t parameters, int64_t layers, int64_t rows, const DeviceModel& device);
 
 }  // namespace aerie::kernels

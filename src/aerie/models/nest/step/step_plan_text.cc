@@ -46,11 +46,7 @@ std::string mib_text(size_t bytes) {
 std::string attention_backward_name(const NestStepConfig& c) {
   if (c.dtype == Dtype::kF32) return "plain";
   AttentionBackward b;
-  b.forward.dtype = c.dtype;
-  b.forward.batch = c.batch;
-  b.forward.frames = c.frames / 8;
-  b.forward.heads = c.heads;
-  b.forward.dim = c.width / c.heads;
+  b.forward = attention_of(c);
   b.sms = c.plan.sms;
   if (c.plan.save_p && attention_fused(b)) return "fused";
   return str_cat(c.plan.save_p ? "saved-P" : "recompute",
