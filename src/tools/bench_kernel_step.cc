@@ -185,9 +185,9 @@ Cost cost_of(const kernels::DgradDsilu& a) {
 Cost cost_of(const kernels::GroupedWgrad& a) {
   Cost out;
   for (int i = 0; i < a.count; ++i) {
-    const double outputs = a.problems[i].outputs, inputs = a.problems[i].inputs;
-    out.bytes += 2.0 * a.rows * (outputs + inputs) + (a.accumulate ? 8.0 : 4.0) * outputs * inputs;
-    out.flops += 2.0 * a.rows * outputs * inputs;
+    const double m = a.problems[i].m, n = a.problems[i].n;
+    out.bytes += 2.0 * a.k * (m + n) + (a.accumulate ? 8.0 : 4.0) * m * n;
+    out.flops += 2.0 * a.k * m * n;
   }
   return out;
 }

@@ -132,7 +132,7 @@ class CudaModule final : public device::GpuModule {
     g.c = data + 2 * kOperand;
     g.workspace = data + 3 * kOperand;
     g.workspace_bytes = kWorkspace;
-    g.tile.rows = -1;
+    g.tile.m = -1;
     AERIE_CUDA(static_cast<cudaError_t>(cuda::gemm(g, stream.handle)));
     AERIE_CUDA(cudaStreamSynchronize(stream.handle));
     return ok_status();

@@ -12,6 +12,7 @@
 
 #include "aerie/kernels/activation/activation.h"
 #include "aerie/kernels/gemm/gemm.h"
+#include "aerie/kernels/gemm/persistent_gemm.h"
 #include "aerie/kernels/gemm_model.h"
 
 namespace aerie::kernels {
@@ -30,33 +31,29 @@ struct DgradDsilu {
 constexpr int kDsiluTileM[] = {AERIE_DSILU_TILE_M(AERIE_DSILU_NUMBER)};
 #undef AERIE_DSILU_NUMBER
 constexpr int kMinDsiluTileM = 96;
-constexpr size_t dgrad_dsilu_scratch(int rows, int columns) {
-  const int parts = (rows + kMinDsiluTileM - 1) / kMinDsiluTileM;
+constexpr size_t dgrad_dsilu_scratch(int m, int n) {
+  const int parts = (m + kMinDsiluTileM - 1) / kMinDsiluTileM;
   return static_cast<size_t>(parts > kActivationParts ? parts : kActivationParts) *
-         static_cast<size_t>(columns);
+         static_cast<size_t>(n);
 }
-
 // What this takes with such tiles, microseconds.
-inline double dgrad_dsilu_cost(int rows, int outputs, int k, int tile_rows,
-                               const GemmModel& device) {
-  const double n = tile_rows, k_tiles = (k + 63) / 64;
-  const int tiles = (outputs + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
-  const int waves = (tiles + device.sms - 1) / device.sms;
-  return device.dsilu_start + device.dsilu_start_m * n +
-         waves * std::max(device.dsilu_epilogue + device.dsilu_epilogue_m * n,
-                          k_tiles * (device.dsilu_k_tile + device.dsilu_k_tile_m * n));
+inline double dgrad_dsilu_cost(int m, int n, int k, int tile_m, const GemmModel& device) {
+  const double k_tiles = (k + kGemmTileK - 1) / kGemmTileK;
+  const int waves = static_cast<int>((gemm_tiles(m, n, tile_m) + device.sms - 1) / device.sms);
+  return device.dsilu_start + device.dsilu_start_m * tile_m +
+         waves * std::max(device.dsilu_epilogue + device.dsilu_epilogue_m * tile_m,
+                          k_tiles * (device.dsilu_k_tile + device.dsilu_k_tile_m * tile_m));
 }
-
 // The tile's M to take; 0: two calls are expected to be as fast.
-inline int dgrad_dsilu_tile(int rows, int outputs, int k, const GemmModel& device) {
-  if (rows <= device.dsilu_min_rows || k > device.dsilu_max_k) return 0;
+inline int dgrad_dsilu_tile(int m, int n, int k, const GemmModel& device) {
+  if (m <= device.dsilu_min_rows || k > device.dsilu_max_k) return 0;
   int best = 0;
   double least = 0.0;
-  for (const int n : kDsiluTileM) {
-    const double cost = dgrad_dsilu_cost(rows, outputs, k, n, device);
-    if (int64_t{(outputs + 127) / 128} * ((rows + n - 1) / n) <= 2 * device.sms) continue;
+  for (const int tile_m : kDsiluTileM) {
+    const double cost = dgrad_dsilu_cost(m, n, k, tile_m, device);
+    if (gemm_tiles(m, n, tile_m) <= 2 * device.sms) continue;
     if (best > 0 && cost >= least) continue;
-    best = n;
+    best = tile_m;
     least = cost;
   }
   return best;

@@ -316,7 +316,7 @@ int start(const Gemm& g, const SiluBackward& s, void* stream) {
 template <typename T>
 int start(const DgradDsilu& a, void* stream) {
 #define AERIE_DSILU_CASE(n) \
-  if (a.gemm.tile.rows == n) return start<T, n>(a.gemm, a.silu, stream);
+  if (a.gemm.tile.m == n) return start<T, n>(a.gemm, a.silu, stream);
   AERIE_DSILU_TILE_M(AERIE_DSILU_CASE)
 #undef AERIE_DSILU_CASE
   return kUnsupported;

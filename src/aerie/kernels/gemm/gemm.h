@@ -1,7 +1,7 @@
 // C = op(A) * op(B) (+ bias) (+ C), row-major, float32 accumulation. A and B share a dtype; C may
-// be of the same or float32 (weight gradients). Several products of one shape whose operands lie at
-// constant distances are one call. On CUDA this is cuBLASLt, or kernels of our own where they are
-// faster (persistent_gemm.h).
+// be of the same or float32 (weight gradients). Several GEMMs of one shape whose operands lie at
+// constant distances (strided batch) are one call. On CUDA this is cuBLASLt, or kernels of our own
+// where they are faster (persistent_gemm.h).
 #pragma once
 
 #include "aerie/kernels/types.h"
@@ -10,7 +10,7 @@ namespace aerie::kernels {
 
 // CUDA: which kernel. M of a tile of our own; 0: the shape decides; negative: cuBLASLt.
 struct GemmTile {
-  int rows = 0;
+  int m = 0;
   bool ping_pong = false;
 };
 
@@ -31,7 +31,7 @@ struct Gemm {
   void* c = nullptr;        // (m,n)
   int lda = 0, ldb = 0, ldc = 0;
   bool transpose_a = false, transpose_b = false;
-  // Products of this shape, and the elements from one's operand to the next's (0: shared).
+  // GEMMs of this shape, and the elements from one's operand to the next's (0: shared).
   int count = 1;
   int64_t step_a = 0, step_b = 0, step_c = 0;
   const void* bias = nullptr;  // (n), of C's dtype; null: none

@@ -279,7 +279,7 @@ int gemm(const Gemm& g, void* stream) {
   if (g.accumulate && g.bias != nullptr) return kUnsupported;
   if (g.m <= 0 || g.n <= 0 || g.k <= 0 || g.count <= 0) return kUnsupported;
   const int own = persistent_gemm(g, stream);
-  if (own != kUnsupported || g.tile.rows > 0 || !library().ok) return own;
+  if (own != kUnsupported || g.tile.m > 0 || !library().ok) return own;
   Plans* const of_device = plans();
   if (of_device == nullptr) return kUnsupported;
   Plans& all = *of_device;

@@ -22,14 +22,14 @@ constexpr int kSharedBytes = kBarriers + 16 * kStages + 1024;  // from a multipl
 struct Problem {
   TensorMap grad, in;
   float* out;
-  double* squares;
-  int inputs;
+  double* square_partials;
+  int n;
   int end;  // tiles of this problem and those before
 };
 
 struct Arguments {
   Problem problems[GroupedWgrad::kMost];
-  int rows, tiles;
+  int k, tiles;
   bool accumulate;
 };
 
@@ -40,7 +40,7 @@ struct TileCoord {
   __device__ __forceinline__ TileCoord(const Arguments& g, int tile) : problem(g.problems) {
     int begin = 0;
     for (; tile >= problem->end; ++problem) begin = problem->end;
-    const int tiles_n = problem->inputs / kTile;
+    const int tiles_n = problem->n / kTile;
     number = tile - begin;
     m = number / tiles_n * kTile;
     n = number % tiles_n * kTile;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_mbarrier_init();
   }
   __syncthreads();
-  const int k_tiles = ceil_div(g.rows, kTileK), lane = threadIdx.x % 32;
+  const int k_tiles = ceil_div(g.k, kTileK), lane = threadIdx.x % 32;
   if (warp == kConsumerThreads / 32) {
     if (!elect_one()) return;
     PipelineState<kStages> state{0, 1};
@@ -99,10 +99,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         [] {});
     // Four lanes have 32 bytes of a row.
     const int row = tile.m + warpgroup * 64 + warp % 4 * 16 + lane / 4;
-    const int inputs = tile.problem->inputs;
+    const int n = tile.problem->n;
     float2* const out =
-        reinterpret_cast<float2*>(tile.problem->out + size_t(row) * inputs + tile.n + lane % 4 * 2);
-    const auto at = [&](int j) { return out + (j % 2 * 8 * inputs + j / 2 * 8) / 2; };
+        reinterpret_cast<float2*>(tile.problem->out + size_t(row) * n + tile.n + lane % 4 * 2);
+    const auto at = [&](int j) { return out + (j % 2 * 8 * n + j / 2 * 8) / 2; };
     constexpr int kAtOnce = 16;
     AERIE_UNROLL
     for (int first = 0; first < 32; first += kAtOnce) {
@@ -120,12 +120,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int j = 0; j < kAtOnce; ++j)
         *at(first + j) = make_float2(sums[2 * (first + j)], sums[2 * (first + j) + 1]);
     }
-    if (tile.problem->squares == nullptr) continue;
+    if (tile.problem->square_partials == nullptr) continue;
     float square = 0.0f;
     AERIE_UNROLL
     for (int j = 0; j < 64; ++j) square += sums[j] * sums[j];
     const double total = warp_sum(double(square));
-    if (lane == 0) tile.problem->squares[tile.number * 8 + warp] = total;
+    if (lane == 0) tile.problem->square_partials[tile.number * 8 + warp] = total;
   }
 #else
   __trap();  // not launched where this is all there is
@@ -134,7 +134,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // Sum-of-squares partials of a gradient that gemm made, which is still in L2: a block for as much
 // as a tile.
-__global__ void __launch_bounds__(256) sum_of_squares_kernel(const float* values, double* squares) {
+__global__ void __launch_bounds__(256)
+    sum_of_squares_kernel(const float* values, double* partials) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* from = values + size_t(blockIdx.x) * kTile * kTile + warp * (kTile * kTile / 8);
   float sum = 0.0f;
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(256) sum_of_squares_kernel(const float* values
     for (int k = 0; k < 8; ++k) sum += x.v[k] * x.v[k];
   }
   const double total = warp_sum(double(sum));
-  if (lane == 0) squares[size_t(blockIdx.x) * 8 + warp] = total;
+  if (lane == 0) partials[size_t(blockIdx.x) * 8 + warp] = total;
 }
 
 }  // namespace
@@ -156,27 +157,27 @@ int weight_gradients(const GroupedWgrad& a, void* stream) {
 #else
   constexpr bool kBuilt = false;
 #endif
-  if (!kBuilt || a.dtype == Dtype::kF32 || a.rows <= 0 || a.count <= 0 ||
+  if (!kBuilt || a.dtype == Dtype::kF32 || a.k <= 0 || a.count <= 0 ||
       a.count > GroupedWgrad::kMost || sm90_count() == 0)
     return kUnsupported;
-  const auto tiles = [](const WgradProblem& p) { return p.outputs / kTile * (p.inputs / kTile); };
+  const auto tiles = [](const WgradProblem& p) { return p.m / kTile * (p.n / kTile); };
   Arguments g = {};
-  g.rows = a.rows;
+  g.k = a.k;
   g.accumulate = a.accumulate;
   int count = 0;
   for (int i = 0; i < a.count; ++i) {
     const WgradProblem& p = a.problems[i];
     Problem& problem = g.problems[count];
-    if (p.outputs <= 0 || p.inputs <= 0 || p.outputs % kTile != 0 || p.inputs % kTile != 0 ||
+    if (p.m <= 0 || p.n <= 0 || p.m % kTile != 0 || p.n % kTile != 0 ||
         reinterpret_cast<uintptr_t>(p.out) % 8 != 0 ||
-        !make_tensor_map(problem.grad, a.dtype, p.grad, a.rows, p.outputs, p.grad_stride, kTileK) ||
-        !make_tensor_map(problem.in, a.dtype, p.in, a.rows, p.inputs, p.inputs, kTileK))
+        !make_tensor_map(problem.grad, a.dtype, p.grad, a.k, p.m, p.grad_stride, kTileK) ||
+        !make_tensor_map(problem.in, a.dtype, p.in, a.k, p.n, p.n, kTileK))
       return kUnsupported;
     if (a.share <= 1 && tiles(p) >= sm90_count()) continue;
     g.tiles += tiles(p);
     problem.out = p.out;
-    problem.squares = p.squares;
-    problem.inputs = p.inputs;
+    problem.square_partials = p.square_partials;
+    problem.n = p.n;
     problem.end = g.tiles;
     ++count;
   }
@@ -184,9 +185,9 @@ int weight_gradients(const GroupedWgrad& a, void* stream) {
     const WgradProblem& p = a.problems[i];
     if (a.share > 1 || tiles(p) < sm90_count()) continue;
     AERIE_TRY(gemm(gemm_of(a, p), stream));
-    if (p.squares != nullptr)
+    if (p.square_partials != nullptr)
       AERIE_TRY(launch(stream, {dim3(unsigned(tiles(p))), dim3(256)}, sum_of_squares_kernel, p.out,
-                       p.squares));
+                       p.square_partials));
   }
   if (count == 0) return kOk;
   const int blocks = a.share > 1 ? ceil_div(sm90_count(), a.share) : sm90_count();

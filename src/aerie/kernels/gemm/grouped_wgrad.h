@@ -3,7 +3,7 @@
 // that fill them are left to gemm, whose tiles may be larger, unless other work is to have a share.
 // (Its entry in the kernel table keeps the name that benchmarks print.)
 //
-// CUDA: compute capability 9.0 (code for 90a), bf16 and fp16, outputs and inputs multiples of 128;
+// CUDA: compute capability 9.0 (code for 90a), bf16 and fp16, M and N multiples of 128;
 // anything else is kUnsupported, and the caller makes a call of gemm for each.
 #pragma once
 
@@ -13,25 +13,24 @@
 namespace aerie::kernels {
 
 struct WgradProblem {
-  int outputs = 0, inputs = 0;
-  const void* grad = nullptr;  // (rows,outputs), rows grad_stride elements apart
+  int m = 0, n = 0;            // outputs and inputs of the weight
+  const void* grad = nullptr;  // (K,M), rows grad_stride elements apart
   int grad_stride = 0;
-  const void* in = nullptr;  // (rows,inputs)
-  float* out = nullptr;      // (outputs,inputs)
+  const void* in = nullptr;  // (K,N)
+  float* out = nullptr;      // (M,N)
   // Sums of squares of what out is in the end: wgrad_square_partials() doubles whose sum is that
   // of the weight; null: not wanted.
-  double* squares = nullptr;
+  double* square_partials = nullptr;
 };
-constexpr size_t wgrad_square_partials(int outputs, int inputs) {
-  const size_t tile = 128 * 128,
-               values = static_cast<size_t>(outputs) * static_cast<size_t>(inputs);
+constexpr size_t wgrad_square_partials(int m, int n) {
+  const size_t tile = 128 * 128, values = static_cast<size_t>(m) * static_cast<size_t>(n);
   return (values + tile - 1) / tile * 8;
 }
 
 struct GroupedWgrad {
   static constexpr int kMost = 10;
   Dtype dtype = Dtype::kF32;
-  int rows = 0;
+  int k = 0;  // rows of activations, which all of them sum over
   bool accumulate = false;
   int share = 1;  // one SM in so many is used, if others have work to do
   // For gemm (gemm.h).
@@ -47,9 +46,9 @@ inline Gemm gemm_of(const GroupedWgrad& a, const WgradProblem& p) {
   Gemm g;
   g.dtype = a.dtype;
   g.out_dtype = Dtype::kF32;
-  g.m = p.outputs;
-  g.n = g.ldb = g.ldc = p.inputs;
-  g.k = a.rows;
+  g.m = p.m;
+  g.n = g.ldb = g.ldc = p.n;
+  g.k = a.k;
   g.a = p.grad;
   g.lda = p.grad_stride;
   g.transpose_a = true;

@@ -32,18 +32,18 @@ Outcome run(Backend& b, const Case& c, int share = 1) {
   GroupedWgrad w;
   w.share = share;
   w.dtype = c.dtype;
-  w.rows = c.rows;
+  w.k = c.rows;
   w.accumulate = c.accumulate;
   for (const Shape& shape : c.shapes) {
     const uint64_t seed = static_cast<uint64_t>(w.count) * 3;
     WgradProblem& p = w.problems[w.count++];
-    p.outputs = shape.outputs;
-    p.inputs = shape.inputs;
+    p.m = shape.outputs;
+    p.n = shape.inputs;
     p.grad_stride = shape.stride;
     p.grad = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.stride), seed));
     p.in = b.upload_as(c.dtype, random_values(size(c.rows) * size(shape.inputs), seed + 1));
     p.out = b.upload(random_values(size(shape.outputs) * size(shape.inputs), seed + 2));
-    p.squares = b.scratch<double>(wgrad_square_partials(shape.outputs, shape.inputs));
+    p.square_partials = b.scratch<double>(wgrad_square_partials(shape.outputs, shape.inputs));
   }
   w.workspace_bytes = 1 << 20;
   w.workspace = b.allocate(w.workspace_bytes);
@@ -51,9 +51,9 @@ Outcome run(Backend& b, const Case& c, int share = 1) {
   out.code = b.kernels().weight_gradients(w, nullptr);
   for (int i = 0; i < w.count; ++i) {
     const WgradProblem& p = w.problems[i];
-    out.out.push_back(b.download(p.out, size(p.outputs) * size(p.inputs)));
+    out.out.push_back(b.download(p.out, size(p.m) * size(p.n)));
     double sum = 0.0;
-    for (const double part : b.download(p.squares, wgrad_square_partials(p.outputs, p.inputs)))
+    for (const double part : b.download(p.square_partials, wgrad_square_partials(p.m, p.n)))
       sum += part;
     out.squares.push_back(sum);
   }

@@ -316,7 +316,7 @@ template <typename T>
 int start(const Gemm& g, void* stream) {
   const bool ping_pong = g.tile.ping_pong;
 #define AERIE_GEMM_CASE(n)                                                                        \
-  if (g.tile.rows == n) {                                                                         \
+  if (g.tile.m == n) {                                                                            \
     if constexpr (n <= kMaxPingPongM)                                                             \
       if (ping_pong)                                                                              \
         return g.transpose_b ? start<T, 0, n, true>(g, stream) : start<T, 1, n, true>(g, stream); \

@@ -15,40 +15,39 @@ using testing::random_values;
 constexpr GemmModel kDevice;
 constexpr int kProcessors = kDevice.sms;
 
-int waves(int rows, int outputs, const GemmTile& tile) {
-  const int tiles = (outputs + 127) / 128 * ((rows + tile.rows - 1) / tile.rows);
+int waves(int m, int n, const GemmTile& tile) {
+  const int tiles = (n + 127) / 128 * ((m + tile.m - 1) / tile.m);
   return (tiles + kProcessors - 1) / kProcessors;
 }
 
 TEST(PersistentGemmTest, TheTileIsTheCheapest) {
-  for (const int rows : {1, 64, 376, 2753, 3008, 11008, 23040})
-    for (const int outputs : {8, 512, 1536, 2048, 4096})
+  for (const int m : {1, 64, 376, 2753, 3008, 11008, 23040})
+    for (const int n : {8, 512, 1536, 2048, 4096})
       for (const int k : {8, 512, 2048}) {
-        const GemmTile best = persistent_gemm_tile(rows, outputs, k, kDevice);
-        EXPECT_NE(std::find(std::begin(kGemmTileM), std::end(kGemmTileM), best.rows),
+        const GemmTile best = persistent_gemm_tile(m, n, k, kDevice);
+        EXPECT_NE(std::find(std::begin(kGemmTileM), std::end(kGemmTileM), best.m),
                   std::end(kGemmTileM));
-        for (const int n : kGemmTileM) {
-          EXPECT_LE(persistent_gemm_cost(rows, outputs, k, best, kDevice),
-                    persistent_gemm_cost(rows, outputs, k, {n, false}, kDevice));
+        for (const int tile_m : kGemmTileM) {
+          EXPECT_LE(persistent_gemm_cost(m, n, k, best, kDevice),
+                    persistent_gemm_cost(m, n, k, {tile_m, false}, kDevice));
         }
-        EXPECT_TRUE(!best.ping_pong ||
-                    (best.rows <= kMaxPingPongM && waves(rows, outputs, best) > 1));
+        EXPECT_TRUE(!best.ping_pong || (best.m <= kMaxPingPongM && waves(m, n, best) > 1));
       }
 }
 
 // One wave where that is possible, with the smallest tile for it.
 TEST(PersistentGemmTest, FillsTheDevice) {
-  for (const int rows : {2560, 2752, 2816, 3008}) {
-    const GemmTile tile = persistent_gemm_tile(rows, 512, 2048, kDevice);
-    EXPECT_EQ(waves(rows, 512, tile), 1) << rows;
-    EXPECT_GT(waves(rows, 512, {tile.rows - 8, false}), 1) << rows;
-    EXPECT_FALSE(tile.ping_pong) << rows;
+  for (const int m : {2560, 2752, 2816, 3008}) {
+    const GemmTile tile = persistent_gemm_tile(m, 512, 2048, kDevice);
+    EXPECT_EQ(waves(m, 512, tile), 1) << m;
+    EXPECT_GT(waves(m, 512, {tile.m - 8, false}), 1) << m;
+    EXPECT_FALSE(tile.ping_pong) << m;
   }
-  EXPECT_EQ(persistent_gemm_tile(3008, 512, 2048, kDevice).rows, 96);
-  EXPECT_EQ(persistent_gemm_tile(2752, 512, 2048, kDevice).rows, 88);
+  EXPECT_EQ(persistent_gemm_tile(3008, 512, 2048, kDevice).m, 96);
+  EXPECT_EQ(persistent_gemm_tile(2752, 512, 2048, kDevice).m, 88);
   // Large tiles would all leave at the end.
-  EXPECT_EQ(persistent_gemm_tile(2816, 1024, 512, kDevice).rows, 88);
-  EXPECT_EQ(persistent_gemm_tile(3008, 1024, 4096, kDevice).rows, 192);
+  EXPECT_EQ(persistent_gemm_tile(2816, 1024, 512, kDevice).m, 88);
+  EXPECT_EQ(persistent_gemm_tile(3008, 1024, 4096, kDevice).m, 192);
   // More than one tile each: ping-pong.
   EXPECT_TRUE(persistent_gemm_tile(11008, 1024, 1024, kDevice).ping_pong);
   EXPECT_TRUE(persistent_gemm_tile(11008, 1024, 256, kDevice).ping_pong);
@@ -56,23 +55,22 @@ TEST(PersistentGemmTest, FillsTheDevice) {
 }
 
 TEST(PersistentGemmTest, FewTilesAndLongSumsStayWithCublas) {
-  const auto pays = [](int rows, int outputs, int k, bool by_outputs) {
-    return persistent_gemm_pays(rows, outputs, k, by_outputs,
-                                persistent_gemm_tile(rows, outputs, k, kDevice), kDevice);
+  const auto pays = [](int m, int n, int k, bool k_major) {
+    return persistent_gemm_pays(m, n, k, k_major, persistent_gemm_tile(m, n, k, kDevice), kDevice);
   };
-  for (const bool by_outputs : {false, true}) {
+  for (const bool k_major : {false, true}) {
     for (const int k : {512, 1024, 2048}) {
-      EXPECT_TRUE(pays(3008, 512, k, by_outputs)) << k;
-      EXPECT_FALSE(pays(376, 512, k, by_outputs)) << k;
-      EXPECT_FALSE(pays(1, 512, k, by_outputs)) << k;
+      EXPECT_TRUE(pays(3008, 512, k, k_major)) << k;
+      EXPECT_FALSE(pays(376, 512, k, k_major)) << k;
+      EXPECT_FALSE(pays(1, 512, k, k_major)) << k;
     }
-    EXPECT_TRUE(pays(3008, 2048, 512, by_outputs));
-    EXPECT_TRUE(pays(2752, 1536, 512, by_outputs));
-    EXPECT_TRUE(pays(11008, 2048, 512, by_outputs));
-    EXPECT_EQ(pays(11008, 512, 2048, by_outputs), !by_outputs);
-    EXPECT_EQ(pays(2816, 2048, 512, by_outputs), !by_outputs);
-    EXPECT_EQ(pays(2752, 4096, 1024, by_outputs), !by_outputs);
-    EXPECT_EQ(pays(2752, 1024, 4096, by_outputs), !by_outputs);
+    EXPECT_TRUE(pays(3008, 2048, 512, k_major));
+    EXPECT_TRUE(pays(2752, 1536, 512, k_major));
+    EXPECT_TRUE(pays(11008, 2048, 512, k_major));
+    EXPECT_EQ(pays(11008, 512, 2048, k_major), !k_major);
+    EXPECT_EQ(pays(2816, 2048, 512, k_major), !k_major);
+    EXPECT_EQ(pays(2752, 4096, 1024, k_major), !k_major);
+    EXPECT_EQ(pays(2752, 1024, 4096, k_major), !k_major);
   }
 }
 
@@ -159,9 +157,8 @@ TEST(PersistentGemmTest, EmulatedTilesEqualTheReference) {
           const Outcome a = operands.multiply(tiles[i]);
           ASSERT_EQ(a.code, kOk);
           testing::expect_close(a.c, expected, testing::tolerance(dtype), 0,
-                                std::to_string(tiles[i].rows) +
-                                    (tiles[i].ping_pong ? " turns" : "") + ", k " +
-                                    std::to_string(c.k));
+                                std::to_string(tiles[i].m) + (tiles[i].ping_pong ? " turns" : "") +
+                                    ", k " + std::to_string(c.k));
         }
       }
   });
@@ -225,7 +222,7 @@ TEST(PersistentGemmGpuTest, ManyTilesEqualCublas) {
       if (a.code == kUnsupported) GTEST_SKIP() << "not compute capability 9.0";
       ASSERT_EQ(a.code, kOk);
       testing::expect_close(a.c, expected.c, testing::tolerance(c.dtype), 0, "c");
-      if (tile.rows % 64 == 0) {
+      if (tile.m % 64 == 0) {
         EXPECT_EQ(operands.multiply(tile).c, a.c);
       }
     }

@@ -11,7 +11,7 @@ namespace aerie::kernels::emulated {
 
 // Kernels of our own where a tile is named; otherwise a library's on the device.
 int gemm(const Gemm& args, void* stream) {
-  return args.tile.rows > 0 ? persistent_gemm(args, stream) : reference::gemm(args, stream);
+  return args.tile.m > 0 ? persistent_gemm(args, stream) : reference::gemm(args, stream);
 }
 
 }  // namespace aerie::kernels::emulated

@@ -130,16 +130,15 @@ struct NestStep::Workspace : NestMemory {
     size_t used = square_partials_used;
     for (int i = 0; i < all.count && outputs.square_partials != nullptr; ++i) {
       WgradProblem& p = all.problems[i];
-      p.squares = outputs.square_partials + used;
-      used += wgrad_square_partials(p.outputs, p.inputs);
+      p.square_partials = outputs.square_partials + used;
+      used += wgrad_square_partials(p.m, p.n);
     }
     if (c.plan.overlaps_wgrad()) all.share = c.plan.wgrad_sm_share;
     int code = kernels->weight_gradients(all, on);
     if (code == kOk && outputs.square_partials != nullptr) {
       square_partials_used = used;
       for (int i = 0; i < all.count; ++i)
-        squared.push_back(
-            {all.problems[i].out, size(all.problems[i].outputs) * size(all.problems[i].inputs)});
+        squared.push_back({all.problems[i].out, size(all.problems[i].m) * size(all.problems[i].n)});
     }
     if (code == kUnsupported) {
       code = kOk;
@@ -151,7 +150,7 @@ struct NestStep::Workspace : NestMemory {
   // Everything but the GEMMs.
   void describe(GroupedWgrad& g, int count, bool accumulate) const {
     g.dtype = c.dtype;
-    g.rows = count;
+    g.k = count;
     g.accumulate = accumulate;
     g.tf32 = c.tf32;
     g.tune = c.tune;

@@ -27,7 +27,7 @@ std::string gemm_kernel(const NestStepConfig& c, const DeviceModel& device, int 
   if (!has_sm90_kernels(c, device)) return "cuBLASLt";
   const GemmTile tile = persistent_gemm_tile(m, n, k, device);
   return persistent_gemm_pays(m, n, k, transpose_b, tile, device)
-             ? tile_text(tile.rows, tile.ping_pong)
+             ? tile_text(tile.m, tile.ping_pong)
              : "cuBLASLt";
 }
 
