@@ -412,11 +412,11 @@ kernels::NestStepInputs make_inputs(const kernels::NestStepConfig& c, BenchMemor
       if (signal == 0) quarter.push_back(kernels::strided(kernels::strided(length / 160)));
     }
   std::vector<int32_t> begin = {0};
-  std::vector<kernels::RowPosition> places;
+  std::vector<kernels::RowPosition> positions;
   const std::vector<int> rows = kernels::item_rows(c, eighth);
   for (size_t item = 0; item < items; ++item) {
     begin.push_back(begin.back() + rows[item]);
-    for (int t = 0; t < rows[item]; ++t) places.push_back({static_cast<int32_t>(item), t});
+    for (int t = 0; t < rows[item]; ++t) positions.push_back({static_cast<int32_t>(item), t});
   }
   kernels::NestStepInputs in;
   in.audio = m.take<float>(2 * items * static_cast<size_t>(c.samples), 0.3f);
@@ -426,7 +426,7 @@ kernels::NestStepInputs make_inputs(const kernels::NestStepConfig& c, BenchMemor
   in.frames_encoder = m.upload(eighth);
   in.frames_counted = m.upload(std::vector<int32_t>{eighth.front()});
   in.layout.cu_seqlens = m.upload(begin);
-  in.layout.positions = m.upload(places);
+  in.layout.positions = m.upload(positions);
   in.random = m.upload(std::vector<kernels::RandomState>{{philox_key(1, Purpose::kDropout),
                                                           philox_key(1, Purpose::kMask),
                                                           philox_key(1, Purpose::kDither), 0, 0}});

@@ -383,7 +383,7 @@ std::vector<Row> make_rows(const kernels::KernelTable& table, const KernelBenchO
   select.capacity = o.batch * frames;
   select.selected = selected;
   select.rows = m.take<int32_t>(b * static_cast<size_t>(frames));
-  select.places = m.take<int32_t>(b * static_cast<size_t>(frames));
+  select.packed_rows = m.take<int32_t>(b * static_cast<size_t>(frames));
   select.slots = m.take<int32_t>(b * static_cast<size_t>(frames));
   select.count = m.take<int32_t>(1);
   rows.push_back({"select_rows", 0.0, 0.0, [=](void* s) { return k->select_rows(select, s); }});

@@ -20,7 +20,7 @@ class HostEvent final : public Event {
 class HostGraph final : public Graph {
  public:
   explicit HostGraph(std::function<int(void*)> work) : work_(std::move(work)) {}
-  Status launch() override { return kernel_status(work_(nullptr), "recorded work"); }
+  Status launch() override { return kernel_status(work_(nullptr), "captured work"); }
 
  private:
   std::function<int(void*)> work_;

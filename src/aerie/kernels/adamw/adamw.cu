@@ -1,6 +1,6 @@
 // Three launches: partial sums of squares, one block that decides, one pass that updates. Bound by
-// memory: 4 bytes per parameter for the norm, then 28, 2 more for the 16-bit copy and 8 for the
-// moving average.
+// memory: 4 bytes per parameter for the norm, then 28, 2 more for the compute weights and 8 for
+// the EMA.
 //
 // A list of chunks is updated by few large blocks, each of which has an SM to itself, past L2,
 // which belongs to the work that it overlaps. Alone, many small blocks are faster (H200: 4.1 TB/s;

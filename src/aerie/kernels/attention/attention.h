@@ -4,7 +4,7 @@
 //   out_i   = sum over j of dropout(softmax_j(s))[i][j] * v_j
 // Letters: S = scores (content term with u, position term with v), P = softmax(S), O = out, LSE =
 // log of the softmax's denominator, delta = rowsum(dO * O), R = the projected relative positions r,
-// rel-shift: what takes R's product to its keys. Row m of r belongs to relative position frames - 1
+// rel-shift: what takes Q R^T to its keys. Row m of r belongs to relative position frames - 1
 // - m. Keys at or beyond an item's length, and those outside the context, are blocked; queries
 // beyond it give zero.
 //

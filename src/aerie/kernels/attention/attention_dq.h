@@ -153,12 +153,12 @@ __global__ void __launch_bounds__(kWarpgroups* kMmaThreads, kDim == 64 ? 3 : 1)
       for (int r = 0; r < 2; ++r)
         if (i + g + 8 * r < length)
           lse_of[r] = a.lse[head_of(a, item, head) * a.frames + i + g + 8 * r] * kLog2E;
-      RowDelta<T, kDim, kPadded> products;
+      RowDelta<T, kDim, kPadded> row_delta;
       if (exists)
-        products.load(rows_from(a.out, dense) + size_t(i) * dense,
-                      rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane,
-                      dim);
-      products.rows(delta_of, softmax_scale, lane);
+        row_delta.load(rows_from(a.out, dense) + size_t(i) * dense,
+                       rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane,
+                       dim);
+      row_delta.rows(delta_of, softmax_scale, lane);
       cp_async_wait<1>();
       fence_proxy_async<64>();
       __syncthreads();
@@ -172,11 +172,11 @@ __global__ void __launch_bounds__(kWarpgroups* kMmaThreads, kDim == 64 ? 3 : 1)
       float logarithm = INFINITY;
       if (lane < 16 && i + lane < length)
         logarithm = a.lse[head_of(a, item, head) * a.frames + i + lane];
-      RowDelta<T, kDim, kPadded> products;
+      RowDelta<T, kDim, kPadded> row_delta;
       if (exists)
-        products.load(rows_from(a.out, dense) + size_t(i) * dense,
-                      rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane,
-                      dim);
+        row_delta.load(rows_from(a.out, dense) + size_t(i) * dense,
+                       rows_from(b.grad_out, dense) + size_t(i) * dense, length - i, dense, lane,
+                       dim);
       if (group == 0) copy_keys(0);
       if (group == kValueGroup) copy_values(0);
       copy_panels<kDim, kPadded>(grads, rows_from(b.grad_out, dense), it * kTile, length, dense,
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kWarpgroups* kMmaThreads, kDim == 64 ? 3 : 1)
       AERIE_UNROLL
       for (int n = 0; n < kDim / 16 && kParks; ++n)
         saved_q_v[n] = {{q_v[n].r[0], q_v[n].r[1], q_v[n].r[2], q_v[n].r[3]}};
-      products.finish(delta, softmax_scale, lane);
+      row_delta.finish(delta, softmax_scale, lane);
       if (lane < 16) lse[lane] = logarithm * kLog2E;
     }
   }

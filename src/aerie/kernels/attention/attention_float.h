@@ -16,14 +16,14 @@ constexpr int kLeft = kFloatRows + 4, kRight = kTile + 4, kBandWidth = kFloatRow
               kBandRow = kBandWidth + 4;
 
 // What a block works on.
-struct Place {
+struct HeadRows {
   int lane, warp, head, item, length, rows, dense;
   size_t first;       // the item's first row
   size_t base;        // of the item's head in q, k, v
   size_t dense_base;  // in out and its gradient
 };
-__device__ inline Place place_of(const Attention& a, int head, int item) {
-  Place p;
+__device__ inline HeadRows head_rows(const Attention& a, int head, int item) {
+  HeadRows p;
   p.lane = int(threadIdx.x % 32);
   p.warp = int(threadIdx.x / 32);
   p.head = head;
@@ -104,8 +104,8 @@ constexpr int kPieceFloats = kPiece * (2 * kLeft + kRight + kBandRow);  // float
 constexpr int kWeights = kTile * kLeft;                                 // a tile of [key][query]
 
 // Scores of a thread's 4 x 4 queries and keys, before scale and mask.
-__device__ inline void ds_tile(float (*sums)[4], float* memory, const Attention& a, const Place& p,
-                               int i0, int j0) {
+__device__ inline void ds_tile(float (*sums)[4], float* memory, const Attention& a,
+                               const HeadRows& p, int i0, int j0) {
   const float* q = static_cast<const float*>(a.q) + p.base;
   const float* bias_u = a.bias_u + p.head * a.dim;
   const float* bias_v = a.bias_v + p.head * a.dim;
@@ -118,7 +118,7 @@ __device__ inline void ds_tile(float (*sums)[4], float* memory, const Attention&
       a.dim);
 }
 // Factors of dropout for keys [j, j + 4) of query i; j is a multiple of 4.
-__device__ inline Vec4 weight_factors(const Attention& a, const Place& p, int i, int j) {
+__device__ inline Vec4 weight_factors(const Attention& a, const HeadRows& p, int i, int j) {
   if (a.dropout.threshold == 0) return {{1.0f, 1.0f, 1.0f, 1.0f}};
   const RandomState& state = *a.dropout.state;
   const PhiloxBlock block =
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_forward_float(Attenti
   float* weights = memory + kPieceFloats;
   float* factors = weights + kWeights;  // of what is o already; at the end, of all of it
   float* o = factors + kFloatRows;
-  const Place p = place_of(a, int(blockIdx.y), int(blockIdx.z));
+  const HeadRows p = head_rows(a, int(blockIdx.y), int(blockIdx.z));
   const int x = int(threadIdx.x % 16), y = int(threadIdx.x / 16), i0 = int(blockIdx.x) * kFloatRows;
   const float scale = 1.0f / sqrtf(float(a.dim));
   for (int e = int(threadIdx.x); e < kFloatRows * a.dim; e += kFloatThreads) o[e] = 0.0f;
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_dq_float(AttentionBac
   float* lse = delta + kFloatRows;
   float* sums_u = lse + kFloatRows;
   float* sums_v = sums_u + kFloatRows * a.dim;
-  const Place p = place_of(a, int(blockIdx.y), int(blockIdx.z));
+  const HeadRows p = head_rows(a, int(blockIdx.y), int(blockIdx.z));
   const int x = int(threadIdx.x % 16), y = int(threadIdx.x / 16), i0 = int(blockIdx.x) * kFloatRows;
   const float scale = 1.0f / sqrtf(float(a.dim));
   const int row_width = attention_row(a.frames);
@@ -358,7 +358,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_dq_float(AttentionBac
 // Gradients of eight keys and their values per warp.
 __global__ void __launch_bounds__(kFloatThreads) attention_dkv_float(AttentionBackward b) {
   const Attention& a = b.forward;
-  const Place p = place_of(a, int(blockIdx.y), int(blockIdx.z));
+  const HeadRows p = head_rows(a, int(blockIdx.y), int(blockIdx.z));
   const int j = (int(blockIdx.x) * kFloatWarps + p.warp) * 8;
   if (j >= p.rows) return;
   const int row_width = attention_row(a.frames);
@@ -413,7 +413,7 @@ __global__ void __launch_bounds__(kFloatThreads) attention_dr_float(AttentionBac
     float sum[8] = {}, other_sum[8] = {};
     const float bias = a.bias_v[head * a.dim + d], other_bias = a.bias_v[head * a.dim + d + other];
     for (int item = group; item < a.batch; item += attention_groups(a)) {
-      const Place p = place_of(a, head, item);
+      const HeadRows p = head_rows(a, head, item);
       const float* q = static_cast<const float*>(a.q) + p.base + d;
       const float* scores =
           static_cast<const float*>(b.ds) + head_of(a, item, head) * a.frames * row_width;

@@ -84,7 +84,7 @@ __device__ inline void fused_queries(const FusedBlock<T, kDim, kPadded>& q, Fuse
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, g = lane / 4, t = lane % 4;
-  const int length = q.place().length, end = ceil_div(length, kTile);
+  const int length = q.item().length, end = ceil_div(length, kTile);
   T *const grads = q.tile_of(q.m.grads, q.group), *const p_tile = q.tile_of(q.m.p, q.group);
   T* const ds_tile = q.tile_of(q.m.ds, q.group);
   T* const ds_shifted = q.shifted_rows(q.group * kMmaWarps + warp);
@@ -108,8 +108,8 @@ __device__ inline void fused_queries(const FusedBlock<T, kDim, kPadded>& q, Fuse
     }
     named_barrier_sync<kAmongQueries, kQueryThreads>();
     // When all SMs begin, what is wanted first comes sooner if nothing else is under way.
-    if (first && jt == 0) q.copy_second(q.place());
-    if (jt > 0 && q.group == 0) q.copy_keys(q.place(), jt);
+    if (first && jt == 0) q.copy_second(q.item());
+    if (jt > 0 && q.group == 0) q.copy_keys(q.item(), jt);
     if (jt == 0) {
       // Positions that no key of a row has: before the first key, and behind the last.
       AERIE_UNROLL
@@ -137,7 +137,7 @@ __device__ inline void fused_queries(const FusedBlock<T, kDim, kPadded>& q, Fuse
     named_barrier_sync<kAmongQueries, kQueryThreads>();
     if (q.group == 1) {
       if (jt + 1 < end) {
-        q.copy_values(q.place(), jt + 1);
+        q.copy_values(q.item(), jt + 1);
       } else if (end > 1) {
         q.copy_r(1);
       }
@@ -194,7 +194,7 @@ __device__ inline void fused_queries(const FusedBlock<T, kDim, kPadded>& q, Fuse
       cp_async_wait_all();
       fence_proxy_async<kDim>();
     }
-    if (jt + 1 < end) now.load(q, q.place(), jt + 1);
+    if (jt + 1 < end) now.load(q, q.item(), jt + 1);
     wgmma_wait_all<kDim>();
     wgmma_fence_operand<kDim>(dq);
   }
@@ -242,22 +242,22 @@ __device__ inline void fused_queries(const FusedBlock<T, kDim, kPadded>& q, Fuse
 
 // delta of an item's queries. By the warpgroup of keys.
 template <typename T, int kDim, bool kPadded>
-__device__ inline void fused_inner(const FusedBlock<T, kDim, kPadded>& q, const FusedItem& of) {
+__device__ inline void fused_delta(const FusedBlock<T, kDim, kPadded>& q, const FusedItem& of) {
   const int dense = q.a.heads * q.dim;
   const float kept = q.a.dropout.threshold != 0 ? 1.0f / q.a.dropout.scale : 1.0f;
-  RowDelta<T, kDim, kPadded> products[kFusedWarpgroups];
+  RowDelta<T, kDim, kPadded> row_delta[kFusedWarpgroups];
   AERIE_UNROLL
   for (int k = 0; k < kFusedWarpgroups; ++k) {
     const int i = (k * kMmaWarps + q.warp) * 16;
     const size_t at = (size_t(of.first) + i) * dense + q.head * q.dim;
     if (i < of.length)
-      products[k].load(static_cast<const T*>(q.a.out) + at,
-                       static_cast<const T*>(q.b.grad_out) + at, of.length - i, dense, q.lane,
-                       q.dim);
+      row_delta[k].load(static_cast<const T*>(q.a.out) + at,
+                        static_cast<const T*>(q.b.grad_out) + at, of.length - i, dense, q.lane,
+                        q.dim);
   }
   AERIE_UNROLL
   for (int k = 0; k < kFusedWarpgroups; ++k)
-    products[k].finish(q.m.delta + (k * kMmaWarps + q.warp) * 16, kept, q.lane);
+    row_delta[k].finish(q.m.delta + (k * kMmaWarps + q.warp) * 16, kept, q.lane);
   named_barrier_arrive<kDeltaReady, kFusedThreads>();
 }
 
@@ -267,8 +267,8 @@ __device__ inline void fused_keys(const FusedBlock<T, kDim, kPadded>& q, float* 
   const AttentionBackward& b = q.b;
   const Attention& a = q.a;
   const int lane = q.lane, warp = q.warp, t = lane % 4;
-  const int length = q.place().length, end = ceil_div(length, kTile);
-  if (warp == 0) q.find_place(q.after_turn(), q.place().item + int(gridDim.y), q.place().skipped);
+  const int length = q.item().length, end = ceil_div(length, kTile);
+  if (warp == 0) q.find_item(q.after_turn(), q.item().item + int(gridDim.y), q.item().skipped);
   // Tiles may be written, and the next item's place is known.
   named_barrier_arrive<kTilesEmpty, kFusedThreads>();
   AERIE_UNROLL_BY(1)
@@ -294,10 +294,10 @@ __device__ inline void fused_keys(const FusedBlock<T, kDim, kPadded>& q, float* 
         q.base + unsigned(q.m.ones - q.m.queries) * unsigned(sizeof(T)) / 16 - kDescriptorLow);
     const auto add = [&]<bool kAdd>(int i, std::bool_constant<kAdd>) {
       const GroupTile<T> scores = q.group_tile(q.m.ds, i);
-      group_turned<kDim, kAdd>(grad_k, scores, q.group_tile(q.m.queries, i), warp, lane);
-      group_turned_sum<kAdd>(sums, scores, all_ones, warp, lane);
-      group_turned<kDim, kAdd>(grad_v, q.group_tile(q.m.p, i), q.group_tile(q.m.grads, i), warp,
-                               lane);
+      group_trans<kDim, kAdd>(grad_k, scores, q.group_tile(q.m.queries, i), warp, lane);
+      group_trans_sum<kAdd>(sums, scores, all_ones, warp, lane);
+      group_trans<kDim, kAdd>(grad_v, q.group_tile(q.m.p, i), q.group_tile(q.m.grads, i), warp,
+                              lane);
     };
     wgmma_fence<kDim>();
     add(0, std::false_type{});
@@ -332,7 +332,7 @@ __device__ inline void fused_keys(const FusedBlock<T, kDim, kPadded>& q, float* 
   for (void* grad : {b.grad_k, b.grad_v})
     q.store_zeros(grad, q.first_row(), end * kTile, q.rows(), q.thread, kMmaThreads);
   if (!q.exists(q.next())) return;
-  fused_inner(q, q.next());
+  fused_delta(q, q.next());
   named_barrier_sync<kPositionsDone, kFusedThreads>();
   q.copy_queries(q.next());
 }
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   const Attention& a = b.forward;
   FusedBlock<T, kDim, kPadded> q(b, memory);
   const int number = int(threadIdx.x);
-  if (number < 32) q.find_place(0, q.slot, 0);
+  if (number < 32) q.find_item(0, q.slot, 0);
   if (number >= 128 && number < 256) q.m.ones[number - 128] = from_float<T>(1.0f);
   if (number >= 256 && number < 264) q.m.zeros[number - 256] = T{};
   fence_proxy_async<kDim>();
@@ -355,9 +355,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     const int tiles = attention_tiles(a.frames);
     float totals[2][2] = {};  // of the lane's positions, in the group's two tiles of these
     FusedQueries<T> now;
-    if (q.exists(q.place())) now.begin(q, q.place());
+    if (q.exists(q.item())) now.begin(q, q.item());
     bool first = true;
-    for (; q.exists(q.place()); q.turn = q.after_turn(), first = false) {
+    for (; q.exists(q.item()); q.turn = q.after_turn(), first = false) {
       fused_queries(q, now, first);
       AERIE_UNROLL_BY(1)
       for (int k = 0; k < 2; ++k) {
@@ -381,15 +381,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       out[8] = totals[k][1];
     }
   } else {
-    if (q.exists(q.place())) {
-      fused_inner(q, q.place());
-      q.copy_queries(q.place());
-      q.prefetch_saved_p(q.place());
+    if (q.exists(q.item())) {
+      fused_delta(q, q.item());
+      q.copy_queries(q.item());
+      q.prefetch_saved_p(q.item());
     }
-    for (; q.exists(q.place()); q.turn = q.after_turn()) fused_keys(q, sum);
+    for (; q.exists(q.item()); q.turn = q.after_turn()) fused_keys(q, sum);
   }
   __syncthreads();
-  if (q.place().skipped != 0) {
+  if (q.item().skipped != 0) {
     for (int item = q.slot; item < a.batch; item += int(gridDim.y)) {
       if (attention_length(a, item) > 0) continue;
       for (void* grad : {b.grad_q, b.grad_k, b.grad_v})

@@ -31,7 +31,7 @@ struct FusedItem {
   int seen[kFusedWarpgroups];  // tiles of keys that a group of queries sees: first + 256 * end
 };
 // Of the current item, the next, and those that somebody may still look at.
-constexpr int kFusedPlaces = 4;
+constexpr int kFusedItems = 4;
 
 template <typename T, int kDim>
 struct FusedMemory {
@@ -44,7 +44,7 @@ struct FusedMemory {
   T* ones;             // 128
   T* zeros;            // a row of a matrix
   float* delta;        // of every query, without dropout's scale
-  FusedItem* places;   // of some items, in turn
+  FusedItem* items;    // of some items, in turn
 
   __device__ explicit FusedMemory(unsigned char* bytes)
       : queries(reinterpret_cast<T*>(bytes)),
@@ -58,13 +58,13 @@ struct FusedMemory {
         ones(ds_shifted + kFusedFrames * kShiftedRow),
         zeros(ones + 128),
         delta(reinterpret_cast<float*>(zeros + 8)),
-        places(reinterpret_cast<FusedItem*>(delta + kFusedFrames)) {}
+        items(reinterpret_cast<FusedItem*>(delta + kFusedFrames)) {}
 };
 template <int kDim>
 constexpr size_t fused_shared() {
   return sizeof(uint16_t) * ((4 * kFusedWarpgroups + 2 + kFusedBand) * kTileSize<kDim> +
                              kFusedFrames * kShiftedRow + 128 + 8) +
-         sizeof(float) * kFusedFrames + kFusedPlaces * sizeof(FusedItem);
+         sizeof(float) * kFusedFrames + kFusedItems * sizeof(FusedItem);
 }
 static_assert(kTile == kAttentionFusedDim, "tiles of weights are as large as those of queries");
 
@@ -76,7 +76,7 @@ struct FusedBlock {
   int lane, warp, group, thread;  // the last three within their group of warps
   int head, slot;
   int dim;        // values of a head
-  int turn = 0;   // which of the places is the item's
+  int turn = 0;   // which of `items` is the current one
   uint32_t base;  // where wgmma finds the first tile
 
   __device__ FusedBlock(const AttentionBackward& back, unsigned char* bytes)
@@ -93,14 +93,14 @@ struct FusedBlock {
         dim(head_dim<kDim, kPadded>(a)),
         base(uint32_t(smem_descriptor(m.queries))) {}
 
-  __device__ const FusedItem& place() const { return m.places[turn]; }
-  __device__ const FusedItem& next() const { return m.places[after_turn()]; }
-  __device__ int after_turn() const { return (turn + 1) % kFusedPlaces; }
+  __device__ const FusedItem& item() const { return m.items[turn]; }
+  __device__ const FusedItem& next() const { return m.items[after_turn()]; }
+  __device__ int after_turn() const { return (turn + 1) % kFusedItems; }
   __device__ bool exists(const FusedItem& of) const { return of.item < a.batch; }
-  __device__ size_t first_row() const { return size_t(place().first); }
-  __device__ int rows() const { return place().rows; }
+  __device__ size_t first_row() const { return size_t(item().first); }
+  __device__ int rows() const { return item().rows; }
   // By one warp, for all behind a barrier: the first item from `from` on that has any frame.
-  __device__ void find_place(int which, int from, int skipped) const {
+  __device__ void find_item(int which, int from, int skipped) const {
     int item = from;
     while (item < a.batch && attention_length(a, item) <= 0) item += int(gridDim.y);
     const int at = item < a.batch ? item : a.batch - 1;  // all lanes do the same
@@ -112,7 +112,7 @@ struct FusedBlock {
       const KeyTiles tiles = tiles_of(a, found.length, k);
       found.seen[k] = tiles.first + 256 * tiles.end;
     }
-    if (lane == 0) m.places[which] = found;
+    if (lane == 0) m.items[which] = found;
   }
   __device__ T* tile_of(T* memory, int number) const { return memory + number * kTileSize<kDim>; }
   __device__ GroupTile<T> group_tile(T* memory, int number) const {
@@ -260,7 +260,7 @@ struct FusedBlock {
   // dR of the 64 positions from 64 * (number - 3) on. totals: of the dS of the lane's two
   // positions.
   __device__ void sum_dr(int number, float* totals) const {
-    const int end = ceil_div(place().length, kTile);
+    const int end = ceil_div(item().length, kTile);
     const int row = lane / 16 * 8 + lane % 8;  // a query whose positions this lane names
     const SharedAddress zero = shared_address(m.zeros);
     const SharedAddress rows = shared_address(m.ds_shifted + row * kShiftedRow + lane / 8 % 2 * 8);
@@ -290,7 +290,7 @@ struct FusedBlock {
     }
     AERIE_UNROLL
     for (int r = 0; r < 2; ++r) totals[r] += sum.v[2 * r];
-    T* const part = fused_part<T>(b, place().item, head, number) + thread * 8;
+    T* const part = fused_part<T>(b, item().item, head, number) + thread * 8;
     AERIE_UNROLL
     for (int n = 0; n < kDim / 8; n += 2)
       store16(part + n / 2 * (kMmaThreads * 8),

@@ -1,4 +1,4 @@
-// Products of attention_fused_backward.h: of tiles in shared memory that are turned around, and
+// GEMMs of attention_fused_backward.h: of tiles in shared memory that are transposed, and
 // with ones; included by attention's .cu files alone.
 #pragma once
 
@@ -13,7 +13,7 @@ __device__ inline void store_block(T* tile, const FragmentA& a, int warp, int k,
                   ((lane / 16 ^ lane % 8) ^ 2 * k) * 16,
               a);
 }
-// A of columns [16 * warp, 16 * warp + 16) and rows [16k, 16k + 16) of a tile: turned around.
+// A of columns [16 * warp, 16 * warp + 16) and rows [16k, 16k + 16) of a tile, transposed.
 template <typename T>
 __device__ inline FragmentA ldmatrix_trans(const T* tile, int warp, int k, int lane) {
   const Bits16 m =
@@ -26,17 +26,17 @@ __device__ inline FragmentA ldmatrix_trans(const T* tile, int warp, int k, int l
 template <typename T>
 struct GroupTile {
   T* tile;
-  uint32_t place;  // low half of smem_descriptor()
+  uint32_t descriptor_low;  // of smem_descriptor()
   // Its 16 rows from 16k on.
   __device__ uint64_t rows(int k) const {
-    return uint64_t(kDescriptorHigh) << 32 | (place + unsigned(k) * (2048 >> 4));
+    return uint64_t(kDescriptorHigh) << 32 | (descriptor_low + unsigned(k) * (2048 >> 4));
   }
 };
-// c (16x64) += 16 columns of the left tile, turned around, times the right tile; a product of the
-// group.
+// c (16x64) += 16 columns of the left tile, transposed, times the right tile; made by the
+// warpgroup.
 template <int kDim, bool kAdd, typename T>
-__device__ inline void group_turned(FragmentC* c, const GroupTile<T>& left,
-                                    const GroupTile<T>& right, int warp, int lane) {
+__device__ inline void group_trans(FragmentC* c, const GroupTile<T>& left,
+                                   const GroupTile<T>& right, int warp, int lane) {
   if constexpr (kHaveWgmma) {
     wgmma_m64n64k16<T, true, kAdd>(c, left.rows(0), right.rows(0));
     AERIE_UNROLL
@@ -52,8 +52,8 @@ __device__ inline void group_turned(FragmentC* c, const GroupTile<T>& left,
 }
 // The same with ones on the right, of which one column is wanted.
 template <bool kAdd, typename T>
-__device__ inline void group_turned_sum(FragmentC& c, const GroupTile<T>& left, uint64_t all_ones,
-                                        int warp, int lane) {
+__device__ inline void group_trans_sum(FragmentC& c, const GroupTile<T>& left, uint64_t all_ones,
+                                       int warp, int lane) {
   if constexpr (kHaveWgmma) {
     wgmma_m64n8k16<T, kAdd>(c, left.rows(0), all_ones);
     AERIE_UNROLL

@@ -118,7 +118,7 @@ __device__ inline void multiply_columns(FragmentC* c, const FragmentA& a, Shared
   }
 }
 
-// Products with a whole tile that the warps of a block make together (mma.h), begun here and ready
+// GEMMs with a whole tile that the warps of a block make together (wgmma.h), begun here and ready
 // behind wgmma_wait_all<kDim>(); where the device has none, every warp makes its own at once.
 // Without kAdd, what c had is forgotten. c (16x64) += a (16 x kDim) * the tile's 64 rows,
 // transposed.
@@ -295,7 +295,7 @@ struct PositionTerm {
   Band<kDim, kRing> band;
   RelShift rel_shift;
   int lane;
-  FragmentC here, lower;  // product of the last eight rows; lower rows of the next scores
+  FragmentC here, lower;  // GEMM with the last eight rows; lower rows of the next scores
 
   __device__ PositionTerm(const FragmentA* queries, const Band<kDim, kRing>& rows,
                           const RelShift& s, int l)

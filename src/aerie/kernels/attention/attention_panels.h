@@ -1,4 +1,4 @@
-// Tiles of 64 rows as a warpgroup's GEMM reads them (mma.h), included by attention's .cu files
+// Tiles of 64 rows as a warpgroup's GEMM reads them (wgmma.h), included by attention's .cu files
 // alone: of heads with 128 values two panels of 64 columns each, of those with 64 values one.
 #pragma once
 
@@ -131,7 +131,7 @@ template <typename T, int kDim, int kRing>
 __device__ inline void position_scores(FragmentC* scores, const FragmentA* q_v,
                                        const PanelBand<T, kDim, kRing>& band,
                                        const RelShift& rel_shift) {
-  FragmentC before[2], here[2];  // products with 16 rows
+  FragmentC before[2], here[2];  // GEMMs with 16 rows
   band.rows(before, q_v, 0);
   AERIE_UNROLL
   for (int k = 1; k <= kTile / 16; ++k) {

@@ -22,8 +22,8 @@ struct ExchangedSums {
   double* values = nullptr;
   int64_t count = 0;
 };
-// Replaces the sums by those over all ranks, in order with `stream`, which may be recording: it
-// only queues. Every rank calls it for the same layers in the same order. Returns 0 or an error.
+// Replaces the sums by those over all ranks, in order with `stream`, which may be capturing: it
+// only launches. Every rank calls it for the same layers in the same order. Returns 0 or an error.
 using ExchangeSums = std::function<int(const ExchangedSums& sums, void* stream)>;
 
 // Sums of values (C), of their squares (C) and the number of frames are exchanged; the batch's own

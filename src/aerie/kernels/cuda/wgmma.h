@@ -8,7 +8,7 @@
 
 namespace aerie::kernels::AERIE_BACKEND {
 
-// Products of a whole block of four warps, which read B (and A) straight from shared memory while
+// GEMMs of a whole block of four warps, which read B (and A) straight from shared memory while
 // other work goes on: where the device has them (sm_90a) and rows are 64 values long. A tile is
 // 64 rows of 128 bytes whose 16-byte pieces are exchanged as copy_tile does; it begins at a
 // multiple of 1024 bytes. Every warp of the block takes part in all of them:
@@ -94,7 +94,7 @@ __device__ inline void wgmma_m64n64k16([[maybe_unused]] FragmentC* c,
                       "n"(kRows ? 1 : 0), "n"(kAdd ? 1 : 0));
   }
 }
-// The same, A being 16 columns of a tile too; or 16 rows of one, turned around (kRows).
+// The same, A being 16 columns of a tile too; or 16 rows of one, transposed (kRows).
 template <typename T, bool kRows = false, bool kAdd = true>
 __device__ inline void wgmma_m64n64k16([[maybe_unused]] FragmentC* c, [[maybe_unused]] uint64_t a,
                                        [[maybe_unused]] uint64_t b) {
@@ -118,7 +118,7 @@ template <int kDim>
 __device__ inline void wgmma_commit() {
   if constexpr (kUsesWgmma<kDim>) AERIE_WGMMA_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits for all products. Their results are ready where wgmma_fence_operand() has named them.
+// Waits for all of them. Their results are ready where wgmma_fence_operand() has named them.
 template <int kDim>
 __device__ inline void wgmma_wait_all() {
   if constexpr (kUsesWgmma<kDim>) AERIE_WGMMA_ASM("wgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -127,13 +127,13 @@ template <int kDim>
 __device__ inline void wgmma_fence_operand([[maybe_unused]] FragmentC* c) {
   if constexpr (kUsesWgmma<kDim>) AERIE_WGMMA_ASM("" : AERIE_WGMMA_C::"memory");
 }
-// What this thread has written to shared memory is seen by products behind the next barrier.
+// What this thread has written to shared memory is seen by wgmma behind the next barrier.
 template <int kDim>
 __device__ inline void fence_proxy_async() {
   if constexpr (kUsesWgmma<kDim>) AERIE_WGMMA_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Sums over the columns of A, which is 16 rows of a tile turned around, in all eight columns of c:
+// Sums over the columns of A, which is 16 rows of a tile, transposed, in all eight columns of c:
 // B is 256 bytes of ones.
 template <typename T, bool kAdd = true>
 __device__ inline void wgmma_m64n8k16([[maybe_unused]] FragmentC& c, [[maybe_unused]] uint64_t a,
@@ -195,7 +195,7 @@ __device__ __forceinline__ void fence_proxy_async() {
 #endif
 }
 
-// Where wgmma finds 16 rows of an operand, k of the product: rows of 64 values in 128 bytes,
+// Where wgmma finds 16 rows of an operand, along K: rows of 64 values in 128 bytes,
 // written with the 128-byte swizzle, eight of them 1024 bytes; `next` bytes to the following 64
 // values.
 __device__ __forceinline__ uint64_t smem_descriptor(uint32_t address, uint32_t next) {
@@ -227,7 +227,7 @@ __device__ __forceinline__ void wgmma_wait() {
 #endif
 }
 
-// Compilers take registers of a product for final once it has been started: nothing that reads them
+// Compilers take registers of a wgmma for final once it has been started: nothing that reads them
 // may move above the wait.
 template <int kSums>
 __device__ __forceinline__ void wgmma_fence_operand([[maybe_unused]] float (&sums)[kSums]) {

@@ -10,7 +10,7 @@
 //
 // Item b of a batch has the stream (epoch, position) = (site or signal, (micro_step << 20) |
 // (first_item + b * item_stride)); where an item has several rows (pictures), each has its own.
-// Keys are part of the arguments: these calls are not recorded and replayed.
+// Keys are part of the arguments: these calls are not captured.
 #pragma once
 
 #include "aerie/kernels/types.h"

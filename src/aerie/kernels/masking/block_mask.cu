@@ -85,15 +85,15 @@ __global__ void __launch_bounds__(kThreads) block_mask_kernel(BlockMask a) {
 
 constexpr int kScanThreads = 1024;
 
-// Every warp has its own stretch of rows: it counts, learns how many come before it, and writes.
+// Every warp has its own segment of rows: it counts, learns how many come before it, and writes.
 __global__ void __launch_bounds__(kScanThreads) select_kernel(SelectRows a) {
   constexpr int kWarps = kScanThreads / 32;
   AERIE_SHARED(int, counts, kWarps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows_in = a.batch * a.frames;
-  const int stretch = (rows_in + kScanThreads - 1) / kScanThreads * 32;
-  const int begin = warp * stretch;
-  const int end = begin + stretch < rows_in ? begin + stretch : rows_in;
+  const int segment = (rows_in + kScanThreads - 1) / kScanThreads * 32;
+  const int begin = warp * segment;
+  const int end = begin + segment < rows_in ? begin + segment : rows_in;
   const auto votes_of = [&](int first) {
     const int row = first + lane;
     return __ballot_sync(kFullWarp, row < end && a.selected[row] != 0);
@@ -120,14 +120,14 @@ __global__ void __launch_bounds__(kScanThreads) select_kernel(SelectRows a) {
       if (there) a.slots[at] = fits ? place : -1;
       if (fits) {
         a.rows[place] = row;
-        a.places[place] = at;
+        a.packed_rows[place] = at;
       }
     }
     before += __popc(votes);
   }
   for (int i = total + threadIdx.x; i < a.capacity; i += kScanThreads) {
     a.rows[i] = -1;
-    a.places[i] = -1;
+    a.packed_rows[i] = -1;
   }
   if (threadIdx.x == 0) *a.count = total;
 }

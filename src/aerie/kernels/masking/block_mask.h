@@ -31,7 +31,7 @@ struct SelectRows {
   int capacity = 0;
   const uint8_t* selected = nullptr;  // (B,T/combine)
   int32_t* rows = nullptr;            // (capacity): item * frames + token
-  int32_t* places = nullptr;          // (capacity): in the layout; -1 also where it has no row
+  int32_t* packed_rows = nullptr;     // (capacity): in the layout; -1 also where it has no row
   int32_t* slots = nullptr;           // (rows of the layout)
   int32_t* count = nullptr;           // also what exceeds the capacity is counted
 };

@@ -78,12 +78,12 @@ int select_rows(const SelectRows& a, void*) {
     if (a.selected[row] == 0) continue;
     if (count < a.capacity) {
       a.rows[count] = row;
-      a.places[count] = at;
+      a.packed_rows[count] = at;
       if (there) a.slots[at] = count;
     }
     ++count;
   }
-  for (int i = count; i < a.capacity; ++i) a.rows[i] = a.places[i] = -1;
+  for (int i = count; i < a.capacity; ++i) a.rows[i] = a.packed_rows[i] = -1;
   *a.count = count;
   return kOk;
 }

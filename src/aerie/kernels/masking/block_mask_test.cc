@@ -11,7 +11,7 @@ using testing::Backend;
 
 struct Outcome {
   std::vector<uint8_t> mask, selected;
-  std::vector<int32_t> rows, places, slots;
+  std::vector<int32_t> rows, packed_rows, slots;
   int32_t count = 0;
   std::vector<float> gathered, scattered;
 };
@@ -31,7 +31,7 @@ Outcome run(Backend& b, BlockMask m, const std::vector<int32_t>& lengths, int ca
   s.capacity = capacity;
   s.selected = m.selected;
   s.rows = b.scratch<int32_t>(static_cast<size_t>(capacity));
-  s.places = b.scratch<int32_t>(static_cast<size_t>(capacity));
+  s.packed_rows = b.scratch<int32_t>(static_cast<size_t>(capacity));
   s.slots = b.scratch<int32_t>(tokens);
   s.count = b.scratch<int32_t>(1);
   EXPECT_EQ(b.kernels().select_rows(s, nullptr), kOk);
@@ -52,7 +52,7 @@ Outcome run(Backend& b, BlockMask m, const std::vector<int32_t>& lengths, int ca
   return {b.download(m.mask, items * frames),
           b.download(m.selected, tokens),
           b.download(s.rows, static_cast<size_t>(capacity)),
-          b.download(s.places, static_cast<size_t>(capacity)),
+          b.download(s.packed_rows, static_cast<size_t>(capacity)),
           b.download(s.slots, tokens),
           b.download(s.count, 1)[0],
           b.download_as(g.dtype, g.out, static_cast<size_t>(capacity) * 24),
@@ -75,7 +75,7 @@ AERIE_KERNEL_TEST(BlockMask, EveryRuleEqualsTheReference) {
         EXPECT_EQ(a.mask, e.mask);
         EXPECT_EQ(a.selected, e.selected);
         EXPECT_EQ(a.rows, e.rows);
-        EXPECT_EQ(a.places, e.rows);
+        EXPECT_EQ(a.packed_rows, e.rows);
         EXPECT_EQ(a.slots, e.slots);
         EXPECT_EQ(a.count, e.count);
         EXPECT_EQ(a.gathered, e.gathered);
@@ -121,12 +121,12 @@ AERIE_KERNEL_TEST(SelectRows, AnyNumberOfRows) {
       s.capacity = static_cast<int>(n);
       s.selected = b.upload(selected);
       s.rows = b.scratch<int32_t>(n);
-      s.places = b.scratch<int32_t>(n);
+      s.packed_rows = b.scratch<int32_t>(n);
       s.slots = b.scratch<int32_t>(laid_out);
       s.count = b.scratch<int32_t>(1);
       EXPECT_EQ(b.kernels().select_rows(s, nullptr), kOk);
       std::vector<int32_t> out = b.download(s.rows, n);
-      for (const int32_t place : b.download(s.places, n)) out.push_back(place);
+      for (const int32_t place : b.download(s.packed_rows, n)) out.push_back(place);
       for (const int32_t slot : b.download(s.slots, laid_out)) out.push_back(slot);
       out.push_back(b.download(s.count, 1)[0]);
       return out;

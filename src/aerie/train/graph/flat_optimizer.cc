@@ -151,7 +151,7 @@ Status FlatOptimizer::upload_segments() {
                          segments_.size() * sizeof(kernels::AdamwSegment));
 }
 
-void FlatOptimizer::make_stretches(const Squared& squared) {
+void FlatOptimizer::make_ranges(const Squared& squared) {
   squared_ = squared;
   const std::vector<kernels::AdamwRange> ranges =
       kernels::adamw_ranges(adamw_.grads, adamw_.count, squared);
@@ -173,7 +173,7 @@ Status FlatOptimizer::decide(std::span<const double> learning_rates, std::option
   if (of_.ema != nullptr) of_.ema->begin();
   kernels::AdamwStep step = adamw_;
   if (!squares.empty()) {
-    if (squared != squared_) make_stretches(squared);
+    if (squared != squared_) make_ranges(squared);
     step.square_partials = squares.data();
     step.num_square_partials = static_cast<int64_t>(squares.size());
     step.ranges = static_cast<const kernels::AdamwRange*>(ranges_.const_data_ptr());

@@ -73,7 +73,7 @@ class FlatOptimizer {
  private:
   float* seen_whole(const at::Tensor& moments) const;
   void make_segments();
-  void make_stretches(const Squared& squared);
+  void make_ranges(const Squared& squared);
   Status upload_segments();
 
   Of of_;

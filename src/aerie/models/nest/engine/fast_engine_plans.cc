@@ -25,11 +25,11 @@ static_assert(sizeof(kernels::RandomState) <= kCounted);
 size_t begin_offset(int64_t batch) {
   return kLengths + static_cast<size_t>(batch) * 6 * sizeof(int32_t);
 }
-size_t places_offset(int64_t batch) {
+size_t positions_offset(int64_t batch) {
   return (begin_offset(batch) + static_cast<size_t>(batch + 1) * sizeof(int32_t) + 7) / 8 * 8;
 }
 size_t input_bytes(int64_t batch, int64_t rows) {
-  return places_offset(batch) + static_cast<size_t>(rows) * sizeof(kernels::RowPosition);
+  return positions_offset(batch) + static_cast<size_t>(rows) * sizeof(kernels::RowPosition);
 }
 
 kernels::RandomState random_state(const nn::RandomKey& key) {
@@ -206,7 +206,7 @@ kernels::NestStepInputs FastEngine::inputs_of(const Plan& plan) const {
   in.frames_encoder = lengths + 5 * shape.batch;
   in.layout.cu_seqlens = reinterpret_cast<const int32_t*>(base + begin_offset(shape.batch));
   in.layout.positions =
-      reinterpret_cast<const kernels::RowPosition*>(base + places_offset(shape.batch));
+      reinterpret_cast<const kernels::RowPosition*>(base + positions_offset(shape.batch));
   in.frames_counted = reinterpret_cast<const int32_t*>(base + kCounted);
   in.random = reinterpret_cast<const kernels::RandomState*>(base + kRandom);
   in.loss_scale = optimizer_->loss_scale();
@@ -249,7 +249,7 @@ Status FastEngine::upload_inputs(const Plan& plan, const data::SpeechBatch& batc
     }
   const std::vector<int> rows = kernels::item_rows(plan.config, valid);
   int64_t begin = 0;
-  size_t row = places_offset(shape.batch);
+  size_t row = positions_offset(shape.batch);
   for (size_t b = 0; b < items; ++b) {
     put(begin_offset(shape.batch) + b * 4, begin);
     begin += rows[b];

@@ -70,7 +70,7 @@ struct NestMemory {
     mask = take<uint8_t>(size(c.batch) * size(c.frames));
     selected = take<uint8_t>(size(padded_rows));
     chosen = take<int32_t>(size(capacity));
-    places = take<int32_t>(size(capacity));
+    packed_rows = take<int32_t>(size(capacity));
     slots = take<int32_t>(n);
     tokens = take<int32_t>(size(capacity) * size(c.books));
     quantizer = take<float>(quantize_scratch(capacity, c.books, c.code_classes, c.code_dim));
@@ -150,7 +150,7 @@ struct NestMemory {
   int capacity = 0;               // of those in the loss
   float *features = nullptr, *quantizer = nullptr;
   uint8_t *mask = nullptr, *selected = nullptr;
-  int32_t *chosen = nullptr, *places = nullptr, *slots = nullptr, *tokens = nullptr;
+  int32_t *chosen = nullptr, *packed_rows = nullptr, *slots = nullptr, *tokens = nullptr;
   void *conv1 = nullptr, *conv1_mixed = nullptr, *conv2 = nullptr;
   void *conv2_out = nullptr, *out_weight = nullptr, *branch = nullptr;
   void* front_branch = nullptr;

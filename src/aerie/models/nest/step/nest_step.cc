@@ -106,7 +106,7 @@ int NestStep::tokens(Workspace& w) {
   select.capacity = w.capacity;
   select.selected = w.selected;
   select.rows = w.chosen;
-  select.places = w.places;
+  select.packed_rows = w.packed_rows;
   select.slots = w.slots;
   select.count = w.outputs.masked_rows;
   AERIE_TRY(kernels_->select_rows(select, w.overlap.side()));
@@ -355,7 +355,7 @@ int NestStep::head(Workspace& w) {
   gather.dtype = c.dtype;
   gather.count = w.capacity;
   gather.channels = c.width;
-  gather.rows = w.places;
+  gather.rows = w.packed_rows;
   gather.x = w.encoded;
   gather.out = w.chosen_rows;
   AERIE_TRY(kernels_->gather_rows(gather, w.stream));

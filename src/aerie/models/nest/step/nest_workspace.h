@@ -315,18 +315,18 @@ struct NestStep::Workspace : NestMemory {
   }
 
   LayerNormForward norm(const NormBuffers& n, const NestStepParams& p, int layer) const {
-    const Place place = place_of(n, p, layer);
+    const NormSite here = site_of(n, p, layer);
     LayerNormForward f;
     set_rows(f, c.width);
     if (n.kind != kNormFeedForward1) f.residual = residual;
     f.y = branch;
-    f.y_bias = place.y_bias.value;
-    f.dropout = dropout(place.site, place.p);
-    f.scale = place.scale;
+    f.y_bias = here.y_bias.value;
+    f.dropout = dropout(here.site, here.p);
+    f.scale = here.scale;
     f.normalized = n.normalized;
     f.keep = f.dropout.threshold != 0 ? n.keep : nullptr;
-    f.weight = place.norm->weight.value;
-    f.bias = place.norm->bias.value;
+    f.weight = here.norm->weight.value;
+    f.bias = here.norm->bias.value;
     f.out = n.out;
     f.rstd = n.rstd;
     // The last norm of a layer is the next one's stream, and the first norm there follows.
@@ -345,13 +345,13 @@ struct NestStep::Workspace : NestMemory {
   // that of a layer before it, of the next layer's first norm. grad_stream is that of the stream
   // behind.
   LayerNormBackward norm_backward(const NormBuffers& n, const NestStepParams& p, int layer) {
-    const Place place = place_of(n, p, layer);
+    const NormSite here = site_of(n, p, layer);
     LayerNormBackward b;
     set_rows(b, c.width);
     b.normalized = n.normalized;
     b.rstd = n.rstd;
-    b.weight = place.norm->weight.value;
-    b.bias = place.norm->bias.value;
+    b.weight = here.norm->weight.value;
+    b.bias = here.norm->bias.value;
     if (n.kind != kNormOut) {
       if (c.plan.recompute) b.out = n.out;
       b.grad_out = grad_in;
@@ -369,16 +369,16 @@ struct NestStep::Workspace : NestMemory {
       b.grad_out_float = grad_stream;
     }
     b.grad_residual = grad_stream;
-    b.dropout = dropout(place.site, place.p);
+    b.dropout = dropout(here.site, here.p);
     b.keep = b.dropout.threshold != 0 ? n.keep : nullptr;
-    b.scale = place.scale;
+    b.scale = here.scale;
     // A deferred wgrad may read the gradient so far. Behind conv's and attention's branches, two
     // do.
     grad_branch = n.kind == kNormConv ? conv_branches.next() : branches.next();
     b.grad_y = grad_branch;
-    b.grad_y_bias = place.y_bias.grad;
-    b.grad_weight = place.norm->weight.grad;
-    b.grad_bias = place.norm->bias.grad;
+    b.grad_y_bias = here.y_bias.grad;
+    b.grad_weight = here.norm->weight.grad;
+    b.grad_bias = here.norm->bias.grad;
     b.accumulate = c.accumulate;
     defer_reduction(b, layer_norm_scratch(c.width));
     return b;
@@ -436,14 +436,14 @@ struct NestStep::Workspace : NestMemory {
 
  private:
   // What a norm adds to the stream, and its own parameters.
-  struct Place {
+  struct NormSite {
     const NestLayerParams::Norm* norm;
     NestParam y_bias;
     uint32_t site = 0;
     double p = 0.0;
     float scale = 1.0f;
   };
-  Place place_of(const NormBuffers& n, const NestStepParams& all, int layer) const {
+  NormSite site_of(const NormBuffers& n, const NestStepParams& all, int layer) const {
     const NestLayerParams& p = all.layers[size(layer)];
     const uint32_t sites = static_cast<uint32_t>(layer + 1) * 16;
     switch (n.kind) {
