@@ -380,7 +380,8 @@ void plan_mix(const AugmentConfig& config, std::span<const MixInput> inputs, Mix
     } else {
       draws.begin_item(i, input.position);
       if (draws.uniform(MixDraw::kSkip, 0, 1) > config.prob) {
-        if (config.compat_nemo) {
+        // Where there is no noise NeMo has zeros as long as the utterance: its length stays.
+        if (config.compat_nemo && input.noise_len > 0) {
           push_raw_noise(input, self, plan);
           item.noise_len = input.noise_len;
           item.noisy_len = input.noise_len;

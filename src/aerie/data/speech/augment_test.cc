@@ -260,6 +260,25 @@ TEST(AugmentTest, SkippedItemsStayCleanUnlessCompatible) {
   }
 }
 
+// NeMo's sample_noise() gives zeros of the utterance's length when there is no noise manifest, or
+// none of 20 entries could be read.
+TEST(AugmentTest, SkippedItemsWithoutNoiseKeepTheirLengthInBothModes) {
+  for (const bool compat : {false, true}) {
+    Batch batch = random_batch({1000, 800}, 7, 0.25);
+    for (MixInput& input : batch.inputs) input.noise_len = 0;
+    AugmentConfig config = multi(0.0);
+    config.compat_nemo = compat;
+    PhiloxMixDraws draws(1, 0);
+    plan_mix(config, batch.inputs, draws, batch.plan);
+    resolve_gains(batch.rows(), batch.plan);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(batch.plan.items[i].noisy_len, batch.inputs[i].audio_len);
+      EXPECT_EQ(batch.plan.items[i].noise_len, batch.inputs[i].audio_len);
+      EXPECT_EQ(batch.noisy_out(i), batch.audio[i]);
+    }
+  }
+}
+
 TEST(AugmentTest, WithoutAugmentorNoiseIsAddedAtItsLevel) {
   Batch batch = random_batch({50, 30}, 7, 0.5);
   AugmentConfig config;
