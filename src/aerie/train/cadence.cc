@@ -54,7 +54,8 @@ Result<Cadence> Cadence::make(const config::TrainerConfig& trainer, int64_t load
       return invalid_argument(
           "val_check_interval must be an integer when check_val_every_n_epoch is null");
     out.val_fraction_ = interval.fraction;
-    out.val_every_batches_ = out.val_every({});
+    // A share too small for one batch means every batch, and so does 0.0.
+    out.val_every_batches_ = interval.fraction > 0.0 ? out.val_every({}) : 1;
     if (out.val_counts_globally_) out.val_fraction_ = 0.0;
   } else {
     out.val_every_batches_ = interval.count;

@@ -41,8 +41,10 @@ TEST(CadenceTest, FractionIsTruncatedAndAtLeastOne) {
   auto config = trainer();
   config.val_check_interval = {true, 0.25, 0};
   EXPECT_EQ(validations(*Cadence::make(config, 10, true), 10), (Steps{2, 4, 6, 8, 10}));
-  config.val_check_interval = {true, 0.01, 0};
-  EXPECT_EQ(validations(*Cadence::make(config, 10, true), 3), (Steps{1, 2, 3}));
+  for (const double share : {0.01, 0.0}) {
+    config.val_check_interval = {true, share, 0};
+    EXPECT_EQ(validations(*Cadence::make(config, 10, true), 3), (Steps{1, 2, 3}));
+  }
   config.val_check_interval = {true, 1.0, 0};
   EXPECT_EQ(validations(*Cadence::make(config, 10, true), 20), (Steps{10, 20}));
 }
