@@ -426,6 +426,32 @@ TEST_F(RunCheckpointerTest, RefusesATemplateItCannotFillInBeforeTheFirstSave) {
   EXPECT_EQ(checkpointer.adopt_existing().code(), StatusCode::kInvalidArgument);
 }
 
+TEST_F(RunCheckpointerTest, RefusesNamesThatNoFileSystemTakesBeforeTheFirstSave) {
+  options.params.filename = std::string(300, 'x');
+  RunCheckpointer checkpointer(*env, clock, options);
+  const Status status = checkpointer.adopt_existing();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.to_string().find("checkpoint_callback_params.filename"), std::string::npos);
+}
+
+// They were written as hidden directories, which are those of unfinished saves to everybody else: a
+// resumed run said that there is no checkpoint.
+TEST_F(RunCheckpointerTest, NamesThatBeginWithADotAreFoundAgain) {
+  for (const char* filename : {"../../{step}", ".{step}", "."}) {
+    env = new_mem_env();
+    options.params.filename = filename;
+    {
+      RunCheckpointer checkpointer(*env, clock, options);
+      ASSERT_TRUE(checkpointer.adopt_existing().ok());
+      save(checkpointer, 10, 5.0);
+    }
+    const auto found = CheckpointStore(*env, "/run/checkpoints").newest_valid({});
+    ASSERT_TRUE(found.ok());
+    ASSERT_NE(*found, nullptr) << filename;
+    EXPECT_EQ((*found)->state().step, 10) << filename;
+  }
+}
+
 TEST_F(RunCheckpointerTest, WritesTheNemoArchiveWhenAsked) {
   {
     RunCheckpointer checkpointer(*env, clock, options);

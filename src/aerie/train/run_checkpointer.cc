@@ -21,6 +21,10 @@ bool stops(const SaveRequest& request) {
   return request.reason == SaveReason::kSignal || request.reason == SaveReason::kTimeLimit;
 }
 
+// A file system takes 255 bytes. Numbers in a name grow, and around it come marks such as
+// "-unhealthy" and ".<name>.aerie-new".
+constexpr size_t kMaxStemBytes = 200;
+
 bool at_end(const SaveRequest& request) {
   return request.reason == SaveReason::kTrainEnd || request.state.finished;
 }
@@ -53,8 +57,15 @@ RunCheckpointer::~RunCheckpointer() {
 
 Status RunCheckpointer::adopt_existing() {
   // A template that cannot be filled in is better found now than at the first save.
-  AERIE_RETURN_IF_ERROR(
-      stem_for({}).status().with_context("exp_manager.checkpoint_callback_params.filename"));
+  constexpr const char* kKey = "exp_manager.checkpoint_callback_params.filename";
+  const auto stem = stem_for({});
+  if (!stem.ok()) return stem.status().with_context(kKey);
+  if (stem->size() > kMaxStemBytes)
+    return invalid_argument(str_cat("makes names of ", stem->size(),
+                                    " bytes for checkpoints; at most ", kMaxStemBytes,
+                                    " leave room for what is added to them"))
+        .with_context(kKey)
+        .with_hint("shorten it, or exp_manager.name where it is not given");
   if (lightning_) AERIE_RETURN_IF_ERROR(lightning_->adopt());
   if (mm_) AERIE_RETURN_IF_ERROR(mm_->adopt());
   AERIE_ASSIGN_OR_RETURN(std::vector<CheckpointInfo> existing, store_.list());
@@ -219,6 +230,8 @@ Result<std::string> RunCheckpointer::stem_for(const SaveRequest& request) const 
                          format_stem(pattern, values, options_.params.auto_insert_metric_name));
   // A stem is one name inside the checkpoint folder.
   std::replace(stem.begin(), stem.end(), '/', '_');
+  // Names that begin with a dot are those of unfinished saves: nobody goes on from them.
+  if (starts_with(stem, ".")) stem[0] = '_';
   // A template of nothing but metrics, before the first was measured.
   if (stem.empty()) stem = str_cat("step=", request.state.step);
   return stem;
