@@ -127,15 +127,24 @@ Result<LockRecord> RunLock::read() const {
   return LockRecord::from_json(text);
 }
 
-Status RunLock::write(WriteMode mode) {
+std::string RunLock::next_record() {
   LockRecord record;
   record.owner = options_.self;
   record.beat = ++beats_;
   record.time = iso_time(clock_.wall_ns());
-  if (mode == WriteMode::kTruncate) return env_.atomic_replace(path_, record.to_json());
-  AERIE_ASSIGN_OR_RETURN(const auto file, env_.open_writable(path_, mode));
-  AERIE_RETURN_IF_ERROR(file->append(record.to_json()));
-  return file->close();
+  return record.to_json();
+}
+
+Status RunLock::write() {
+  return env_.atomic_replace(path_, next_record());
+}
+
+Status RunLock::fill(WritableFile& file) {
+  Status written = file.append(next_record());
+  if (written.ok()) written = file.close();
+  // An empty one would be taken for that of a process elsewhere, and waited for.
+  if (!written.ok()) (void)env_.remove_file(path_);
+  return written;
 }
 
 Status RunLock::in_use(const LockRecord& owner) const {
@@ -153,12 +162,13 @@ Status RunLock::take() {
     LockRecord owner;
     {
       const FolderGuard guard(folder_);
-      const Status created = write(WriteMode::kCreateNew);
-      if (created.ok()) return ok_status();
+      const auto created = env_.open_writable(path_, WriteMode::kCreateNew);
+      if (created.ok())
+        return fill(**created).with_context(str_cat("locking run folder ", folder_));
       auto text = env_.read_file(path_, kMaxBytes);
       // Given back in this moment, unless it never can be made.
       if (text.status().code() == StatusCode::kNotFound && ++vanished < kMaxVanished) continue;
-      if (!text.ok()) return Status(created).with_context(str_cat("locking run folder ", folder_));
+      if (!text.ok()) return created.status().with_context(str_cat("locking run folder ", folder_));
       seen = std::move(text).value();
       // A torn record tells nothing about its owner: as if it were elsewhere.
       auto record = LockRecord::from_json(seen);
@@ -173,7 +183,7 @@ Status RunLock::take() {
       if (life == ProcessLife::kDead) {
         log_info("train", "run folder ", folder_, ": ", owner.owner.to_string(),
                  " has ended without giving it back; taking over");
-        return write(WriteMode::kTruncate);
+        return write();
       }
     }
     AERIE_ASSIGN_OR_RETURN(const std::optional<bool> alive, wait_for_beat(seen));
@@ -188,7 +198,7 @@ Status RunLock::take() {
       if (!text.ok() || *text != seen) continue;
       log_warn("train", "run folder ", folder_, ": no sign of life of ", owner.owner.to_string(),
                " for ", human_duration(options_.patience_s), "; taking over");
-      AERIE_RETURN_IF_ERROR(write(WriteMode::kTruncate));
+      AERIE_RETURN_IF_ERROR(write());
     }
     clock_.sleep_ns(static_cast<int64_t>(kSettleS * 1e9));
     const auto record = read();
@@ -227,7 +237,7 @@ void RunLock::beat() {
   }
   // Removed or damaged by somebody: written again, if need be with the folder.
   if (!record.ok()) (void)env_.create_dirs(folder_);
-  if (const Status written = write(WriteMode::kTruncate); !written.ok())
+  if (const Status written = write(); !written.ok())
     AERIE_LOG_EVERY_S(warn, 60.0, "train",
                       "the lock of the run folder cannot be renewed: ", written.to_string());
 }

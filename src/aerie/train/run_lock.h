@@ -66,7 +66,9 @@ class RunLock {
  private:
   RunLock(Env& env, Clock& clock, const std::string& folder, RunLockOptions options);
   Status take();
-  Status write(WriteMode mode);
+  std::string next_record();
+  Status write();
+  Status fill(WritableFile& file);  // just made by this process, which holds the folder then
   Result<LockRecord> read() const;
   // Whether a sign of life of `seen` came before patience ran out; nothing when the file is gone.
   Result<std::optional<bool>> wait_for_beat(const std::string& seen);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "aerie/base/temp_dir.h"
+#include "aerie/base/testing/fault_env.h"
 #include "aerie/base/testing/mem_env.h"
 
 namespace aerie::train {
@@ -102,6 +103,23 @@ TEST_F(RunLockTest, RefusesWhenTheOwnerElsewhereBeats) {
   // One that goes away meanwhile is not in the way.
   beating.on_sleep = [&] { owner_lock->reset(); };
   EXPECT_TRUE(RunLock::acquire(*env, beating, "/run", options(2)).ok());
+}
+
+// An empty lock was left behind, and waited for as somebody else's: now, and at the next start.
+TEST_F(RunLockTest, AFullDiskIsToldAtOnceAndLeavesNoLock) {
+  for (const uint64_t space : {0u, 20u}) {
+    const auto memory = new_mem_env(clock);
+    FaultEnv full(*memory);
+    full.set_space(space);
+    const auto refused = RunLock::acquire(full, clock, "/run", options(2));
+    EXPECT_NE(refused.status().to_string().find("locking run folder /run"), std::string::npos);
+    EXPECT_NE(refused.status().to_string().find("space"), std::string::npos);
+    EXPECT_FALSE(full.exists(path));
+    EXPECT_EQ(clock.monotonic_s(), 0.0);
+    full.clear_faults();
+    EXPECT_TRUE(RunLock::acquire(full, clock, "/run", options(3)).ok());
+    EXPECT_EQ(clock.monotonic_s(), 0.0);
+  }
 }
 
 TEST_F(RunLockTest, ATornLockCountsAsElsewhereAndANewerOneIsRefused) {
