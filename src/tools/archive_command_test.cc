@@ -67,10 +67,20 @@ TEST(InspectTest, GivesEqualChecksumsForEqualWeights) {
 TEST(InspectTest, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(run(run_inspect, {}).status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(run(run_inspect, {"--nonsense"}).status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(run(run_inspect, {"/nonexistent"}).status.code(), StatusCode::kNotFound);
   EXPECT_EQ(run(run_inspect, {test_data("/golden/README.md")}).status.code(),
             StatusCode::kDataError);
   EXPECT_NE(run(run_inspect, {"--help"}).out.find("example:"), std::string::npos);
+}
+
+TEST(InspectTest, AFileThatIsNotThereIsAMistakeOnTheCommandLine) {
+  const TempDir dir;
+  const std::string none = dir.file("none.nemo");
+  for (const Outcome& outcome :
+       {run(run_inspect, {none}), run(run_convert, {none, dir.file("out.nemo")})}) {
+    EXPECT_EQ(outcome.exit_code(), 2);
+    EXPECT_NE(outcome.status.to_string().find(str_cat("there is no '", none, "'")),
+              std::string::npos);
+  }
 }
 
 TEST(ConvertTest, CarriesTheConfigurationAlong) {

@@ -12,6 +12,9 @@ namespace aerie::tools {
 inline Result<std::string> checkpoint_or_file(Env& env, const std::string& given) {
   const std::string path = expand_user(given);
   const auto stat = env.stat(path);
+  if (stat.status().code() == StatusCode::kNotFound)
+    return invalid_argument(str_cat("there is no '", path, "'"))
+        .with_hint("give a file with weights, a checkpoint, or the folder of a run");
   if (!stat.ok() || !stat->is_dir || env.exists(join_path(path, archive::kNativeWeights)))
     return path;
   return archive::find_native_checkpoint(env, path);

@@ -46,7 +46,7 @@ constexpr const char* kInspectHelp =
     "         aerie inspect nemo_experiments/SSL-NEST-FastConformer\n\n"
     "A checksum is the xxHash64 of the tensor's row-major bytes, so equal weights have equal "
     "checksums in every format.\n"
-    "exit code: 0 fine, 3 the file is damaged or of an unknown kind\n";
+    "exit code: 0 fine, 2 there is no such file, 3 it is damaged or of an unknown kind\n";
 
 struct InspectOptions {
   std::string file;
