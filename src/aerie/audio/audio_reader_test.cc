@@ -2,10 +2,13 @@
 // no counterpart there: int16 output, memory input, buffers, limits, damaged files.
 #include "aerie/audio/audio_reader.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <iterator>
+#include <string_view>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -512,12 +515,18 @@ TEST(AudioReaderTest, ErrorsSpeakOfTheRecording) {
   std::vector<uint8_t> headers(80000);
   for (size_t i = 0; i < headers.size(); ++i)
     headers[i] = std::array<uint8_t, 4>{0xFF, 0xFB, 0x90, 0x00}[i % 4];
+  std::vector<uint8_t> sizes = read_bytes(kDir + "rf64.wav");  // without the chunk of its sizes
+  const std::string_view name = "ds64";
+  const auto ds64 = std::search(sizes.begin(), sizes.end(), name.begin(), name.end());
+  ASSERT_NE(ds64, sizes.end());
+  std::copy_n("JUNK", 4, ds64);
   AudioReader reader(ReadOptions{});
-  for (const auto& bytes : {rate, headers}) {
+  for (const auto& bytes : {rate, headers, sizes}) {
     const auto view = reader.read_memory(bytes, "clip");
     ASSERT_FALSE(view.ok());
     const std::string text = view.status().to_string();
     EXPECT_EQ(text.find("SF_INFO"), std::string::npos) << text;
+    EXPECT_EQ(text.find("internal"), std::string::npos) << text;
     EXPECT_EQ(text.find("regular file"), std::string::npos) << text;
     EXPECT_NE(text.find("no readable audio: "), std::string::npos) << text;
   }

@@ -18,7 +18,8 @@ constexpr int64_t kSkipFrames = 4096;
 
 // Some of the library's sentences speak of its own insides, or of files where there is none.
 std::string_view open_error(std::string_view text) {
-  if (text.find("SF_INFO") != std::string_view::npos)
+  if (text.find("SF_INFO") != std::string_view::npos ||
+      text.find("internal error") != std::string_view::npos)
     return "the header's sample rate, channels or length make no sense";
   if (text.find("not a regular file") != std::string_view::npos)
     return "nothing in it can be decoded";

@@ -315,9 +315,13 @@ std::string DatasetReport::to_text(int width) const {
     }
   }
   if (!duration_bins.empty()) {
+    // Edges that are one in print would be refused by the loader.
     std::vector<std::string> edges;
-    for (const double edge : duration_bins) edges.push_back(fixed(edge, 2));
-    out += str_cat("\nbucket_duration_bins: [", join(edges, ", "), "]   (8 buckets)\n");
+    for (const double edge : duration_bins)
+      if (std::string text = fixed(edge, 2); edges.empty() || edges.back() != text)
+        edges.push_back(std::move(text));
+    out += str_cat("\nbucket_duration_bins: [", join(edges, ", "), "]   (", edges.size() + 1,
+                   " buckets)\n");
   }
   return out;
 }

@@ -48,6 +48,15 @@ TEST(DatasetReportTest, CountsWhatIsThere) {
   EXPECT_NE(text.find("bucket_duration_bins"), std::string::npos);
 }
 
+// What is printed is pasted into a configuration, which wants edges that increase.
+TEST(DatasetReportTest, EdgesThatAreOneInPrintArePrintedOnce) {
+  DatasetReport report;
+  report.duration_bins = {1.4999999, 1.5, 1.504, 2.0};
+  EXPECT_NE(report.to_text().find("bucket_duration_bins: [1.50, 2.00]   (3 buckets)"),
+            std::string::npos)
+      << report.to_text();
+}
+
 // Padding of a whole epoch as the loader really has it.
 double loader_padding(const config::DatasetConfig& config, const config::SpeechAerieConfig& aerie) {
   SpeechLoaderOptions options;

@@ -307,7 +307,8 @@ Result<NestOutput> NestModel::forward_features(const Features& clean, const Feat
     return invalid_argument(str_cat("features have ", frames, " frames, not a multiple of ",
                                     multiple, " (subsampling_factor)"))
         .with_context("model.preprocessor.pad_to")
-        .with_hint("set pad_to to a multiple of subsampling_factor, e.g. 16");
+        .with_hint(str_cat("set it to a multiple of that, such as ",
+                           (16 + multiple - 1) / multiple * multiple));
   }
   try {
     return run(clean, noisy, random, options);

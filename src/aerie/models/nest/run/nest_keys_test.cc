@@ -58,6 +58,17 @@ TEST(TrainerKeysTest, ValidationIntervals) {
   EXPECT_EQ(exit_code(compat.train({"++trainer.limit_val_batches=0.1"})), 2);
 }
 
+// The advice said 16 whatever the factor.
+TEST(TrainerKeysTest, PaddingThatDoesNotFitTheSubsamplingNamesOneThatDoes) {
+  const TinyRun tiny;
+  const auto failed =
+      tiny.train({"model.encoder.subsampling=stacking", "model.encoder.subsampling_factor=5"});
+  EXPECT_EQ(exit_code(failed), 2);
+  EXPECT_NE(failed.status().to_string().find("pad_to"), std::string::npos);
+  EXPECT_NE(failed.status().to_string().find("such as 20"), std::string::npos)
+      << failed.status().to_string();
+}
+
 TEST(TrainerKeysTest, EpochsStepsAndLogging) {
   const TinyRun epochs;
   EXPECT_EQ(run(epochs, {"trainer.max_steps=-1", "trainer.max_epochs=2",
