@@ -1,7 +1,10 @@
+#include <algorithm>
+
 #include "aerie/base/strings.h"
 #include "aerie/config/dialects/hydra/override.h"
 #include "aerie/config/merge.h"
 #include "aerie/config/resolver.h"
+#include "aerie/config/resolver_engine.h"
 
 namespace aerie::config {
 
@@ -99,8 +102,22 @@ class Application {
   }
 
  private:
+  // Where `path_` really stands: with `ref: ${d}` the key ref.p is d.p, for adding and deleting.
+  Path behind_interpolations() const {
+    const ResolveOptions options;
+    ResolverEngine engine(config_, options);
+    const auto place = engine.walk(engine.root(), path_, /*strict=*/false);
+    if (!place.ok() || !*place) return path_;
+    Path out;
+    for (const Place* at = place->get(); at->parent; at = at->parent.get()) out.push_back(at->key);
+    std::reverse(out.begin(), out.end());
+    // A value that a resolver made stands nowhere.
+    return config_.find(out) == (*place)->node ? out : path_;
+  }
+
   Status remove() {
-    const Value* node = config_.find(path_);
+    const Path path = behind_interpolations();
+    const Value* node = config_.find(path);
     if (!node) {
       return with_suggestion(invalid_argument(str_cat("Could not delete from config. '",
                                                       override_.key, "' does not exist.")),
@@ -121,18 +138,18 @@ class Application {
                                       "' is ", actual.brief(), " and not ",
                                       override_.value->brief(), "."));
     }
-    const Path parent = head(path_, path_.size() - 1);
+    const Path parent = head(path, path.size() - 1);
     if (config_.find(parent)->is_list()) {
       return invalid_argument(str_cat("Could not delete from config. '", join_path(parent),
                                       "' is a list, and items of a list cannot be deleted."))
           .with_hint(str_cat("give the whole list: ", join_path(parent), "=[...]"));
     }
-    config_.erase(path_);
+    config_.erase(path);
     return ok_status();
   }
 
   Status add() {
-    const Value* node = config_.find(path_);
+    const Value* node = config_.find(behind_interpolations());
     const bool vacant = !node || node->is_null() || node->is_missing();
     if (vacant || override_.value->is_container()) return update(false);
     return invalid_argument(str_cat(

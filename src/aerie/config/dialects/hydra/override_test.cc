@@ -289,6 +289,17 @@ TEST(OverrideTest, Deletes) {
   EXPECT_EQ(applied("~l.2.x", "l.2"), "{}");
 }
 
+// As Hydra 1.3.2: what an interpolation leads to is there already, and is what is deleted.
+TEST(OverrideTest, KeysBehindInterpolations) {
+  EXPECT_EQ(applied("~ref.p", "d"), "{'q': {'r': 5, 'u': [1, 2]}}");
+  EXPECT_EQ(applied("~ref.p", "ref"), "'${d}'");
+  EXPECT_EQ(applied("~ref.q.r=5", "d.q"), "{'u': [1, 2]}");
+  EXPECT_NE(applied("~ref.zz").find("does not exist"), std::string::npos);
+  EXPECT_NE(applied("+ref.p=3").find("An item is already at 'ref.p'"), std::string::npos);
+  EXPECT_NE(applied("+ref.q.r=3").find("An item is already at 'ref.q.r'"), std::string::npos);
+  EXPECT_EQ(applied("+ref.zz=3", "ref"), "{'zz': 3}");
+}
+
 // Hydra 1.3.2 refuses all of these.
 TEST(OverrideTest, WhatCannotBeDeleted) {
   for (const char* absent : {"~n", "~n=null", "~m", "~m=null", "~l.7"})
