@@ -185,6 +185,7 @@ Status run_nest_eval(const config::ConfigArgs& parsed) {
   train::NestEvalOptions options;
   options.config = &loaded.run;
   options.env = &Env::real();
+  options.model_node = loaded.resolved.child("model");
   for (const char* name : {"--model", "--checkpoint"}) {
     const auto found = parsed.extra.find(name);
     if (found == parsed.extra.end()) continue;

@@ -7,11 +7,14 @@
 
 #include "aerie/base/clock.h"
 #include "aerie/base/format_text.h"
+#include "aerie/base/log.h"
 #include "aerie/base/printable.h"
 #include "aerie/base/progress.h"
 #include "aerie/base/strings.h"
+#include "aerie/config/schema/config_text.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/models/nest/nest_task.h"
+#include "aerie/models/nest/restore.h"
 #include "aerie/models/nest/run/nest_data.h"
 #include "aerie/models/nest/run/nest_engine.h"
 #include "aerie/train/evaluate.h"
@@ -59,6 +62,54 @@ Result<LoadedWeights> load_weights(const NestEvalOptions& options, BuiltEngine& 
   return load_all_weights(env, engine, path, averaged);
 }
 
+// What changes no number of an evaluation, or follows from something else.
+bool changes_nothing(std::string_view key) {
+  static const std::vector<std::string_view> kKeys = {"_target_",
+                                                      "dither",
+                                                      "dropout",
+                                                      "stochastic_depth",
+                                                      "pos_emb_max_len",
+                                                      "sync_max_audio",
+                                                      "use_pytorch_sdpa",
+                                                      "subsampling_conv_chunking",
+                                                      "nb_",
+                                                      "rng",
+                                                      "stft_",
+                                                      "use_torchaudio",
+                                                      "freeze",
+                                                      "feat_in",
+                                                      "feat_out",
+                                                      "num_decoders",
+                                                      "squeeze_single",
+                                                      "combine_time_steps"};
+  const std::string_view name = key.substr(key.rfind('.') + 1);
+  return std::any_of(kKeys.begin(), kKeys.end(),
+                     [&](std::string_view start) { return starts_with(name, start); });
+}
+
+// Weights fit into a model of other settings as long as their shapes do: "model.encoder.xscaling is
+// true, in nest.nemo false".
+std::vector<std::string> settings_unlike(Env& env, const config::Value& model_node,
+                                         const std::string& checkpoint) {
+  std::vector<std::string> out;
+  const auto files = ckpt::find_model(env, checkpoint, "");
+  if (!files.ok() || !files->model_node.is_map() || !model_node.is_map()) return out;
+  const auto part = [](const config::Value& node) {
+    config::Map map;
+    for (const char* name : {"mask_position", "preprocessor", "masking", "encoder", "loss"})
+      if (const config::Value* child = node.child(name)) map.set(name, *child);
+    return config::Value(std::move(map));
+  };
+  const config::Value here = part(model_node), there = part(files->model_node);
+  for (const config::Difference& one : config::config_differences(here, there)) {
+    // Absent means the default, here as there.
+    if (one.before == nullptr || one.after == nullptr || changes_nothing(one.key)) continue;
+    out.push_back(str_cat("model.", one.key, " is ", one.before->brief(), ", in ", checkpoint, " ",
+                          one.after->brief()));
+  }
+  return out;
+}
+
 nlohmann::ordered_json json_number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
@@ -80,6 +131,10 @@ Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
   engine_options.gpu_index = devices.ids.front();
   AERIE_ASSIGN_OR_RETURN(BuiltEngine engine, make_nest_engine(run, engine_options));
   AERIE_ASSIGN_OR_RETURN(const LoadedWeights weights, load_weights(options, engine));
+  std::vector<std::string> differences;
+  if (options.model_node != nullptr)
+    differences = settings_unlike(env, *options.model_node, weights.path);
+  for (const std::string& one : differences) log_warn("eval", one);
 
   NestDataOptions data_options;
   data_options.env = &env;
@@ -91,6 +146,7 @@ Result<NestEvalReport> evaluate_nest(const NestEvalOptions& options) {
   NestEvalReport out;
   out.checkpoint = weights.path;
   out.averaged = weights.averaged;
+  out.differences = std::move(differences);
   out.engine = engine.engine->description();
   out.metric = options.test ? "test_loss" : "val_loss";
   uint64_t total = 0;
@@ -171,6 +227,7 @@ std::string NestEvalReport::to_json() const {
                     {"masked_frames", set.masked_frames},
                     {"audio_s", set.audio_s}});
   json["sets"] = std::move(list);
+  json["differences"] = differences;
   json["wall_s"] = wall_s;
   return json.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }

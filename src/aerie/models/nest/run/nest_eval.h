@@ -19,7 +19,9 @@ struct NestEvalOptions {
   // run. Empty: what the config names (exp_manager.resume_from_checkpoint, init_from_*), else the
   // newest checkpoint of the config's run.
   std::string checkpoint;
-  bool test = false;           // model.test_ds instead of model.validation_ds
+  bool test = false;  // model.test_ds instead of model.validation_ds
+  // The configuration's `model` node, resolved; null: not compared with the checkpoint's.
+  const config::Value* model_node = nullptr;
   std::function<bool()> stop;  // may be empty
 };
 
@@ -40,6 +42,8 @@ struct NestEvalReport {
   double loss = 0.0;  // of the monitored set (val_dl_idx)
   double mean = 0.0;  // over the sets
   double wall_s = 0.0;
+  // Settings that change the numbers and are others in the checkpoint's own configuration.
+  std::vector<std::string> differences;
 
   std::string to_text() const;
   std::string to_json() const;

@@ -32,6 +32,7 @@ Result<NestEvalReport> evaluate(const TinyRun& tiny, const std::vector<std::stri
   options.env = &Env::real();
   options.checkpoint = checkpoint;
   options.test = test;
+  options.model_node = loaded.resolved.child("model");
   return evaluate_nest(options);
 }
 
@@ -204,6 +205,25 @@ TEST(EvalTest, GivesTheNumberThatTrainingLogged) {
   check(evaluate(tiny,
                  {sets, "+exp_manager.resume_from_checkpoint='" + trained->last_checkpoint + "'"}),
         "resume_from_checkpoint");
+}
+
+// Weights load as long as their shapes fit, and give other numbers than in training.
+TEST(EvalTest, SettingsThatAreOthersInTheCheckpointAreNamed) {
+  const TinyRun tiny;
+  const auto trained = tiny.train({"trainer.max_steps=1"});
+  ASSERT_TRUE(trained.ok()) << trained.status().to_string();
+  const std::string nemo = tiny.checkpoints() + "/tiny.nemo";
+  for (const std::string& path : {nemo, trained->last_checkpoint, tiny.run_dir()}) {
+    const auto same = evaluate(tiny, {"++model.encoder.dropout=0.3"}, path);
+    ASSERT_TRUE(same.ok()) << same.status().to_string();
+    EXPECT_TRUE(same->differences.empty()) << path << ": " << same->differences[0];
+    const auto other = evaluate(tiny, {"++model.encoder.xscaling=false"}, path);
+    ASSERT_TRUE(other.ok()) << other.status().to_string();
+    ASSERT_EQ(other->differences.size(), 1u) << path;
+    EXPECT_NE(other->differences[0].find("model.encoder.xscaling is false, in "), std::string::npos)
+        << other->differences[0];
+    EXPECT_NE(other->to_json().find("model.encoder.xscaling"), std::string::npos);
+  }
 }
 
 TEST(EvalTest, LimitsTestSetsAndMistakes) {
