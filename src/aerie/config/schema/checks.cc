@@ -66,6 +66,7 @@ void CheckContext::add(Finding::Severity severity, std::string_view path, std::s
 }
 
 void CheckContext::error(std::string_view path, std::string message, std::string hint) {
+  if (told_.contains(path)) return;
   add(Finding::Severity::kError, path, std::move(message), std::move(hint));
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -18,7 +20,11 @@ class CheckContext {
  public:
   CheckContext(const Schema& schema, const Value& root, const ValidateOptions& options,
                Findings& findings)
-      : schema_(schema), root_(root), options_(options), findings_(findings) {}
+      : schema_(schema), root_(root), options_(options), findings_(findings) {
+    // What is of the wrong type or out of range has been told so: a rule would only say it again.
+    for (const Finding& finding : findings.all())
+      if (finding.severity == Finding::Severity::kError) told_.insert(finding.key);
+  }
 
   const Schema& schema() const { return schema_; }
   const ValidateOptions& options() const { return options_; }
@@ -41,6 +47,7 @@ class CheckContext {
   const Value& root_;
   const ValidateOptions& options_;
   Findings& findings_;
+  std::set<std::string, std::less<>> told_;
 };
 
 // accelerator, devices and num_nodes; what cannot be read keeps its default.

@@ -109,6 +109,16 @@ TEST(ValidateTest, WrongTypesAndRangesSayWhatIsExpected) {
   EXPECT_EQ(check_stock({{"trainer.max_steps", 1e5}}).run.trainer.max_steps, 100000);
 }
 
+// A second sentence about the same value, and "the configuration has 2 errors", helped nobody.
+TEST(ValidateTest, AWrongValueIsToldOnce) {
+  for (const char* text :
+       {"trainer: {val_check_interval: -1}\n", "trainer: {devices: {a: 1}}\n",
+        "model: {encoder: {feat_in: 80, n_layers: 2, d_model: 32, att_context_size: 4}}\n"}) {
+    const Checked checked = check_text(text);
+    EXPECT_EQ(checked.findings.errors().size(), 1u) << checked.errors();
+  }
+}
+
 TEST(ValidateTest, MissingValuesMatterToTrainingOnly) {
   const Checked shown = check_stock({});
   EXPECT_EQ(shown.errors(), "");
