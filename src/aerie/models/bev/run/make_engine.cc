@@ -10,6 +10,7 @@
 #include "aerie/archive/native_checkpoint.h"
 #include "aerie/base/log.h"
 #include "aerie/base/path.h"
+#include "aerie/base/printable.h"
 #include "aerie/base/strings.h"
 #include "aerie/device/gpu.h"
 #include "aerie/models/bev/engine/bev_engine.h"
@@ -77,6 +78,22 @@ std::string where_it_is(Env& env, const std::string& path) {
   return path;
 }
 
+// `key`: what names the file.
+Result<LoadReport> take_weights(Env& env, const char* key, const std::string& path,
+                                nn::ParameterRegistry& registry, bool backbone_alone) {
+  auto file = archive::open_weights(env, where_it_is(env, path));
+  if (file.status().code() == StatusCode::kNotFound)
+    return invalid_argument(str_cat(key, ": there is no file ", path))
+        .with_hint("a .pth or .safetensors file with weights, or null to start without");
+  if (!file.ok()) return file.status();
+  auto report = backbone_alone ? load_backbone(registry, *file) : load_weights(registry, *file);
+  if (report.ok() && !report->beyond.empty())
+    log_warn("train", path, " holds a larger Swin: ", report->beyond.size(),
+             " tensors of blocks that this model does not have are left out, such as ",
+             printable(report->beyond.front()));
+  return report;
+}
+
 }  // namespace
 
 Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& given,
@@ -104,15 +121,15 @@ Result<train::BuiltEngine> make_bev_engine(const BevRunConfig& given,
 Status load_initial_weights(Env& env, const BevRunConfig& run, train::BuiltEngine& engine) {
   nn::ParameterRegistry& registry = static_cast<BevEngine&>(*engine.engine).model().parameters();
   if (!run.backbone_init.empty()) {
-    AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file,
-                           archive::open_weights(env, where_it_is(env, run.backbone_init)));
-    AERIE_ASSIGN_OR_RETURN(const LoadReport report, load_backbone(registry, file));
+    AERIE_ASSIGN_OR_RETURN(const LoadReport report,
+                           take_weights(env, "model.encoders.camera.backbone.init_cfg.checkpoint",
+                                        run.backbone_init, registry, /*backbone_alone=*/true));
     log_info("train", "backbone from ", run.backbone_init, ": ", brief(report));
   }
   if (!run.load_from.empty()) {
-    AERIE_ASSIGN_OR_RETURN(const archive::TensorArchive file,
-                           archive::open_weights(env, where_it_is(env, run.load_from)));
-    AERIE_ASSIGN_OR_RETURN(const LoadReport report, load_weights(registry, file));
+    AERIE_ASSIGN_OR_RETURN(
+        const LoadReport report,
+        take_weights(env, "load_from", run.load_from, registry, /*backbone_alone=*/false));
     log_info("train", "weights from ", run.load_from, ": ", brief(report));
   }
   return ok_status();

@@ -61,6 +61,7 @@ Result<LoadReport> load_backbone(nn::ParameterRegistry& registry,
     const int64_t entry = registry.find(prefix + tensor.name);
     if (entry < 0) {
       report.unused.push_back(tensor.source->name);
+      if (starts_with(tensor.name, "stages.")) report.beyond.push_back(tensor.source->name);
       continue;
     }
     const nn::ParamInfo& info = registry.entries()[static_cast<size_t>(entry)];

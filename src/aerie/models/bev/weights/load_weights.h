@@ -16,6 +16,7 @@ struct LoadReport {
   int64_t loaded = 0;                // tensors
   std::vector<std::string> missing;  // the model's, left as they were
   std::vector<std::string> unused;   // the file's
+  std::vector<std::string> beyond;   // of those, what stages and blocks hold that the model lacks
 };
 
 // Nothing is changed where something is wrong: a tensor of another shape, or a backbone that is

@@ -138,6 +138,18 @@ TEST(SwinWeightsTest, ABackboneOfAnotherSizeIsRefusedAndChangesNothing) {
   const auto incomplete = Backbone(deeper).load("swin_torchvision.pth");
   ASSERT_FALSE(incomplete.ok());
   EXPECT_NE(incomplete.status().to_string().find("stages.1.blocks.1"), std::string::npos);
+
+  // A deeper one fits where its first blocks do; what is left over is named.
+  SwinConfig shallower = small_swin();
+  ASSERT_GT(shallower.depths[2], 1);
+  shallower.depths[2] = 1;
+  const auto larger = Backbone(shallower).load("swin_torchvision.pth");
+  ASSERT_TRUE(larger.ok()) << larger.status().to_string();
+  ASSERT_FALSE(larger->beyond.empty());
+  EXPECT_NE(larger->beyond.front().find("features.5.1."), std::string::npos) << larger->beyond[0];
+  const auto same = Backbone().load("swin_torchvision.pth");
+  ASSERT_TRUE(same.ok());
+  EXPECT_TRUE(same->beyond.empty());
   EXPECT_FALSE(Backbone().load("metrics.safetensors").ok());
   EXPECT_FALSE(Backbone().load("no_such_file.pth").ok());
 }
