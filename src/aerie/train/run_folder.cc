@@ -5,9 +5,11 @@
 #include <cstdlib>
 
 #include "aerie/archive/lightning_checkpoint.h"
+#include "aerie/archive/native_checkpoint.h"
 #include "aerie/archive/torch_file.h"
 #include "aerie/base/format_text.h"
 #include "aerie/base/parse.h"
+#include "aerie/base/path.h"
 #include "aerie/base/strings.h"
 #include "aerie/checkpoint/checkpoint_store.h"
 #include "aerie/checkpoint/mm_mirror.h"
@@ -243,6 +245,15 @@ Result<ResumePlan> plan_resume(Env& env, const RunFolder& folder,
     AERIE_ASSIGN_OR_RETURN(const FileStat stat, env.stat(exp.resume_from_checkpoint));
     out.kind = stat.is_dir ? ResumePlan::Kind::kNative : ResumePlan::Kind::kForeign;
     out.path = exp.resume_from_checkpoint;
+    // A run's folder, or its checkpoints: the newest of them.
+    if (stat.is_dir && !env.exists(join_path(out.path, archive::kNativeManifest))) {
+      const auto newest = archive::find_native_checkpoint(env, out.path);
+      if (!newest.ok())
+        return invalid_argument(str_cat("exp_manager.resume_from_checkpoint ", out.path,
+                                        " holds no checkpoint (", newest.status().message(), ")"))
+            .with_hint("name a run's folder, one of its checkpoints, or a file");
+      out.path = *newest;
+    }
     out.sentence = str_cat("resuming from ", out.path);
     return out;
   }

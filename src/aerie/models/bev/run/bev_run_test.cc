@@ -195,6 +195,10 @@ TEST_F(BevRunTest, GoesOnFromMmcvsFiles) {
   const auto there = train("there", mm_options(), {"--resume-from", dir_.file("half/latest.pth")});
   ASSERT_TRUE(there.ok()) << there.status().to_string();
   EXPECT_EQ(weights_of(*there), weights_of(*whole));
+  // A run's folder stands for its newest checkpoint.
+  const auto of_run = train("of_run", mm_options(), {"--resume-from", dir_.file("half")});
+  ASSERT_TRUE(of_run.ok()) << of_run.status().to_string();
+  EXPECT_EQ(weights_of(*of_run), weights_of(*whole));
 
   // Without the native one beside it: as a file of mmcv's, whose loader starts anew.
   Env& env = Env::real();
@@ -230,6 +234,17 @@ TEST_F(BevRunTest, FilesThatAreNoCheckpointsAreRefused) {
     }
     return out;
   };
+  // What is not there is the command line's fault, and so is a folder without checkpoints.
+  for (const char* flag : {"--resume-from", "--load-from"}) {
+    const auto result = train("bad", {}, {flag, dir_.file("none.pth")});
+    EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument) << result.status().to_string();
+    EXPECT_NE(result.status().to_string().find("none.pth"), std::string::npos);
+  }
+  ASSERT_TRUE(env.create_dirs(dir_.file("empty")).ok());
+  const auto empty = train("bad", {}, {"--resume-from", dir_.file("empty")});
+  EXPECT_EQ(empty.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(empty.status().to_string().find("holds no checkpoint"), std::string::npos)
+      << empty.status().to_string();
   (void)refused("");
   (void)refused("not a pickle at all, but rather long");
   // os.system("...") as a pickle, bare and behind the head of the format from before 1.6.
