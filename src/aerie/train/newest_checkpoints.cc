@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "aerie/base/format_text.h"
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
 #include "aerie/train/run_checkpointer.h"
@@ -108,7 +109,8 @@ Status RunCheckpointer::write_best_of_newest(Job& job, StateSnapshot& snapshot,
     std::lock_guard lock(mutex_);
     best_.add({stem, *value, job.request.state.step});
   }
-  log_info("train", "best ", options_.monitor, " so far, ", *value, ": kept as ", stem);
+  log_info("train", "best ", options_.monitor, " so far, ", format_text("%.6g", *value),
+           ": kept as ", stem);
   while (best_.too_many()) {
     const std::string gone = best_.poorest();
     AERIE_RETURN_IF_ERROR(remove_stem(gone));

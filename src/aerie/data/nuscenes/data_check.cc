@@ -77,7 +77,11 @@ class Checker {
       if (is_passing(bytes.status())) return bytes.status();
       const bool gone =
           bytes.status().code() == StatusCode::kNotFound || !index_.has_camera(sample, camera);
-      out.broken.push_back({gone ? "missing" : "unreadable", place, bytes.status().to_string()});
+      // Errors of files name them.
+      const std::string said = bytes.status().to_string();
+      const bool named = said.find(reader.picture_path(sample, camera)) != std::string::npos;
+      out.broken.push_back({gone ? "missing" : "unreadable",
+                            named ? str_cat(name, " ", kCameras[camera]) : place, said});
       return ok_status();
     }
     ++out.pictures;
