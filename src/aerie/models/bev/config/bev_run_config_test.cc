@@ -575,6 +575,13 @@ TEST_F(BevFilesTest, PipelinesBecomeKeys) {
   EXPECT_EQ(batch->run.data.validation_ds->batch_size, 3);
   EXPECT_EQ(batch->run.data.test_ds->batch_size, 5);
   EXPECT_EQ(set("load_interval=1"), "accepted");
+  // A list of scenes wins over the split that a base names.
+  const auto listed = mm("data = dict(train=dict(split='train', ann_file='mine.txt'))\n");
+  ASSERT_TRUE(listed.ok()) << listed.status().to_string();
+  EXPECT_EQ(listed->run.data.train_ds.split_name(), "listed");
+  EXPECT_EQ(listed->run.data.train_ds.splits.at("listed"), "mine.txt");
+  EXPECT_NE(warnings(*listed).find("data.train.split: is not used"), std::string::npos)
+      << warnings(*listed);
   EXPECT_NE(set("load_interval=5").find("only 1 is there"), std::string::npos);
 }
 

@@ -351,6 +351,10 @@ class DataTranslator {
     }
     const std::string name = file->as_string();
     if (ends_with(name, ".txt")) {
+      if (const Value* split = node.take("split"); split != nullptr)
+        state_.warn(node.path_of("split"), *split,
+                    str_cat("is not used: the scenes of ", name, " are taken"),
+                    "leave out either split or ann_file");
       state_.set(native + ".split", Value("listed").with_origin(file->origin()));
       state_.set(native + ".splits.listed", *file);
       return {};
