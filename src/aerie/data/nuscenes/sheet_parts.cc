@@ -65,6 +65,11 @@ image::Color class_colour(const std::string& name) {
   if (name == "stop_line") return {253, 191, 111};
   if (name == "carpark_area") return {255, 127, 0};
   if (name == "divider") return {106, 61, 154};
+  if (name == "road_segment") return {31, 120, 180};
+  if (name == "road_block") return {177, 89, 40};
+  if (name == "lane") return {178, 223, 138};
+  if (name == "road_divider") return {202, 178, 214};
+  if (name == "lane_divider") return {255, 255, 153};
   return {51, 160, 44};
 }
 

@@ -2,6 +2,7 @@
 
 #include "aerie/config/yaml.h"
 #include "aerie/data/nuscenes/config/data_schema.h"
+#include "aerie/data/nuscenes/map/map_expansion.h"
 
 namespace aerie::nuscenes {
 namespace {
@@ -49,6 +50,17 @@ model:
   EXPECT_FALSE(val.shuffle || val.drop_last || val.augments_images() || val.augments_bev());
   EXPECT_EQ(val.num_workers, DataConfig::kAutoWorkers);
   EXPECT_FALSE(got.data.test_ds);
+}
+
+// Whatever can be drawn can be asked for.
+TEST(NuscenesConfigTest, EveryLayerIsAClass) {
+  std::vector<std::string> names = {"divider", "drivable_area*"};
+  for (int i = 0; i < kNumMapLayers; ++i) names.emplace_back(name_of(static_cast<MapLayer>(i)));
+  for (const std::string& name : names) {
+    const StandaloneConfig got =
+        good("model: {train_ds: {root: d, gt: {classes: ['" + name + "']}}}");
+    EXPECT_EQ(got.data.train_ds.gt.classes, std::vector<std::string>{name});
+  }
 }
 
 TEST(NuscenesConfigTest, ProfilesGiveTheDefaults) {
@@ -112,6 +124,7 @@ TEST(NuscenesConfigTest, WrongKeysAndCombinationsAreRefusedWithAReason) {
   refused("gt: {xbound: [-50, 50, 0.001]}", "cells, more than 4096");
   refused("gt: {classes: [walkways]}", "did you mean 'walkway'?");
   refused("gt: {task: car, classes: [walkway]}", "belong to the map");
+  refused("gt: {classes: [traffic_light]}", "there is no class 'traffic_light'");
   refused("max_bad_fraction: 2", "out of range");
   // An own split may be called anything.
   EXPECT_TRUE(read("model: {train_ds: {root: d, version: v1.0-test, split: mine, splits: {mine: "

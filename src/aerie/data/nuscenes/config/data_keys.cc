@@ -131,10 +131,12 @@ const FieldKeys<GtConfig>& gt_keys() {
                     .nullable()
                     .no_default()
                     .note("null: map, profile lss: vehicle"));
-    keys.key("classes", &T::classes,
-             works("Map classes in the order of the mask: drivable_area, ped_crossing, walkway, "
-                   "stop_line, carpark_area, divider, drivable_area*.")
-                 .absent_is_null());
+    keys.key(
+        "classes", &T::classes,
+        works("Map classes in the order of the mask: drivable_area, ped_crossing, walkway, "
+              "stop_line, carpark_area, divider, drivable_area* (road_segment or lane), or one of "
+              "the other layers.")
+            .absent_is_null());
     keys.key("xbound", &T::xbound, works("From, to and size of a cell, metres."));
     keys.key("ybound", &T::ybound, works("From, to and size of a cell, metres."));
   });

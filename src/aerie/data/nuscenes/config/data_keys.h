@@ -17,8 +17,8 @@ std::span<const config::IdleRule> data_idle_rules();
 inline constexpr std::string_view kCameraNames[] = {"CAM_FRONT",      "CAM_FRONT_RIGHT",
                                                     "CAM_FRONT_LEFT", "CAM_BACK",
                                                     "CAM_BACK_LEFT",  "CAM_BACK_RIGHT"};
-inline constexpr std::string_view kMapClassNames[] = {"drivable_area", "ped_crossing", "walkway",
-                                                      "stop_line",     "carpark_area", "divider",
-                                                      "drivable_area*"};
+inline constexpr std::string_view kMapClassNames[] = {
+    "drivable_area",  "ped_crossing", "walkway",    "stop_line", "carpark_area", "divider",
+    "drivable_area*", "road_segment", "road_block", "lane",      "road_divider", "lane_divider"};
 
 }  // namespace aerie::nuscenes
