@@ -574,6 +574,15 @@ TEST_F(BevFilesTest, PipelinesBecomeKeys) {
   ASSERT_TRUE(batch.ok()) << batch.status().to_string();
   EXPECT_EQ(batch->run.data.validation_ds->batch_size, 3);
   EXPECT_EQ(batch->run.data.test_ds->batch_size, 5);
+  // What a set says of its loader wins over what holds for all.
+  const auto own =
+      mm("data = dict(samples_per_gpu=4, workers_per_gpu=8, drop_last=True, "
+         "train=dict(batch_size=2, drop_last=False), val=dict(num_workers=3))\n");
+  ASSERT_TRUE(own.ok()) << own.status().to_string();
+  EXPECT_EQ(own->run.data.train_ds.batch_size, 2);
+  EXPECT_EQ(own->run.data.train_ds.num_workers, 8);
+  EXPECT_FALSE(own->run.data.train_ds.drop_last);
+  EXPECT_EQ(own->run.data.validation_ds->num_workers, 3);
   EXPECT_EQ(set("load_interval=1"), "accepted");
   // A list of scenes wins over the split that a base names.
   const auto listed = mm("data = dict(train=dict(split='train', ann_file='mine.txt'))\n");

@@ -226,18 +226,19 @@ class DataTranslator {
     data_set("train", "model.train_ds", true);
     if (has_val) data_set("val", "model.validation_ds", false);
     if (has_test) data_set("test", "model.test_ds", false);
-    // The loader's own keys hold for every set, except the batch: evaluation takes one.
-    data_.move("samples_per_gpu", "model.train_ds.batch_size");
+    // The loader's own keys hold for every set that does not say otherwise, except the batch:
+    // evaluation takes one.
+    spread("samples_per_gpu", "model.train_ds.batch_size");
     for (const auto& [key, native] : {std::pair{"workers_per_gpu", "num_workers"},
                                       {"pin_memory", "pin_memory"},
                                       {"persistent_workers", "persistent_workers"},
                                       {"prefetch_factor", "prefetch_factor"}}) {
-      data_.move(key, str_cat("model.train_ds.", native));
-      if (has_val) data_.move(key, str_cat("model.validation_ds.", native));
-      if (has_test) data_.move(key, str_cat("model.test_ds.", native));
+      spread(key, str_cat("model.train_ds.", native));
+      if (has_val) spread(key, str_cat("model.validation_ds.", native));
+      if (has_test) spread(key, str_cat("model.test_ds.", native));
     }
-    data_.move("shuffle", "model.train_ds.shuffle");
-    data_.move("drop_last", "model.train_ds.drop_last");
+    spread("shuffle", "model.train_ds.shuffle");
+    spread("drop_last", "model.train_ds.drop_last");
     loader("train_dataloader", "model.train_ds");
     loader("val_dataloader", "model.validation_ds");
     loader("test_dataloader", "model.test_ds");
@@ -245,6 +246,11 @@ class DataTranslator {
   }
 
  private:
+  void spread(const char* key, const std::string& native) {
+    const Value* value = data_.take(key);
+    if (value != nullptr && state_.native.find(native) == nullptr) state_.set(native, *value);
+  }
+
   void loader(const char* key, const std::string& native) {
     MmNode node = data_.child(key);
     if (!node.present()) return;
