@@ -55,6 +55,36 @@ TEST(MmPyTest, KeepsKindsApart) {
   EXPECT_EQ(value.child("d")->origin().line, 4);
 }
 
+// Expected values are what Python gives.
+TEST(MmPyTest, SlicesListsAsPythonDoes) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"a[:2]", "[0, 1]"},
+      {"a[2:]", "[2, 3, 4]"},
+      {"a[:]", "[0, 1, 2, 3, 4]"},
+      {"a[1:-1]", "[1, 2, 3]"},
+      {"a[-2:]", "[3, 4]"},
+      {"a[::2]", "[0, 2, 4]"},
+      {"a[::-1]", "[4, 3, 2, 1, 0]"},
+      {"a[3:0:-2]", "[3, 1]"},
+      {"a[None:3:None]", "[0, 1, 2]"},
+      {"a[9:]", "[]"},
+      {"a[-9:2]", "[0, 1]"},
+      {"a[2:1]", "[]"},
+      {"a[:9:9000000000000000000]", "[0]"},
+      {"a[::-9000000000000000000]", "[4]"},
+      {"[][::-1]", "[]"},
+      {"(a[:2] + a[3:])[1:][0]", "1"},
+      {"dict(b=a)['b'][:1]", "[0]"},
+      {"[a[:1], a[n:2*n]]", "[[0], [1]]"},
+  };
+  for (const auto& [text, expected] : kCases) {
+    const auto read_one = read(str_cat("a = [0, 1, 2, 3, 4]\nn = 1\nb = ", text, "\n"));
+    ASSERT_TRUE(read_one.ok()) << text << ": " << read_one.status().to_string();
+    EXPECT_TRUE(python_equal(*read_one->child("b"), parse_yaml(expected, "expected").value()))
+        << text << ": " << read_one->child("b")->brief(200);
+  }
+}
+
 TEST(MmPyTest, RunsNothingAndSaysWhere) {
   const std::pair<const char*, const char*> kCases[] = {
       {"import os", "a.py:1:1: imports are not allowed"},
@@ -90,7 +120,12 @@ TEST(MmPyTest, RunsNothingAndSaysWhere) {
       {"a = dict(b=1)\nc = dict(**a, b=2)", "the key 'b' is given twice"},
       {"a = {1: 2}\nc = dict(**a)", "must be strings"},
       {"a = dict(**{{_base_.b}})", "its value comes in later"},
-      {"a = [1, 2]\nb = a[0:1]", "slices are not allowed"},
+      {"a = 'xy'\nb = a[0:1]", "a.py:2:6: slices are of lists, not of a string"},
+      {"a = [1, 2]\nb = a['x':]", "a slice takes whole numbers, not 'x'"},
+      {"a = [1, 2]\nb = a[::0]", "a slice's step is 0"},
+      {"a = [1, 2]\nb = a[0:1:1:1]", "expected ']', got ':'"},
+      {"a = value", "the name 'value' is not defined above (a configuration is read"},
+      {"a = true", "did you mean 'True'?"},
       {"a = 1\nb = a(2)", "a call of 'a' is not allowed"},
       {"a = (1)(2)", "calls are not allowed"},
       {"  a = 1", "a.py:1:3: this line is indented"},
@@ -146,6 +181,9 @@ TEST(MmPyTest, HostileFilesStayBounded) {
   std::string powers = "a = 1";
   for (int i = 0; i < 1000; ++i) powers += "**1";
   EXPECT_NE(message(powers).find("too many powers"), std::string::npos);
+  std::string slices = "a = [0] * 100000\nb = a";
+  for (int i = 0; i < 1'000'000; ++i) slices += "[:]";
+  EXPECT_NE(message(slices).find("more values than"), std::string::npos);
   std::string laughs = "a0 = ['x', 'y']\n";
   for (int i = 1; i < 40; ++i)
     laughs += str_cat("a", i, " = [a", i - 1, ", a", i - 1, ", a", i - 1, "]\n");

@@ -1,6 +1,7 @@
 #include "aerie/config/dialects/mm/py_expression.h"
 
 #include <algorithm>
+#include <array>
 #include <unordered_set>
 
 #include "aerie/base/printable.h"
@@ -67,9 +68,9 @@ bool is_keyword(std::string_view name) {
 
 std::string_view allowed_in_files() {
   return "a configuration is read, not run: it may hold NAME = VALUE with numbers, strings, True, "
-         "False, None, [...], (...), {...}, dict(...), names defined above, *list and **dict "
-         "inside "
-         "them, arithmetic and {{_base_.name}}";
+         "False, None, [...], (...), {...}, dict(...), names defined above, their items and "
+         "slices, "
+         "*list and **dict inside them, arithmetic and {{_base_.name}}";
 }
 
 ExpressionParser::ExpressionParser(std::string_view text, std::string_view name,
@@ -269,9 +270,15 @@ Result<Value> ExpressionParser::subscripted() {
     }
     if (!open.is("[")) return value;
     AERIE_RETURN_IF_ERROR(advance());
-    if (current_.is(":")) return error(current_, "slices are not allowed");
+    if (current_.is(":")) {
+      AERIE_ASSIGN_OR_RETURN(value, sliced(open, value, Value()));
+      continue;
+    }
     AERIE_ASSIGN_OR_RETURN(const Value index, expression(false));
-    if (current_.is(":")) return error(current_, "slices are not allowed");
+    if (current_.is(":")) {
+      AERIE_ASSIGN_OR_RETURN(value, sliced(open, value, index));
+      continue;
+    }
     AERIE_RETURN_IF_ERROR(expect("]"));
     const Value* child = nullptr;
     if (value.is_list() && index.is_int()) {
@@ -290,6 +297,42 @@ Result<Value> ExpressionParser::subscripted() {
     Value copy = *child;
     value = std::move(copy);
   }
+}
+
+// What follows [first of a list, at the colon.
+Result<Value> ExpressionParser::sliced(const Token& open, const Value& value, const Value& first) {
+  if (!value.is_list())
+    return error(open, str_cat("slices are of lists, not of ", value.kind_phrase()));
+  std::array<Value, 3> bounds = {first, Value(), Value()};  // begin, end, step
+  for (size_t i = 1; i < bounds.size() && current_.is(":"); ++i) {
+    AERIE_RETURN_IF_ERROR(advance());
+    if (current_.is(":") || current_.is("]")) continue;
+    AERIE_ASSIGN_OR_RETURN(bounds[i], expression(false));
+  }
+  AERIE_RETURN_IF_ERROR(expect("]"));
+  for (const Value& bound : bounds)
+    if (!bound.is_int() && !bound.is_null())
+      return error(open, str_cat("a slice takes whole numbers, not ", bound.brief(40)));
+  const int64_t step = bounds[2].is_null() ? 1 : bounds[2].as_int();
+  if (step == 0) return error(open, "a slice's step is 0");
+  const auto size = static_cast<int64_t>(value.as_list().size());
+  // Python's slice.indices(): backwards from the last element to one before the first.
+  const int64_t low = step < 0 ? -1 : 0, high = step < 0 ? size - 1 : size;
+  const auto place = [&](const Value& bound, int64_t otherwise) {
+    if (bound.is_null()) return otherwise;
+    const int64_t at = bound.as_int();
+    return std::clamp(at < 0 ? at + size : at, low, high);
+  };
+  const int64_t begin = place(bounds[0], step < 0 ? high : low);
+  const int64_t end = place(bounds[1], step < 0 ? low : high);
+  // A step beyond the list comes to one element.
+  const int64_t stride = std::clamp(step, -size - 1, size + 1);
+  List items;
+  for (int64_t at = begin; stride > 0 ? at < end : at > end; at += stride)
+    items.push_back(value.as_list()[static_cast<size_t>(at)]);
+  Value out = Value(std::move(items)).with_origin(value.origin());
+  AERIE_RETURN_IF_ERROR(budget_.take_copy(out));  // slices of slices of slices
+  return out;
 }
 
 Result<Value> ExpressionParser::atom() {
@@ -348,7 +391,9 @@ Result<Value> ExpressionParser::name() {
   if (found == nullptr && ahead->is_name("for"))
     return error(token, "comprehensions are not allowed");
   if (found == nullptr) {
-    std::vector<std::string> known = {"True", "False", "None"};
+    std::vector<std::string> known;
+    for (const char* constant : {"True", "False", "None"})
+      if (to_lower(token.text) == to_lower(constant)) known.emplace_back(constant);
     if (options_.scope != nullptr)
       for (const MapEntry& entry : *options_.scope) known.push_back(entry.key);
     const std::string near = nearest_name(token.text, known);

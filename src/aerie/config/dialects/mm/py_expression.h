@@ -41,6 +41,7 @@ class ExpressionParser {
   Result<Value> signed_value();
   Result<Value> power();
   Result<Value> subscripted();
+  Result<Value> sliced(const Token& open, const Value& value, const Value& first);
   Result<Value> atom();
   Result<Value> name();
   Result<Value> string();
