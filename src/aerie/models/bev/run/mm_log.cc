@@ -235,7 +235,10 @@ StepVerdict step_verdict(double wait, std::optional<double> gpu_percent) {
                    "check the disk");
   if (!gpu_percent || *gpu_percent > kBusyPercent) return verdict("compute-bound", "");
   if (*gpu_percent < kGapsPercent)
-    return verdict("launch-bound", "; the GPU waits between kernels: raise the batch");
+    return verdict(
+        "launch-bound",
+        "; the GPU waits between kernels: raise the batch, leave aerie.compile.enabled at "
+        "auto (CUDA graphs)");
   return verdict("balanced", "");
 }
 
