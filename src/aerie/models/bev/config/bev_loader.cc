@@ -197,6 +197,19 @@ Status adapt_to_cpu(const MmArgs& args, int num_gpus, Value& native, config::Fin
   return ok_status();
 }
 
+// A whole node of ours that a slip of its name would leave out; other names at the top may be
+// variables.
+bool is_misspelt_node(const Finding& finding, const Value& resolved) {
+  if (finding.severity != Finding::Severity::kWarning || finding.hint.empty() ||
+      finding.key.find('.') != std::string::npos)
+    return false;
+  const Value* value = resolved.child(finding.key);
+  if (value == nullptr || !value->is_map()) return false;
+  for (const char* node : {"trainer", "model", "exp_manager", "aerie"})
+    if (finding.key != node && edit_distance(to_lower(finding.key), node) <= 2) return true;
+  return false;
+}
+
 }  // namespace
 
 bool is_bev_command_line(Env& env, const std::vector<std::string>& args) {
@@ -254,7 +267,13 @@ Result<LoadedBevConfig> load_bev_config(Env& env, const MmArgs& args,
   validate_options.num_gpus = num_gpus;
   validate_options.interpolation_reads = &reads;
   const config::Findings found = config::validate(schema, out.resolved, validate_options);
-  for (const Finding& finding : found.all()) out.findings.add(finding);
+  for (Finding finding : found.all()) {
+    if (!args.allow_unknown && is_misspelt_node(finding, out.resolved)) {
+      finding.severity = Finding::Severity::kError;
+      finding.message = "unknown key";
+    }
+    out.findings.add(std::move(finding));
+  }
   if (const Status status = out.findings.to_status(); !status.ok()) {
     if (options.keep_errors) return out;
     return status;

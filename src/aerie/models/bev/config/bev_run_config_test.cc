@@ -632,6 +632,17 @@ TEST_F(BevFilesTest, YamlMayHaveBasesToo) {
             std::string::npos);
   // Our own keys inherit the same way.
   write("own.yaml", kNative);
+  // A slip that would leave out a node; other names are variables, as in Hydra's files.
+  std::string slip = kNative;
+  slip.replace(slip.find("trainer:"), 8, "traner:");
+  const auto refused = load({write("slip.yaml", slip)});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().to_string().find("traner: unknown key (did you mean 'trainer'?)"),
+            std::string::npos)
+      << refused.status().to_string();
+  EXPECT_TRUE(load({dir_.file("slip.yaml"), "--allow-unknown"}).ok());
+  const auto variables = load({write("more.yaml", str_cat(kNative, "trainee: 3\nown: {a: 1}\n"))});
+  EXPECT_TRUE(variables.ok()) << variables.status().to_string();
   const auto own =
       load({write("wide.yaml", "_base_: own.yaml\nmodel: {train_ds: {batch_size: 8}}\n")});
   ASSERT_TRUE(own.ok()) << own.status().to_string();
