@@ -330,6 +330,15 @@ TEST_F(BevFilesTest, AccumulationHasThreeSpellings) {
                   "cumulative_iters=3)\n"),
             3);
   EXPECT_EQ(count("optim_wrapper = dict(type='OptimWrapper', accumulative_counts=4)\n"), 4);
+  // Two optimizers are not mixed.
+  const std::string two = error("optim_wrapper = dict(optimizer=dict(type='SGD', lr=1.0))\n");
+  EXPECT_NE(two.find("optim_wrapper.optimizer: there is an optimizer outside"), std::string::npos)
+      << two;
+  const auto wrapped =
+      mm("optimizer = None\noptim_wrapper = dict(optimizer=dict(type='SGD', lr=0.5, "
+         "momentum=0.9))\n");
+  ASSERT_TRUE(wrapped.ok()) << wrapped.status().to_string();
+  EXPECT_EQ(wrapped->run.optim.lr, 0.5);
   EXPECT_NE(error("runner = dict(type='IterBasedRunner', max_iters=9, accumulative_counts=2)\n"
                   "optimizer_config = dict(cumulative_iters=3)\n")
                 .find("both mean trainer.accumulate_grad_batches"),

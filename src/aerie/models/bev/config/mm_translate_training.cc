@@ -126,7 +126,14 @@ bool optim_wrapper(MmState& state, MmNode node) {
   accumulation(state, node, "accumulative_counts");
   grad_clip(state, node.child("clip_grad"));
   multipliers(node.child("paramwise_cfg"));
-  optimizer(state, node.child("optimizer"));
+  MmNode wrapped = node.child("optimizer");
+  // Arguments of both would be mixed.
+  if (wrapped.present() && state.native.find("model.optim") != nullptr)
+    state.error(node.path_of("optimizer"), wrapped.value(),
+                "there is an optimizer outside of it too",
+                "write one of them; mmcv 1.x has optimizer and optimizer_config");
+  else
+    optimizer(state, std::move(wrapped));
   node.ignore({"constructor"});
   node.finish();
   return half;
