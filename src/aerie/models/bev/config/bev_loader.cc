@@ -70,6 +70,7 @@ struct Source {
   std::set<std::string> names_read;
   std::vector<std::string> warnings;
   bool mm = false;
+  bool expressions = false;  // ${...}, evaluated behind the options
 };
 
 Result<Source> read_source(Env& env, const MmArgs& args) {
@@ -106,7 +107,8 @@ Result<Source> read_source(Env& env, const MmArgs& args) {
     if (key.find('.') == std::string::npos && out.tree.child(key) == nullptr)
       return config::mm::unknown_option("--" + key);
   AERIE_RETURN_IF_ERROR(config::mm::apply_torchpack_changes(args.changes, out.tree));
-  if (out.mm && is_yaml(args.config) && !bases)
+  out.expressions = out.mm && is_yaml(args.config) && !bases;
+  if (out.expressions)
     AERIE_RETURN_IF_ERROR(config::mm::evaluate_expressions(out.tree, out.names_read));
   return out;
 }
@@ -240,7 +242,8 @@ Result<LoadedBevConfig> load_bev_config(Env& env, const MmArgs& args,
     warn("--diff_seed has no effect: what is random hangs off the sample, never off the process");
   if (source.mm) {
     Translation translated =
-        translate_mm(source.tree, {file_stem(args.config), args.allow_unknown, &source.names_read});
+        translate_mm(source.tree, {file_stem(args.config), args.allow_unknown, &source.names_read,
+                                   /*names_came_first=*/!source.expressions});
     out.native = std::move(translated.native);
     out.notes = std::move(translated.notes);
     for (const Finding& finding : translated.findings.all()) out.findings.add(finding);

@@ -583,6 +583,14 @@ TEST_F(BevFilesTest, PipelinesBecomeKeys) {
   ASSERT_TRUE(batch.ok()) << batch.status().to_string();
   EXPECT_EQ(batch->run.data.validation_ds->batch_size, 3);
   EXPECT_EQ(batch->run.data.test_ds->batch_size, 5);
+  // An option for a variable changes nothing, here as in mmcv; it is told.
+  const auto variable =
+      mm("steps = [dict(type='RandomFlip3D')]\n"
+         "data = dict(train=dict(pipeline=steps))\n",
+         {"--cfg-options", "steps.0.flip_ratio_bev_vertical=0.0"});
+  ASSERT_TRUE(variable.ok()) << variable.status().to_string();
+  EXPECT_NE(warnings(*variable).find("steps: is a variable of the file"), std::string::npos)
+      << warnings(*variable);
   // What a set says of its loader wins over what holds for all.
   const auto own =
       mm("data = dict(samples_per_gpu=4, workers_per_gpu=8, drop_last=True, "
@@ -786,6 +794,7 @@ TEST_F(BevFilesTest, BevFusionYamlLoads) {
   const auto two = load({leaf, "--max_epochs", "2", "--load_from", "w.pth"});
   ASSERT_TRUE(two.ok()) << two.status().to_string();
   EXPECT_EQ(two->run.trainer.max_epochs, 2);
+  EXPECT_EQ(warnings(*two).find("is a variable"), std::string::npos) << warnings(*two);
   EXPECT_EQ(two->run.load_from, "w.pth");
   EXPECT_NE(load({leaf, "--option", "a=2"}).status().to_string().find("did you mean --options?"),
             std::string::npos);

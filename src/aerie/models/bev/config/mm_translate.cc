@@ -1,5 +1,7 @@
 #include "aerie/models/bev/config/mm_translate.h"
 
+#include <algorithm>
+
 #include "aerie/base/strings.h"
 #include "aerie/config/schema/devices.h"
 #include "aerie/config/schema/type_spec.h"
@@ -91,8 +93,19 @@ constexpr std::string_view kTopKeys =
     "cudnn_benchmark|dist_params|log_level|sync_bn|trainer|exp_manager|aerie|"
     "find_unused_parameters|gpu_ids|total_iters|total_epochs|deterministic|custom_hooks";
 
+// Whether an option of the command line changed something of it.
+bool has_option(const Value& value) {
+  if (value.origin().kind == config::Origin::Kind::kCommandLine) return true;
+  if (value.is_list())
+    return std::any_of(value.as_list().begin(), value.as_list().end(), has_option);
+  if (!value.is_map()) return false;
+  return std::any_of(value.as_map().begin(), value.as_map().end(),
+                     [](const config::MapEntry& entry) { return has_option(entry.value); });
+}
+
 // Names that other values use are variables; one that looks like a key is a slip.
-void report_unknown(MmState& state, const MmNode& top, const std::set<std::string>* names_read) {
+void report_unknown(MmState& state, const MmNode& top, const TranslateOptions& options) {
+  const std::set<std::string>* names_read = options.names_read;
   const std::vector<std::string> known = config::choice_names(kTopKeys);
   // A dict where a dict belongs, or neither; and nearly the same name. The rest are variables.
   const auto is_slip = [](const std::string& key, const std::string& near, const Value& value) {
@@ -105,8 +118,14 @@ void report_unknown(MmState& state, const MmNode& top, const std::set<std::strin
            (value.is_null() || kDicts.contains(near) == value.is_map());
   };
   for (const std::string& key : top.rest()) {
-    if (names_read != nullptr && names_read->contains(key)) continue;
     const Value& value = *top.value().as_map().find(key);
+    if (names_read != nullptr && names_read->contains(key)) {
+      if (options.names_came_first && has_option(value))
+        state.warn(
+            key, value, "is a variable of the file: what it was put into stays as the file has it",
+            "change the key that uses it, such as data.train.data_root or data.train.pipeline.0");
+      continue;
+    }
     const std::string near = nearest_name(key, known);
     if (near.empty() || state.allow_unknown || !is_slip(key, near, value))
       state.warn(key, value, "unknown key, not used",
@@ -174,7 +193,7 @@ Translation translate_mm(const Value& tree, const TranslateOptions& options) {
     translate_checkpoints(state, top, runner);
     translate_logs(state, top);
     translate_rest(state, top);
-    report_unknown(state, top, options.names_read);
+    report_unknown(state, top, options);
   }
   return {std::move(state.native), std::move(state.findings), std::move(state.notes)};
 }

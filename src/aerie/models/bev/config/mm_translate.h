@@ -16,6 +16,9 @@ struct TranslateOptions {
   bool allow_unknown = false;  // unknown keys are warnings
   // Top-level names that other values use: they need no meaning of their own.
   const std::set<std::string>* names_read = nullptr;
+  // They were put in before options of the command line changed them; expressions of YAML are
+  // evaluated behind those.
+  bool names_came_first = false;
 };
 
 struct Translation {
