@@ -583,6 +583,11 @@ TEST_F(BevFilesTest, PipelinesBecomeKeys) {
   ASSERT_TRUE(batch.ok()) << batch.status().to_string();
   EXPECT_EQ(batch->run.data.validation_ds->batch_size, 3);
   EXPECT_EQ(batch->run.data.test_ds->batch_size, 5);
+  // Told where the key stands, not the dict around it.
+  const std::string runner = error("", {"--cfg-options", "runner.type=IterBasedRuner"});
+  EXPECT_NE(runner.find("command line: runner.type=IterBasedRuner: runner.type: there is no"),
+            std::string::npos)
+      << runner;
   // An option for a variable changes nothing, here as in mmcv; it is told.
   const auto variable =
       mm("steps = [dict(type='RandomFlip3D')]\n"

@@ -15,16 +15,23 @@ std::string where_of(const Value& value) {
   return value.origin().kind == config::Origin::Kind::kDefault ? "" : value.origin().to_string();
 }
 
+// Where the key itself stands, if `at` is the dict that holds it.
+std::string where_of(const std::string& key, const Value& at) {
+  const Value* own = at.is_map() ? at.child(key.substr(key.rfind('.') + 1)) : nullptr;
+  return where_of(own != nullptr ? *own : at);
+}
+
 }  // namespace
 
 void MmState::error(const std::string& key, const Value& at, std::string message,
                     std::string hint) {
-  findings.add({Finding::Severity::kError, key, std::move(message), std::move(hint), where_of(at)});
+  findings.add(
+      {Finding::Severity::kError, key, std::move(message), std::move(hint), where_of(key, at)});
 }
 
 void MmState::warn(const std::string& key, const Value& at, std::string message, std::string hint) {
   findings.add(
-      {Finding::Severity::kWarning, key, std::move(message), std::move(hint), where_of(at)});
+      {Finding::Severity::kWarning, key, std::move(message), std::move(hint), where_of(key, at)});
 }
 
 void MmState::set(std::string_view path, Value value, const std::string& from) {
