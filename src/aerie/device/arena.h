@@ -26,6 +26,7 @@ class Arena {
   virtual Status grow(size_t bytes) = 0;
 };
 
-Result<std::unique_ptr<Arena>> host_arena();
+// `most`: bytes that it grows to, for tests of memory that runs out; 0: as there are.
+Result<std::unique_ptr<Arena>> host_arena(size_t most = 0);
 
 }  // namespace aerie::device

@@ -70,21 +70,22 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
     AERIE_RETURN_IF_ERROR(engine->start(
         std::move(compute),
         {[module](bool high_priority) { return module->make_stream(nullptr, high_priority); },
-         [module] { return module->make_arena(); }}));
+         [module] { return module->make_arena(); }, /*room=*/0}));
     return engine;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
   }
 }
 
-Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(
-    const config::RunConfig& config, const kernels::KernelTable& kernels) {
+Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(const config::RunConfig& config,
+                                                               const kernels::KernelTable& kernels,
+                                                               size_t room) {
   std::unique_ptr<FastEngine> engine(new FastEngine(config, at::Device(at::kCPU)));
   AERIE_RETURN_IF_ERROR(engine->start(device::host_stream(kernels),
                                       {[&](bool) -> Result<std::unique_ptr<device::Stream>> {
                                          return device::host_stream(kernels);
                                        },
-                                       [] { return device::host_arena(); }}));
+                                       [] { return device::host_arena(); }, room}));
   return engine;
 }
 
@@ -106,7 +107,8 @@ Status FastEngine::start(std::unique_ptr<device::Stream> compute, const Source& 
       };
     *memory = std::make_unique<GraphMemory>(std::move(arena), std::move(hooks));
   }
-  AERIE_ASSIGN_OR_RETURN(auto intake_memory, source.make_arena());
+  AERIE_ASSIGN_OR_RETURN(auto intake_memory,
+                         source.room > 0 ? device::host_arena(source.room) : source.make_arena());
   AERIE_ASSIGN_OR_RETURN(side_, kernels::SideStream::make(compute_.get(), std::move(side)));
   AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_event());
   const auto layers = static_cast<int>(config_.model.encoder.n_layers);
@@ -257,6 +259,15 @@ Status FastEngine::refresh() {
 Status FastEngine::write_state() {
   AERIE_RETURN_IF_ERROR(finish_update());
   if (stale_) return ok_status();
+  AERIE_RETURN_IF_ERROR(write_own_state());
+  if (!shards()) return ok_status();
+  // Other ranks' averages, and weights that passes do not read in float32.
+  AERIE_RETURN_IF_ERROR(gather(core_->model().parameters().flat_params()));
+  return core_->ema() != nullptr && core_->ema()->started() ? gather(core_->ema()->flat())
+                                                            : ok_status();
+}
+
+Status FastEngine::write_own_state() {
   try {
     at::NoGradGuard no_grad;
     nn::ParameterRegistry& registry = core_->model().parameters();
@@ -267,12 +278,6 @@ Status FastEngine::write_state() {
       registry[at + "num_batches_tracked"].copy_(counters_[i]);
     }
     optimizer_->write_counts();
-    if (shards()) {
-      // Other ranks' averages, and weights that passes do not read in float32.
-      AERIE_RETURN_IF_ERROR(gather(registry.flat_params()));
-      if (core_->ema() != nullptr && core_->ema()->started())
-        AERIE_RETURN_IF_ERROR(gather(core_->ema()->flat()));
-    }
     return ok_status();
   } catch (const std::exception& error) {
     return torch_status(error).with_context("collecting the state");
@@ -596,13 +601,14 @@ Result<std::vector<StepOutcome>> FastEngine::collect(bool wait) {
 Result<EvalOutcome> FastEngine::evaluate(const data::Batch& any, uint64_t seed, uint64_t position) {
   const data::SpeechBatch& batch = data::speech_batch(any);
   EvalOutcome out;
-  if (batch.num_samples() == 0) {
-    out.counted = false;
-    return out;
-  }
   try {
     at::NoGradGuard no_grad;
+    // With or without samples: ranks may meet in it.
     AERIE_RETURN_IF_ERROR(finish_update());
+    if (batch.num_samples() == 0) {
+      out.counted = false;
+      return out;
+    }
     AERIE_RETURN_IF_ERROR(refresh());
     const DeviceSpans::Scope span(core_->spans(), "evaluate");
     const nn::RandomKey key = random_key(seed, position, batch);
@@ -632,10 +638,12 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& any, uint64_t seed, 
   }
 }
 
-// Without room for the batch in one piece: the reference path, which cuts it until it fits.
+// Without room for the batch in one piece: the reference path, which cuts it until it fits. Other
+// ranks may have the room: nothing here meets them.
 Result<EvalOutcome> FastEngine::evaluate_in_parts(const data::SpeechBatch& batch,
                                                   const nn::RandomKey& key) {
-  AERIE_RETURN_IF_ERROR(write_state());
+  AERIE_RETURN_IF_ERROR(write_own_state());
+  if (shards()) show_weights();
   AERIE_ASSIGN_OR_RETURN(const nest::NestBatch tensors, to_nest_batch(batch, key, device_));
   return core_->evaluate(tensors);
 }

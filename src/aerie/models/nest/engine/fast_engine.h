@@ -57,9 +57,11 @@ class FastEngine final : public CoreEngine {
 
   static Result<std::unique_ptr<FastEngine>> create(const config::RunConfig& config,
                                                     at::Device device);
-  // On the CPU with kernels of the caller's choice: the same engine without a GPU.
+  // On the CPU with kernels of the caller's choice: the same engine without a GPU. `room`:
+  // bytes that the audio of a batch may take, 0: as there are.
   static Result<std::unique_ptr<FastEngine>> create_on_host(const config::RunConfig& config,
-                                                            const kernels::KernelTable& kernels);
+                                                            const kernels::KernelTable& kernels,
+                                                            size_t room = 0);
   ~FastEngine() override;
 
   bool is_fast() const override { return true; }
@@ -118,12 +120,15 @@ class FastEngine final : public CoreEngine {
   struct Source {
     std::function<Result<std::unique_ptr<device::Stream>>(bool high_priority)> make_stream;
     std::function<Result<std::unique_ptr<device::Arena>>()> make_arena;
+    size_t room = 0;  // on the host
   };
   Status start(std::unique_ptr<device::Stream> compute, const Source& source);
   Status probe();
   const char* kind() const override { return "fast"; }
   size_t own_memory_bytes() const override;
   Status write_state() override;
+  // Of it, what is this rank's.
+  Status write_own_state();
 
   Status refresh();
 
@@ -170,6 +175,7 @@ class FastEngine final : public CoreEngine {
     return core_->reducer() == nullptr || core_->reducer()->keeps_gradients();
   }
   Status gather_weights();
+  void show_weights();
   Status gather(const at::Tensor& flat);
   Status reduce_gradients();
   Status finish_step(const StepRequest& request);

@@ -39,8 +39,9 @@ int64_t FastEngine::passes(int64_t split, int64_t rows) const {
   return core_->exchange() ? split : std::min(split, rows);
 }
 
-// What other ranks exchange in passes for which this one has no rows.
+// Passes for which only other ranks have rows: what a pass begins with, then what they exchange.
 Status FastEngine::exchange_nothing(int64_t passes) {
+  AERIE_RETURN_IF_ERROR(finish_update());
   if (!core_->exchange()) return ok_status();
   const auto layers = static_cast<int64_t>(statistics_.size(0));
   for (int64_t i = 0; i < passes * 2 * layers; ++i) {
@@ -117,6 +118,20 @@ Status FastEngine::gather_weights() {
   at::Tensor whole = weights;
   whole.index_copy_(0, float_weights_, packed);
   return ok_status();
+}
+
+// Float32 weights without the other ranks, whose own have come in the precision that passes read.
+void FastEngine::show_weights() {
+  if (!float_weights_.defined()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor weights = core_->model().parameters().flat_params().detach();
+  const at::Tensor exact = weights.index_select(0, float_weights_);
+  const FlatRange own = core_->reducer()->owned();
+  const int64_t end = own.begin + own.count;
+  weights.narrow(0, 0, own.begin).copy_(compute_weights_.narrow(0, 0, own.begin));
+  weights.narrow(0, end, weights.numel() - end)
+      .copy_(compute_weights_.narrow(0, end, weights.numel() - end));
+  weights.index_copy_(0, float_weights_, exact);
 }
 
 // Behind the pass: what it has not begun itself, and whether all ranks go on.
