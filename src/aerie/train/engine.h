@@ -100,6 +100,8 @@ struct EvalOutcome {
   // What the family's metrics are made of (TaskInfo::eval_metrics): added up over batches and
   // ranks.
   std::vector<double> sums;
+  // In the mean over batches and ranks: with a global loss what the batch's own is a mean of.
+  double weight = 1.0;
 };
 
 struct EngineMemory {

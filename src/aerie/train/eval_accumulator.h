@@ -19,14 +19,14 @@ class EvalAccumulator {
 
   int64_t batches() const { return batches_; }
   int64_t counted() const { return counted_; }  // batches that have a loss
-  // Mean over the batches that have one; NaN when none has.
+  // Mean over the batches that have one, each with its weight; NaN when none has.
   double mean_loss() const;
   // Of EvalOutcome::sums, number by number.
   std::span<const double> sums() const { return sums_; }
 
  private:
   int64_t batches_ = 0, counted_ = 0;
-  double loss_ = 0.0;
+  double loss_ = 0.0, weight_ = 0.0;  // the sum of weighted losses, and of their weights
   std::vector<double> sums_;
 };
 

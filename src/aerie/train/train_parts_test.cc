@@ -93,6 +93,15 @@ TEST(EvalAccumulatorTest, RanksMergeToTheWhole) {
   EXPECT_EQ(std::vector<double>(merged.sums().begin(), merged.sums().end()),
             (std::vector<double>{4.0, 16.0}));
   EXPECT_TRUE(std::isnan(none.mean_loss()));
+  // With a global loss batches count by what they are means of.
+  EvalAccumulator weighted;
+  for (const EvalOutcome& one : {EvalOutcome{2.0, true, {}, 3.0}, EvalOutcome{5.0, true, {}, 1.0},
+                                 EvalOutcome{9.0, false, {}, 8.0}})
+    weighted.add(one);
+  EXPECT_EQ(weighted.mean_loss(), 2.75);
+  merged = {};
+  merged.merge(weighted.pack());
+  EXPECT_EQ(merged.mean_loss(), 2.75);
 }
 
 TEST(MetricValuesTest, AreSumsOverWeights) {

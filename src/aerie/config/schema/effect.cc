@@ -17,9 +17,6 @@ namespace {
 bool one_device(const Situation& s) {
   return s.one_device;
 }
-bool one_mean(const Situation& s) {
-  return s.one_device && s.config.integer("trainer.accumulate_grad_batches").value_or(1) == 1;
-}
 bool no_ema(const Situation& s) {
   return s.off("exp_manager.ema.enable");
 }
@@ -36,7 +33,6 @@ constexpr IdleRule kRules[] = {
     {"trainer.sync_batchnorm", one_device, kOneDevice},
     {"aerie.dist", one_device, kOneDevice},
     {"aerie.shard_optimizer", one_device, kOneDevice},
-    {"aerie.loss_reduction", one_mean, "one device without accumulation"},
     {"exp_manager.log_local_rank_0_only", one_device, kOneDevice},
     {"exp_manager.log_global_rank_0_only", one_device, kOneDevice},
     {"trainer.gradient_clip_algorithm",

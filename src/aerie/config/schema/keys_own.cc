@@ -154,11 +154,12 @@ const FieldKeys<AerieConfig>& own_fields() {
     keys.key("shard_optimizer", &T::shard_optimizer,
              works("Several devices: each keeps the optimizer's moments of its part of the weights "
                    "and updates that part; the results are the same."));
-    keys.choice("loss_reduction", &T::loss_reduction,
-                {{"nemo", LossReduction::kNemo}, {"global", LossReduction::kGlobal}},
-                works("Several devices: the mean of each device's mean loss, as in NeMo, or the "
-                      "mean over all that counts on any of them, as one device with all their "
-                      "batches has."));
+    keys.choice(
+        "loss_reduction", &T::loss_reduction,
+        {{"nemo", LossReduction::kNemo}, {"global", LossReduction::kGlobal}},
+        works("Several devices or batches: the mean of each one's mean loss, as in NeMo, or "
+              "the mean over all that counts in any of them, as one device with all of it "
+              "in one batch has. Of training and of validation."));
     keys.child("data", &T::data, data_keys());
     keys.child("dist", &T::dist, dist_keys());
   });

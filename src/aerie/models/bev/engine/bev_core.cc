@@ -332,6 +332,7 @@ Result<train::EvalOutcome> BevCore::evaluate(const BevBatch& batch, int64_t part
     }
     train::EvalOutcome outcome;
     outcome.loss = loss.item<double>();
+    if (global_loss_) outcome.weight = static_cast<double>(samples);
     const at::Tensor numbers =
         at::cat({counts.flatten(), signs.flatten()}).to(at::kCPU, at::kDouble).contiguous();
     const double* first = numbers.const_data_ptr<double>();

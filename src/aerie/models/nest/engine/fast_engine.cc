@@ -632,6 +632,7 @@ Result<EvalOutcome> FastEngine::evaluate(const data::Batch& any, uint64_t seed, 
     out.loss = static_cast<double>(loss);
     out.sums = {static_cast<double>(rows)};
     out.counted = rows > 0 || config_.aerie.empty_mask == config::EmptyMask::kNan;
+    if (core_->global_loss()) out.weight = static_cast<double>(rows);
     return out;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("evaluation");

@@ -362,6 +362,7 @@ Result<EvalOutcome> NestCore::evaluate(const nest::NestBatch& batch) {
         outcome.sums = {static_cast<double>(masked)};
         outcome.loss = nest::mean_loss({sum, count}, nan_when_empty_).item<double>();
         outcome.counted = nan_when_empty_ || masked > 0;
+        if (global_loss_) outcome.weight = static_cast<double>(masked);
         return outcome;
       }
     } catch (const std::exception& error) {

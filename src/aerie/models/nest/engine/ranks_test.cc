@@ -16,6 +16,7 @@
 #include "aerie/models/nest/engine/fast_engine.h"
 #include "aerie/models/nest/engine/reference_engine.h"
 #include "aerie/models/nest/engine/test_util.h"
+#include "aerie/train/eval_accumulator.h"
 #include "aerie/train/testing/local_ranks.h"
 
 namespace aerie::train::ranks_test {
@@ -501,6 +502,21 @@ TEST(RanksTest, TwoRanksAreOneRankWithTheWholeBatch) {
     if (!want.is_floating_point() || want.numel() < 2) continue;
     EXPECT_LT(nest::l2(parts[0].state.at(name) - want), 1e-5 * std::max(nest::l2(want), 1e-1))
         << name;
+  }
+}
+
+// With a global loss the parts of a set count by their masked frames, whoever has them.
+TEST(RanksTest, ValidationOfPartsIsThatOfTheWhole) {
+  auto core = make_core(small_run_config());
+  const nest::NestBatch whole = make_batch(5, 3);
+  for (const bool global : {true, false}) {
+    core->set_global_loss(global);
+    EvalAccumulator all, parts;
+    all.add(core->evaluate(whole).value());
+    for (const auto& [begin, end] : {std::pair{0, 1}, {1, 5}})
+      parts.add(core->evaluate(batch_rows(whole, begin, end)).value());
+    const double difference = std::abs(parts.mean_loss() - all.mean_loss());
+    EXPECT_EQ(difference < 1e-5, global) << difference;
   }
 }
 
