@@ -156,6 +156,15 @@ Result<std::shared_ptr<dist::ProcessGroup>> TrainRanks::join(
   auto group = dist::join_ranks(*world_, options);
   if (!group.ok()) {
     dist::write_elastic_error(group.status());
+    if (dist::Board* board = dist::Board::inherited(); board != nullptr) {
+      // On a console that all ranks share it is said once.
+      if (board->ended_for_other(board->own_rank())) {
+        log_info("dist", group.status().to_string());
+        flush_logs();
+        _exit(exit_code_for(group.status().code()));
+      }
+      board->say_why(board->own_rank());
+    }
     return group.status();
   }
   log_info("dist", world_->size, " ranks over ", options.backend, ", started by ",

@@ -51,6 +51,13 @@ std::string how_it_ended(int status) {
   return str_cat("ended with exit code ", WEXITSTATUS(status));
 }
 
+// Whether that is the end that this signal, handed on, gives a rank that does not save: one that
+// begins or ends, or that was asked twice.
+bool ended_as_asked(int status, int number) {
+  return number != 0 && ((WIFSIGNALED(status) && WTERMSIG(status) == number) ||
+                         (WIFEXITED(status) && WEXITSTATUS(status) == 128 + number));
+}
+
 // Signals that ask the run to stop, and the end of a child, wait until they are asked for.
 class HeldSignals {
  public:
@@ -253,13 +260,14 @@ Result<int> launch_ranks(const LaunchOptions& options) {
     board.clear();
     Ranks ranks(options, board);
     AERIE_RETURN_IF_ERROR(ranks.start(signals, restart));
-    int signals_seen = 0;
+    int signals_seen = 0, sent = 0;
     double kill_at = 0;
     while (ranks.running() > 0) {
       const int number = signals.wait(0.1);
       if (number != 0 && number != SIGCHLD) {
         // The first asks to save and leave, the second to leave at once, the third does not ask.
-        ranks.send(++signals_seen > 2 ? SIGKILL : number);
+        sent = ++signals_seen > 2 ? SIGKILL : number;
+        ranks.send(sent);
       }
       ranks.reap(false);
       ranks.end_silent();
@@ -279,7 +287,9 @@ Result<int> launch_ranks(const LaunchOptions& options) {
       const int status = ranks.status_of(local_rank);
       if (WIFEXITED(status)) code = WEXITSTATUS(status);
       // Of a rank that has told why it ends nothing is left to say.
-      if (!WIFEXITED(status) || !board.said_why(local_rank))
+      if (ended_as_asked(status, sent))
+        log_warn("launch", "the ranks were ended by ", signal_name(sent), " before they had saved");
+      else if (!WIFEXITED(status) || !board.said_why(local_rank))
         log_error("launch", describe_end(ranks, board, local_rank,
                                          options.node * options.local_size + local_rank));
       // What is wrong with the command line or the data is so the next time too.

@@ -135,5 +135,27 @@ TEST(LaunchTest, SignalsReachTheRanksOnce) {
   EXPECT_EQ(shell.file("r1"), "term\n");
 }
 
+// A rank that a signal finds before or after it could save: asked for, and no fault of the rank.
+TEST(LaunchTest, ASignalThatEndsRanksIsNoFaultOfTheirs) {
+  for (const char* rank : {"exec sleep 60", "trap 'exit 143' TERM; while :; do sleep 0.05; done"}) {
+    Shell shell;
+    const pid_t launcher = fork();
+    if (launcher == 0) {
+      const auto code = shell.run(str_cat("echo up > up$RANK; ", rank), 2);
+      const bool told =
+          shell.said.find("ended by SIGTERM before they had saved") != std::string::npos;
+      _exit(code.ok() && *code != 0 && told && shell.said.find("rank ") == std::string::npos ? 0
+                                                                                             : 9);
+    }
+    for (int i = 0; i < 200 && (shell.file("up0").empty() || shell.file("up1").empty()); ++i)
+      usleep(50'000);
+    usleep(100'000);
+    kill(launcher, SIGTERM);
+    int status = 0;
+    waitpid(launcher, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << rank << ": " << status;
+  }
+}
+
 }  // namespace
 }  // namespace aerie::dist::launch_test

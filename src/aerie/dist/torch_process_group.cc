@@ -166,8 +166,10 @@ class TorchProcessGroup final : public ProcessGroup {
     return watch_ == nullptr ? std::nullopt : watch_->loss();
   }
   Status explain(Status error) const override {
-    // The connection that broke under a collective and the one that is watched end together.
-    const std::optional<RankLoss> lost = watch_->wait_for_loss(2.0);
+    // The connection that broke under a collective and the one that is watched end together. What
+    // all ranks find at once the first of them tells the others, who wait for it a little longer.
+    const double seconds = 2.0 + 0.5 * std::min(world_.rank, 4);
+    const std::optional<RankLoss> lost = watch_->wait_for_loss(seconds);
     return lost ? lost->status : error;
   }
   void fail(const Status& why) override {
@@ -313,10 +315,14 @@ class TorchProcessGroup final : public ProcessGroup {
       told.assign(got.begin(), got.end());
     }
     std::vector<std::string> lines = split(told, '\n');
-    if (lines.size() >= 4 && lines[0] == kNotMet)
+    if (lines.size() >= 4 && lines[0] == kNotMet) {
+      // Rank 0 says it.
+      if (Board* board = Board::inherited(); board != nullptr)
+        board->end_for_other(board->own_rank());
       return Status(lines[1] == kWrongUse ? StatusCode::kInvalidArgument : StatusCode::kUnavailable,
                     lines[2])
           .with_hint(lines[3]);
+    }
     if (lines.size() < 4) return unavailable("the store holds something else than aerie put there");
     token_ = lines[0];
     watch_address_ = lines[1];
