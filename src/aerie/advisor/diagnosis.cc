@@ -100,17 +100,21 @@ void check_correctness(const RunFacts& facts, std::vector<Finding>& out) {
     add("fallback", str_cat("16-bit training overflowed; the run went on in ", facts.fallback),
         "start in that precision", "");
   if (facts.failed_saves > 0)
-    add("failed_saves", text_of("%lld checkpoints could not be written", whole(facts.failed_saves)),
+    add("failed_saves",
+        text_of("%lld checkpoint%s could not be written", whole(facts.failed_saves),
+                facts.failed_saves == 1 ? "" : "s"),
         "look at free space and rights of the run's folder", "");
   if (facts.oom_splits > 0)
     add("out_of_memory",
-        text_of("memory ran out %lld times; batches were split since", whole(facts.oom_splits)),
+        text_of("memory ran out %lld time%s; batches were split since", whole(facts.oom_splits),
+                facts.oom_splits == 1 ? "" : "s"),
         "a smaller model.train_ds.batch_size with trainer.accumulate_grad_batches gives the same "
         "steps without it",
         "");
   if (facts.bad_lines > 0)
     add("damaged_records",
-        text_of("%lld lines of metrics.jsonl cannot be read", whole(facts.bad_lines)),
+        text_of("%lld line%s of metrics.jsonl cannot be read", whole(facts.bad_lines),
+                facts.bad_lines == 1 ? "" : "s"),
         "what is said here rests on the others", "");
 }
 

@@ -432,6 +432,15 @@ TEST(DiagnosisTest, CorrectnessStandsApart) {
   const std::string text = out.to_text();
   EXPECT_NE(text.find("\nCorrectness\n"), std::string::npos);
   EXPECT_EQ(text.find("\nSpeed"), std::string::npos);
+  // A run that learns nothing is not to be made faster.
+  EXPECT_NE(text.find("\nChange first: nonfinite/"), std::string::npos) << text;
+  run.wait_ms = 50.0;
+  run.loader = "0 workers";
+  const std::string slow = diagnosis_of(run).to_text();
+  EXPECT_NE(slow.find("\nSpeed"), std::string::npos);
+  EXPECT_NE(slow.find("bf16-mixed instead of 16-mixed; then its speed\n"), std::string::npos)
+      << slow;
+  EXPECT_EQ(slow.find("Change first: model."), std::string::npos);
   // One rank has no statistics but its own.
   run = {};
   run.extra_config = "  sync_batchnorm: false\n";

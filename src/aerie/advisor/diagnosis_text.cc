@@ -27,6 +27,16 @@ std::string advice_line(const Finding& finding) {
                                 : str_cat(finding.advice, " [", finding.change, "]");
 }
 
+// What a run is to be rid of before its speed matters: it ended badly, or learnt nothing. Null: it
+// may be made faster.
+const Finding* what_comes_first(const Diagnosis& diagnosis) {
+  const Finding* out = nullptr;
+  for (const char* id : {"failed", "unhealthy", "skipped_steps"})  // the last one says most
+    for (const Finding& finding : diagnosis.correctness)
+      if (finding.id == id) out = &finding;
+  return out;
+}
+
 }  // namespace
 
 std::string Diagnosis::verdict() const {
@@ -59,7 +69,9 @@ std::string Diagnosis::to_text() const {
                      gain_text(finding), "\n");
   }
   out += str_cat("\nVerdict: ", verdict(), "\n");
-  if (!speed.empty())
+  if (const Finding* first = what_comes_first(*this); first != nullptr)
+    out += str_cat("Change first: ", first->advice, speed.empty() ? "\n" : "; then its speed\n");
+  else if (!speed.empty())
     out += str_cat("Change first: ",
                    speed.front().change.empty() ? speed.front().advice : speed.front().change, " (",
                    gain_text(speed.front()), ")\n");

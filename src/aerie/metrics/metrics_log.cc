@@ -43,7 +43,8 @@ constexpr int64_t kLatest = 1000;  // steps at the end that are always read
 }  // namespace
 
 Status scan_lines(Env& env, const std::string& path,
-                  const std::function<void(std::string_view line)>& line) {
+                  const std::function<void(std::string_view line)>& line,
+                  const std::function<void(std::string_view line)>& cut) {
   AERIE_ASSIGN_OR_RETURN(const auto file, env.open_random_access(path));
   std::string rest;  // the beginning of a line that ends in a later chunk
   std::string chunk(kChunk, '\0');
@@ -64,7 +65,7 @@ Status scan_lines(Env& env, const std::string& path,
     }
     rest.append(text);
   }
-  if (!rest.empty()) line(rest);
+  if (!rest.empty()) (cut ? cut : line)(rest);
   return ok_status();
 }
 
@@ -77,19 +78,22 @@ Result<MetricsFile> read_metrics(Env& env, const std::string& path, int64_t most
     stride = std::max<int64_t>(1, (steps + most_steps - 1) / most_steps);
   }
   int64_t step = 0;
-  AERIE_RETURN_IF_ERROR(scan_lines(env, path, [&](std::string_view line) {
+  const auto take = [&](std::string_view line, bool whole) {
     if (stride > 1 && is_step(line)) {
       const int64_t index = step++;
       if (index % stride != 0 && index < steps - kLatest) return;
     }
     if (trim(line).empty()) return;
     auto record = Record::from_json(line);
-    if (record.ok()) {
+    if (record.ok())
       out.records.push_back(std::move(record).value());
-    } else {
+    else if (whole)
       ++out.bad_lines;
-    }
-  }));
+  };
+  // A run that goes on may be writing its last line, one that was killed has left it so.
+  AERIE_RETURN_IF_ERROR(scan_lines(
+      env, path, [&](std::string_view line) { take(line, /*whole=*/true); },
+      [&](std::string_view line) { take(line, /*whole=*/false); }));
   return out;
 }
 

@@ -49,9 +49,11 @@ class MetricsLog {
   std::deque<std::string> pending_;
 };
 
-// Calls `line` with every line of a file, without its newline; the last one also without one.
+// Calls `line` with every line of a file, without its newline; the last one, where it has none,
+// goes to `cut` unless that is empty.
 Status scan_lines(Env& env, const std::string& path,
-                  const std::function<void(std::string_view line)>& line);
+                  const std::function<void(std::string_view line)>& line,
+                  const std::function<void(std::string_view line)>& cut = {});
 
 // Every record of a file; torn or foreign lines are skipped and counted.
 struct MetricsFile {

@@ -61,6 +61,12 @@ TEST(MetricsLogTest, CutsBackToTheRestoredStepAndDropsATornLine) {
   auto file = env->open_writable("/run/metrics.jsonl", WriteMode::kAppend);
   ASSERT_TRUE(file.ok() && (*file)->append("{\"step\":11,\"ep").ok() && (*file)->close().ok());
 
+  // The half of a line at the end is no damage.
+  const auto running = read_metrics(*env, "/run/metrics.jsonl");
+  ASSERT_TRUE(running.ok());
+  EXPECT_EQ(running->records.size(), 10u);
+  EXPECT_EQ(running->bad_lines, 0);
+
   MetricsLog resumed(*env, "/run/metrics.jsonl");
   ASSERT_TRUE(resumed.cut_back_to(6).ok());
   ASSERT_TRUE(resumed.write(train(7, 2.0)).ok());
