@@ -26,8 +26,13 @@ nodes="${NNODES:-1}"
 options=("trainer.devices=$gpus")
 if [ "$nodes" != 1 ]; then
   options+=("trainer.num_nodes=$nodes")
-  export NODE_RANK="${NODE_RANK:?NODE_RANK must be set with several machines}"
-  export MASTER_ADDR="${MASTER_ADDR:?MASTER_ADDR must be set with several machines}"
+  for name in NODE_RANK MASTER_ADDR; do
+    [ -n "${!name:-}" ] || { echo "error: the variable $name must be set with several machines" >&2; exit 2; }
+    export "${name?}"
+  done
   export MASTER_PORT="${MASTER_PORT:-${PORT:-29500}}"
 fi
-exec "$aerie" train "$config" "$@" --cfg-options "${options[@]}"
+# mm's two names for overrides cannot be mixed.
+as=--cfg-options
+for arg in "$@"; do case "$arg" in --options|--options=*) as=--options ;; esac; done
+exec "$aerie" train "$config" "$@" "$as" "${options[@]}"

@@ -219,6 +219,17 @@ def refused(name='refused'):
     expect('another model than rank 0' in log_of('other_model'), 'the other model is not told', 'other_model')
 
 
+def script(name='script'):
+    """mm's script with either name of its overrides, which cannot be mixed; on several machines it asks for what it must know."""
+    path = os.path.join(CONFIGS, '../../scripts/dist_train.sh')
+    for option in ('--cfg-options', '--options'):
+        said = subprocess.run([path, 'x.py', '2', option, 'a=b'], env=environment(AERIE='echo'), stdout=subprocess.PIPE, text=True)
+        expect(said.stdout == f'train x.py {option} a=b {option} trainer.devices=2\n', said.stdout)
+    for given, missing in (({}, 'NODE_RANK'), ({'NODE_RANK': 0}, 'MASTER_ADDR')):
+        said = subprocess.run([path, 'x.py', '2'], env=environment(NNODES=2, **given), stderr=subprocess.PIPE, text=True)
+        expect(said.returncode == 2 and said.stderr == f'error: the variable {missing} must be set with several machines\n', said.stderr)
+
+
 def killed(name='killed'):
     process = start(name, command(name, 100000, 'trainer.devices=2'), environment())
     wait_for_step(name, 2, [process])
@@ -368,7 +379,7 @@ def may_make_namespaces():
 
 def main():
     same = {f.__name__: f for f in (by_itself, by_variables, by_slurm, by_mpi, by_nodes, by_namespaces)}
-    faults = {f.__name__: f for f in (refused, killed, stopped, slowed, restarted, sharded, other_worlds, requeued, cut)}
+    faults = {f.__name__: f for f in (refused, script, killed, stopped, slowed, restarted, sharded, other_worlds, requeued, cut)}
     wanted = sys.argv[3:] or [*same, *faults]
     namespaces = may_make_namespaces()
     failures = 0
