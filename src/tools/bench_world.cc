@@ -201,6 +201,7 @@ Status run_bench_world(const WorldBench& bench) {
         .with_hint(
             "trainer.accelerator=cpu with a configuration, or CUDA_VISIBLE_DEVICES= , takes "
             "ranks of the CPU");
+  if (!gpu) AERIE_RETURN_IF_ERROR(dist::check_ranks_on_cpu(largest).with_context("--world"));
   if (bench.threads > 0)
     ::setenv("OMP_NUM_THREADS", std::to_string(bench.threads).c_str(), /*overwrite=*/1);
   if (!gpu && std::max(1, bench.threads) * largest > cores)

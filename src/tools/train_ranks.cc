@@ -110,6 +110,8 @@ Result<std::optional<int>> TrainRanks::launch(const config::LoopConfig& config,
   }
   if (plan.world_size == 1 && options_.max_restarts == 0) return std::optional<int>();
 
+  if (!plan.gpu)
+    AERIE_RETURN_IF_ERROR(dist::check_ranks_on_cpu(here).with_context("trainer.devices"));
   dist::LaunchOptions launch;
   launch.program = own_program();
   launch.args = {"train"};

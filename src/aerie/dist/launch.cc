@@ -253,6 +253,16 @@ std::string describe_end(const Ranks& ranks, const Board& board, int local_rank,
 
 }  // namespace
 
+Status check_ranks_on_cpu(int ranks) {
+  constexpr int kEachCpu = 8, kAnyMachine = 32;
+  const int most = std::max(kAnyMachine, kEachCpu * cpu_count());
+  if (ranks <= most) return ok_status();
+  return invalid_argument(str_cat(ranks, " ranks on the ", cpu_count(),
+                                  " CPUs of this machine are too many, up to ", most,
+                                  " are started"))
+      .with_hint("each is a process with a model of its own; one for every few CPUs is fastest");
+}
+
 Result<int> launch_ranks(const LaunchOptions& options) {
   AERIE_ASSIGN_OR_RETURN(Board board, Board::create(options.local_size));
   const HeldSignals signals;

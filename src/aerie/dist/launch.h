@@ -23,6 +23,9 @@ struct LaunchOptions {
   double grace_s = 6;    // between the first bad end and SIGKILL for the rest
 };
 
+// As many ranks as share this machine's processors without taking all of its memory.
+Status check_ranks_on_cpu(int ranks);
+
 // The exit code for this process: that of the rank that ended badly first, 1 after a signal.
 Result<int> launch_ranks(const LaunchOptions& options);
 

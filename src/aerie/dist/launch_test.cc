@@ -11,6 +11,7 @@
 #include "aerie/base/clock.h"
 #include "aerie/base/log.h"
 #include "aerie/base/strings.h"
+#include "aerie/base/system.h"
 #include "aerie/base/temp_dir.h"
 #include "aerie/dist/board.h"
 
@@ -100,6 +101,13 @@ TEST(RanksOfLaunchTest, OneHangsTheOtherGivesItUp) {
   }
   usleep(300'000);
   board->give_up(1);
+}
+
+// A slip of the pen does not take the machine down.
+TEST(LaunchTest, ThousandsOfRanksAreRefused) {
+  EXPECT_TRUE(check_ranks_on_cpu(4).ok());
+  EXPECT_TRUE(check_ranks_on_cpu(8 * cpu_count()).ok());
+  EXPECT_EQ(check_ranks_on_cpu(100'000).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(LaunchTest, Restarts) {
