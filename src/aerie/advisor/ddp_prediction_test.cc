@@ -400,5 +400,19 @@ TEST(PlanTextTest, MeasuredCallsReplaceTheModel) {
   EXPECT_NEAR(plan.rows[0].step.exposed_s, 2.0, 1e-9);
 }
 
+// As ranks do it: sums of SyncBatchNorm in float64, a first bucket that is never above the others.
+TEST(PlanInputTest, SumsAndBucketsAreThoseOfTheEngine) {
+  MeasuredStep step;
+  step.step_ms = 10.0;
+  step.parameters = 16 * 65536;
+  step.layers = 16;
+  step.d_model = 512;
+  PlanOptions options;
+  EXPECT_EQ(step_model(step, options).blocking_bytes, 8.0 * 1025);
+  EXPECT_EQ(step_model(step, options).buckets.front().bytes, 4.0 * 65536 * 4);
+  options.bucket_cap_mib = 0.5;
+  EXPECT_EQ(step_model(step, options).buckets.front().bytes, 2.0 * 65536 * 4);
+}
+
 }  // namespace
 }  // namespace aerie::advisor

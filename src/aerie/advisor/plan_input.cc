@@ -183,10 +183,12 @@ StepModel step_model(const MeasuredStep& step, const PlanOptions& options, const
   const int parts = step.layers > 0 ? step.layers : kUnknownParts;
   const double part_bytes = step.parameters * options.gradient_bytes / parts;
   out.buckets = make_buckets(std::vector<GradientPart>(static_cast<size_t>(parts), {part_bytes}),
-                             options.first_bucket_mib * kMib, options.bucket_cap_mib * kMib);
+                             std::min(options.first_bucket_mib, options.bucket_cap_mib) * kMib,
+                             options.bucket_cap_mib * kMib);
   if (options.sync_batchnorm && busy == nullptr && step.layers > 0 && step.d_model > 0.0) {
     out.blocking_calls = 2 * step.layers;
-    out.blocking_bytes = 4.0 * (2.0 * step.d_model + 1.0);  // two sums a channel and the count
+    // Two sums a channel and the count, in float64.
+    out.blocking_bytes = 8.0 * (2.0 * step.d_model + 1.0);
   }
   out.overlap_slowdown = std::max(0.0, options.overlap_slowdown);
   if (options.jitter_share >= 0.0)
