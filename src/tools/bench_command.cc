@@ -1,6 +1,9 @@
 // `aerie bench`: finds the subcommand.
 #include "bench_command.h"
 
+#include <string>
+#include <vector>
+
 #include "command.h"
 
 namespace aerie::tools {

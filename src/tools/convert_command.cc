@@ -1,4 +1,5 @@
 // `aerie convert IN OUT`: weights from one format to another.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>

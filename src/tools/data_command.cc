@@ -1,6 +1,9 @@
 // `aerie data`: finds the subcommand.
 #include "data_command.h"
 
+#include <string>
+#include <vector>
+
 #include "command.h"
 
 namespace aerie::tools {

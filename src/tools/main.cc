@@ -6,6 +6,7 @@
 #include <exception>
 #include <fcntl.h>
 #include <new>
+#include <span>
 #include <string>
 #include <system_error>
 #include <unistd.h>

@@ -1,4 +1,5 @@
 // `aerie data pack --kind nuscenes`: the pictures of key frames in a few large files.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 

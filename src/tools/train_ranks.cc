@@ -1,5 +1,6 @@
 #include "train_ranks.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,9 @@
 #include "proof_world.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "aerie/base/check.h"
 #include "aerie/base/env.h"

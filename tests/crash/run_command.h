@@ -1,6 +1,7 @@
 // The command lines of crash tests: a tiny corpus and a tiny model on the CPU.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,10 @@
 #include "mosaic_engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "aerie/base/strings.h"

@@ -1,6 +1,7 @@
 #include "mosaic_family.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>

@@ -1,4 +1,5 @@
 // ConformerEncoder against NeMo's, for every variant: outputs, all gradients, running statistics.
+#include <algorithm>
 #include <map>
 
 #include <ATen/ops/equal.h>

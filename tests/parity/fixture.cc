@@ -1,9 +1,13 @@
 #include "fixture.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
+#include <limits>
+#include <set>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>

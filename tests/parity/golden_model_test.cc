@@ -1,5 +1,6 @@
 // Whole training runs of real NeMo, step by step: from init.nemo every micro-batch loss, learning
 // rate, gradient norm, validation loss and final norm, and features before and after.
+#include <algorithm>
 #include <fstream>
 
 #include <ATen/core/grad_mode.h>

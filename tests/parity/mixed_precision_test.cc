@@ -1,5 +1,6 @@
 // Mixed precision against NeMo under CUDA autocast: the dtype of every stage, values and gradients
 // within what two bf16 (or fp16) computations of the same thing differ by.
+#include <algorithm>
 #include <cmath>
 #include <map>
 

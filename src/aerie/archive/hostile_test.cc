@@ -1,5 +1,6 @@
 // Archives built to do harm. Each must give one clear error that names the file, and the process
 // may not grow by more than 64 MB on the way.
+#include <algorithm>
 #include <cctype>
 #include <fstream>
 #include <functional>

@@ -1,5 +1,6 @@
 #include "aerie/archive/npy.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <optional>

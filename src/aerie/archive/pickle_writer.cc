@@ -1,5 +1,6 @@
 #include "aerie/archive/pickle_writer.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>

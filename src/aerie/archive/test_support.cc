@@ -1,5 +1,6 @@
 #include "aerie/archive/test_support.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 

@@ -1,5 +1,6 @@
 #include "aerie/archive/torch_file.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 

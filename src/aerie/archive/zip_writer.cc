@@ -1,5 +1,7 @@
 #include "aerie/archive/zip_writer.h"
 
+#include <algorithm>
+
 #include <zlib.h>
 
 #include "aerie/base/check.h"

@@ -1,8 +1,10 @@
 // Decoding speed per codec, in seconds of audio per second of one core (audio_s_per_s). libFLAC
 // alone and libsndfile alone stand beside our paths, on the same bytes.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "aerie/base/progress.h"
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "aerie/base/spans.h"
 
+#include <map>
 #include <thread>
 
 #include <gtest/gtest.h>

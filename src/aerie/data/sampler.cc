@@ -3,6 +3,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <tuple>
 
 #include <xxhash.h>
 

@@ -5,6 +5,7 @@
 // and are ended then; what happened is said once, with the rank's phase and last log lines.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -1,5 +1,6 @@
 // ProcessGroup over c10d: a TCPStore to meet at, a Gloo group for values of the host, and a group
 // of torch for tensors.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>

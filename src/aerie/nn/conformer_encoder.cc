@@ -1,5 +1,6 @@
 #include "aerie/nn/conformer_encoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 

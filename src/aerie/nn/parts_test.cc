@@ -1,4 +1,5 @@
 // Parts of the encoder by their definitions; numbers of whole variants are in tests/parity.
+#include <algorithm>
 #include <array>
 #include <barrier>
 #include <cmath>

@@ -1,5 +1,6 @@
 #include "aerie/optim/gradients.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 

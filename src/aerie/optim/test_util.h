@@ -1,6 +1,7 @@
 // A small registry and fixtures for the tests of this folder.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,4 +1,5 @@
 // Gradient norm and clipping, loss scaling, averaged weights.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

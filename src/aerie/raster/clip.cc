@@ -1,6 +1,7 @@
 #include "aerie/raster/clip.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace aerie::raster {
 

@@ -1,6 +1,7 @@
 #include "aerie/tar/brace_expand.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 
 #include "aerie/base/strings.h"

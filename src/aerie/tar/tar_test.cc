@@ -1,6 +1,7 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <thread>
 

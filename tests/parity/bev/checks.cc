@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace aerie::bev::parity {
 namespace {

@@ -1,5 +1,8 @@
 #include "hash_uniform.h"
 
+#include <cstdint>
+#include <vector>
+
 namespace aerie::bev::parity {
 
 std::vector<float> hash_uniform(std::string_view name, int64_t count, uint64_t seed) {

@@ -1,6 +1,7 @@
 // What `aerie data validate --kind nuscenes` does.
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <set>
 
 #include "aerie/base/strings.h"

@@ -1,5 +1,6 @@
 #include "aerie/data/speech/augment.h"
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <fstream>

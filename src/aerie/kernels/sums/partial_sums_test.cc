@@ -1,5 +1,7 @@
 #include "aerie/kernels/sums/partial_sums.h"
 
+#include <utility>
+
 #include "aerie/kernels/testing/backend.h"
 
 namespace aerie::kernels::partial_sums_test {

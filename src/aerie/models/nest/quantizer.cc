@@ -1,5 +1,6 @@
 #include "aerie/models/nest/quantizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>

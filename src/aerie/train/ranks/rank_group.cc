@@ -1,5 +1,7 @@
 #include "aerie/train/ranks/rank_group.h"
 
+#include <cstdint>
+
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>

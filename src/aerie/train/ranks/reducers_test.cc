@@ -1,5 +1,6 @@
 // Both reducers over Gloo, in processes that meet on the loopback interface: gradients of a small
 // model are the mean of what the ranks have, however a step is made up.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>

@@ -1,5 +1,6 @@
 #include "aerie/config/dialects/mm/options.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "aerie/base/parse.h"

@@ -1,5 +1,6 @@
 #include "aerie/data/nuscenes/camera/image_augmentation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 

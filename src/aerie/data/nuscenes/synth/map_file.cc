@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace aerie::nuscenes::synth {

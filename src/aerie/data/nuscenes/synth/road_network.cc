@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "aerie/base/philox.h"
 #include "aerie/data/nuscenes/synth/streams.h"

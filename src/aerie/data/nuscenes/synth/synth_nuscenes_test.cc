@@ -1,5 +1,6 @@
 #include "aerie/data/nuscenes/synth/synth_nuscenes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>

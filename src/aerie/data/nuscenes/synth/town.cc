@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "aerie/base/philox.h"
 #include "aerie/data/nuscenes/synth/streams.h"

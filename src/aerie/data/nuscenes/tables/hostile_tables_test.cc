@@ -1,4 +1,5 @@
 // Tables that are wrong in every way: one message with file, row and key, in bounded memory.
+#include <algorithm>
 #include <functional>
 
 #include <gtest/gtest.h>

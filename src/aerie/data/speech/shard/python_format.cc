@@ -1,5 +1,6 @@
 #include "aerie/data/speech/shard/python_format.h"
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>

@@ -1,5 +1,6 @@
 // Data sets written here against those NeMo's converter wrote from the same manifests
 // (tests/data/tarred), and what both read as.
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>

@@ -1,6 +1,7 @@
 #include "aerie/data/speech/synth/language.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "aerie/base/check.h"
 #include "aerie/base/strings.h"

@@ -1,5 +1,6 @@
 // `data`: data sets, loaders and pipelines.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "aerie/base/strings.h"

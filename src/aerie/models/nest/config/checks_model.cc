@@ -1,4 +1,5 @@
 // Rules about the model: sizes that must agree, features that NEST cannot have, keys that are idle.
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>

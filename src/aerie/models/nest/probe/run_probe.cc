@@ -1,6 +1,7 @@
 #include "aerie/models/nest/probe/run_probe.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>

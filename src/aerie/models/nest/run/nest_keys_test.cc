@@ -1,4 +1,5 @@
 // Keys of trainer, exp_manager and aerie, each tried by a run of a tiny model.
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>

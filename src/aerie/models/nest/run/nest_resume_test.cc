@@ -1,5 +1,6 @@
 // Starting a run again: with other keys, when it is finished, with broken checkpoints; and where
 // its TensorBoard files are, beside what NeMo writes.
+#include <algorithm>
 #include <cstring>
 #include <map>
 

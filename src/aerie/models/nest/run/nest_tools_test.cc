@@ -1,4 +1,5 @@
 // Dry runs, evaluation and measurement from a configuration.
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // A run folder that an earlier version left in the middle of an epoch (tests/data/resume_v1, made
 // by tests/golden/make_resume_fixture.py at 4833b49) goes on as if it had never stopped.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
