@@ -46,6 +46,9 @@ Result<std::vector<int>> world_sizes(const std::string& text) {
 Result<std::string> read_measured_text(const std::string& path) {
   if (path != "-") {
     auto text = Env::real().read_file(expand_user(path), kMostInput);
+    if (text.status().code() == StatusCode::kNotFound)
+      return invalid_argument(str_cat("--measured: there is no file '", path, "'"))
+          .with_hint("`aerie bench step --json > step.json` makes one");
     if (!text.ok()) return Status(text.status()).with_context("--measured");
     return text;
   }

@@ -362,6 +362,12 @@ TEST(ZipTest, AlignsDataAndForeseesItsSize) {
   }
 }
 
+TEST(ZipTest, TextIsNoDamagedArchive) {
+  const auto zip = ZipReader::open(memory_source("optimizer = dict(type='AdamW', lr=2e-4)", "x"));
+  EXPECT_NE(zip.status().message().find("is no zip archive"), std::string::npos)
+      << zip.status().to_string();
+}
+
 // Bytes at a few positions, zeros everywhere else: a file of many gigabytes for a test.
 class SparseSource final : public ByteSource {
  public:

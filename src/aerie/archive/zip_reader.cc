@@ -134,6 +134,10 @@ Status ZipReader::parse() {
     }
   }
   if (end_at == std::string::npos) {
+    char head[2];
+    AERIE_RETURN_IF_ERROR(source_->read(0, head, sizeof head));
+    if (head[0] != 'P' || head[1] != 'K')
+      return data_error("is no zip archive, as torch files are").with_context(source_->name());
     return error("the directory at its end is missing")
         .with_hint("the file was probably cut short");
   }
