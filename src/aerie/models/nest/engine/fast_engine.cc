@@ -67,10 +67,11 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create(const config::RunConfig& 
     engine->stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
     engine->previous_stream_ = guard.exchangeStream(*engine->stream_);
     AERIE_ASSIGN_OR_RETURN(auto compute, module->make_stream(engine->stream_->native_handle()));
+    const auto make_arena = [module] { return module->make_arena(); };
     AERIE_RETURN_IF_ERROR(engine->start(
         std::move(compute),
         {[module](bool high_priority) { return module->make_stream(nullptr, high_priority); },
-         [module] { return module->make_arena(); }, /*room=*/0}));
+         make_arena, make_arena}));
     return engine;
   } catch (const std::exception& error) {
     return torch_status(error).with_context("setting up the fast engine");
@@ -81,11 +82,12 @@ Result<std::unique_ptr<FastEngine>> FastEngine::create_on_host(const config::Run
                                                                const kernels::KernelTable& kernels,
                                                                size_t room) {
   std::unique_ptr<FastEngine> engine(new FastEngine(config, at::Device(at::kCPU)));
-  AERIE_RETURN_IF_ERROR(engine->start(device::host_stream(kernels),
-                                      {[&](bool) -> Result<std::unique_ptr<device::Stream>> {
-                                         return device::host_stream(kernels);
-                                       },
-                                       [] { return device::host_arena(); }, room}));
+  AERIE_RETURN_IF_ERROR(engine->start(
+      device::host_stream(kernels),
+      {[&](bool) -> Result<std::unique_ptr<device::Stream>> {
+         return device::host_stream(kernels);
+       },
+       [] { return device::host_arena(); }, [room] { return device::host_arena(room); }}));
   return engine;
 }
 
@@ -107,8 +109,7 @@ Status FastEngine::start(std::unique_ptr<device::Stream> compute, const Source& 
       };
     *memory = std::make_unique<GraphMemory>(std::move(arena), std::move(hooks));
   }
-  AERIE_ASSIGN_OR_RETURN(auto intake_memory,
-                         source.room > 0 ? device::host_arena(source.room) : source.make_arena());
+  AERIE_ASSIGN_OR_RETURN(auto intake_memory, source.make_intake_arena());
   AERIE_ASSIGN_OR_RETURN(side_, kernels::SideStream::make(compute_.get(), std::move(side)));
   AERIE_ASSIGN_OR_RETURN(update_begin_, compute_->make_event());
   const auto layers = static_cast<int>(config_.model.encoder.n_layers);

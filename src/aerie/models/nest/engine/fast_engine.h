@@ -119,8 +119,7 @@ class FastEngine final : public CoreEngine {
   // Where this engine's streams and memory come from.
   struct Source {
     std::function<Result<std::unique_ptr<device::Stream>>(bool high_priority)> make_stream;
-    std::function<Result<std::unique_ptr<device::Arena>>()> make_arena;
-    size_t room = 0;  // on the host
+    std::function<Result<std::unique_ptr<device::Arena>>()> make_arena, make_intake_arena;
   };
   Status start(std::unique_ptr<device::Stream> compute, const Source& source);
   Status probe();

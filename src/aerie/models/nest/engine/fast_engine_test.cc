@@ -20,15 +20,10 @@
 namespace aerie::train::fast_engine_test {
 namespace {
 
-// Heads 64 wide, as those of the larger sizes.
 config::RunConfig fast_config() {
-  config::RunConfig config = small_run_config();
+  config::RunConfig config = fast_run_config();
   config::ModelConfig& m = config.model;
-  m.encoder.d_model = 128;
-  m.encoder.n_heads = 2;
-  m.encoder.subsampling_conv_channels = 32;
   m.encoder.dropout = m.encoder.dropout_pre_encoder = m.encoder.dropout_att = 0.1;
-  m.decoder.feat_in = 128;
   m.preprocessor.dither = 1e-5;
   config.aerie.tf32 = config::Tf32::kNone;
   config.trainer.accumulate_grad_batches = 2;

@@ -377,13 +377,8 @@ struct Way {
 
 // Losses and norms of the steps, as rank 0 has them, then some weights.
 std::vector<double> engine_numbers(const Way& way) {
-  config::RunConfig config = small_run_config();
-  config::ModelConfig& m = config.model;
-  m.encoder.d_model = 128;
-  m.encoder.n_heads = 2;
-  m.encoder.subsampling_conv_channels = 32;
-  m.decoder.feat_in = 128;
-  m.masking.mask_prob = 0.2;  // clips are short, and every step is to have a loss
+  config::RunConfig config = fast_run_config();
+  config.model.masking.mask_prob = 0.2;  // clips are short, and every step is to have a loss
   config.trainer.accumulate_grad_batches = 2;
   config.trainer.gradient_clip_val = 1.0;
   config.trainer.precision = way.precision;
@@ -489,13 +484,8 @@ TEST(NestRanksTest, EnginesAgreeAmongRanks) {
 // A rank that has no room for a batch of the validation cuts it; the others have the room and do
 // not wait for it. Of a sharded optimizer the rank has its own weights in float32 alone.
 TEST(NestRanksTest, OneRankEvaluatesInParts) {
-  config::RunConfig config = small_run_config();
-  config::ModelConfig& m = config.model;
-  m.encoder.d_model = 128;
-  m.encoder.n_heads = 2;
-  m.encoder.subsampling_conv_channels = 32;
-  m.decoder.feat_in = 128;
-  m.masking.mask_prob = 0.2;
+  config::RunConfig config = fast_run_config();
+  config.model.masking.mask_prob = 0.2;
   config.trainer.precision = config::Precision::kBf16Mixed;
   const auto rows = [](int64_t count, int64_t samples, int seed) {
     data::SyntheticBatchOptions shape;

@@ -23,14 +23,10 @@ namespace aerie::train::ranks_test {
 namespace {
 
 config::RunConfig ranks_config() {
-  config::RunConfig config = small_run_config();
+  config::RunConfig config = fast_run_config();
   config::ModelConfig& m = config.model;
-  m.encoder.d_model = 128;
-  m.encoder.n_heads = 2;
   m.encoder.n_layers = 3;
-  m.encoder.subsampling_conv_channels = 32;
   m.encoder.dropout = m.encoder.dropout_pre_encoder = m.encoder.dropout_att = 0.1;
-  m.decoder.feat_in = 128;
   config.trainer.accumulate_grad_batches = 2;
   config.trainer.gradient_clip_val = 1.0;
   return config;

@@ -34,6 +34,17 @@ inline config::RunConfig small_run_config() {
   return config;
 }
 
+// Heads 64 wide, as those of the larger sizes.
+inline config::RunConfig fast_run_config() {
+  config::RunConfig config = small_run_config();
+  config::ModelConfig& m = config.model;
+  m.encoder.d_model = 128;
+  m.encoder.n_heads = 2;
+  m.encoder.subsampling_conv_channels = 32;
+  m.decoder.feat_in = 128;
+  return config;
+}
+
 // All randomness on.
 inline config::RunConfig noisy_run_config() {
   config::RunConfig config = small_run_config();
